@@ -141,8 +141,8 @@ export class Api {
       throw new Refused("The Jupyter server can't be reached.");
     }
     if (response.ok) return response;
-    const told = (await response.json().catch(() => ({}))) as { message?: string };
-    throw new Refused(told.message ?? wordless(response), { cause: response.status });
+    const refusal = (await response.json().catch(() => ({}))) as { message?: string };
+    throw new Refused(refusal.message ?? wordless(response), { cause: response.status });
   }
 
   private request(path: string, init: RequestInit): Promise<Response> {
@@ -168,7 +168,7 @@ function address(id: string): string {
 /**
  * Name a turn or a sweep by its directory from the server's root on; a whole path stays as it is.
  *
- * @param path As its bundle tells it: from the notebook's folder on, or whole.
+ * @param path As its bundle has it: from the notebook's folder on, or whole.
  * @param notebook The notebook's path.
  */
 export function serverId(path: string, notebook: string): string {

@@ -1,18 +1,18 @@
-/** Lets one tab alone tell a person of something: the first that claims it, over all tabs of a server. */
+/** Lets one tab alone notify a person: the first that claims it, over all tabs of a server. */
 
 /** Longer than until the last tab knows of it: the browser wakes one that is hidden once a minute. */
 const HOLD_MS = 120_000;
 /** A hidden tab lets those in sight, which ask each second, go first. */
 const HIDDEN_WAIT_MS = 3000;
 
-/** Resolves to whether this tab is to tell. */
+/** Resolves to whether this tab notifies. */
 export type Claim = (id: string) => Promise<boolean>;
 
 /**
  * Make the claims of this tab.
  *
  * @param server What the server's addresses begin with: others may be at the same host.
- * @param locks The browser's. It has none where the page came by plain HTTP from another host: there each tab tells.
+ * @param locks The browser's. It has none where the page came by plain HTTP from another host: there each tab notifies.
  */
 export function makeClaims(server: string, locks: LockManager | undefined): Claim {
   const mine = new Set<string>();

@@ -25,20 +25,20 @@ export interface Target {
   readonly kernel: Kernel | undefined;
 }
 
-/** Gets why something could not be done, or "". */
-export type Tell = (problem: string) => void;
+/** Called with why something could not be done, or "" */
+export type Report = (problem: string) => void;
 
 /** Make the doors of a turn. */
-export function makeDoors(target: () => Target, api: Pick<Api, "post">, tell: Tell): Doors {
+export function makeDoors(target: () => Target, api: Pick<Api, "post">, report: Report): Doors {
   const stop = async (more: object, body: object): Promise<void> => {
     const { turn, run, kernel } = target();
-    tell(await stopAnywhere(kernel, { run, ...more }, () => api.post(turn, "stop", { ...body, source: "widget" })));
+    report(await stopAnywhere(kernel, { run, ...more }, () => api.post(turn, "stop", { ...body, source: "widget" })));
   };
   const once = async (request: string, content: object, action: string, body: object): Promise<void> => {
     const { turn, run, kernel } = target();
     const refusal = (await ask(kernel, request, { run, id: newId(), ...content }, REPLY_MS))?.refusal;
     const isElsewhere = refusal === undefined || refusal.startsWith("No run named");
-    tell(isElsewhere ? await api.post(turn, action, body) : refusal);
+    report(isElsewhere ? await api.post(turn, action, body) : refusal);
   };
   return {
     stop: (now) => void stop({ now }, { immediate: now }),
@@ -53,13 +53,13 @@ export function makeDoors(target: () => Target, api: Pick<Api, "post">, tell: Te
 export function makeSweepStop(
   target: () => { readonly sweep: string; readonly kernel: Kernel | undefined },
   api: Pick<Api, "post">,
-  tell: Tell,
+  report: Report,
 ): (now: boolean) => void {
   const stop = async (now: boolean): Promise<void> => {
     const { sweep, kernel } = target();
     const name = sweep.split("/").at(-1);
     const post = (): Promise<string> => api.post(sweep, "stop", { immediate: now, source: "widget" });
-    tell(await stopAnywhere(kernel, { sweep: name, now }, post));
+    report(await stopAnywhere(kernel, { sweep: name, now }, post));
   };
   return (now) => void stop(now);
 }

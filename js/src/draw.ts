@@ -24,7 +24,7 @@ export interface View {
   /** The box for follow-up texts, and its button. */
   readonly say: { readonly input: HTMLInputElement; readonly button: HTMLButtonElement };
   draw(state: PanelState, pending: Pending | null): void;
-  /** Change what a screen reader tells, and nothing else. */
+  /** Change what a screen reader reads, and nothing else. */
   announce(state: PanelState): void;
 }
 
@@ -97,7 +97,7 @@ export interface Header {
   readonly button: HTMLButtonElement;
   /** What a screen reader is not to find once there is a card. */
   readonly unspoken: readonly HTMLElement[];
-  /** Show the status, which a screen reader tells. */
+  /** Show the status, which a screen reader reads. */
   announce(state: HeaderState, tone: Tone): void;
   /** Show all else. */
   draw(state: HeaderState, pending: Pending | null): void;

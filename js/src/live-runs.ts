@@ -1,5 +1,5 @@
 /**
- * The live runs of this user, over all kernels: the one source of what the page tells about them.
+ * The live runs of this user, over all kernels: the one source of what the page shows of them.
  * One request asks for all, more seldom while nothing runs, and seldom while nobody sees the page.
  */
 

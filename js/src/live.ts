@@ -9,14 +9,14 @@ import { type Pending, type StopState, isAnswered, isFinal } from "./state";
 /** A kernel that hears a stop answers sooner. */
 const UNANSWERED_MS = 1500;
 
-/** Where the wishes go: to the kernel, or to the server. None of these may throw. */
+/** Sends requests to the kernel or to the server. None of these may throw. */
 export interface Doors {
   stop(now: boolean): void;
   stopAgent(agent: string, now: boolean): void;
   say(text: string): void;
   /** Decide this gate and no other: `text` goes to who asked, or to the steps that follow. */
   decide(gate: string, approved: boolean, text: string): void;
-  /** What to tell when a stop gets no answer; "" where there is nothing to be done about it. */
+  /** The hint to show when a stop gets no answer; "" where there is nothing to be done about it. */
   unheard?(now: boolean): string;
 }
 
@@ -25,8 +25,8 @@ export interface LivePanel {
   draw(state: PanelState): void;
 }
 
-/** What is written and not yet sent, by run: a front end may make the panel anew at any moment. */
-const drafts = new Map<string, string>();
+/** What is written and not yet sent, by run: a front end may make the panel again at any moment. */
+const unsent = new Map<string, string>();
 
 export function makeLivePanel(life: AbortSignal, doors: Doors): LivePanel {
   const view = makeView(
@@ -48,15 +48,15 @@ export function makeLivePanel(life: AbortSignal, doors: Doors): LivePanel {
   });
   const stop = makeStopPress(view.button, life, () => state, (now) => doors.stop(now), redraw);
   listenToText(view.say, life, (text) => {
-    drafts.delete(state?.run ?? "");
+    unsent.delete(state?.run ?? "");
     doors.say(text);
   });
   const { input } = view.say;
-  input.addEventListener("input", () => drafts.set(state?.run ?? "", input.value), { signal: life });
+  input.addEventListener("input", () => unsent.set(state?.run ?? "", input.value), { signal: life });
   return {
     el: view.el,
     draw(next) {
-      if (state === null) input.value = drafts.get(next.run) ?? "";
+      if (state === null) input.value = unsent.get(next.run) ?? "";
       state = next;
       redraw();
     },

@@ -15,7 +15,7 @@ const TASK_LENGTH = 80;
 
 export interface Needs {
   readonly notifications: Pick<NotificationManager, "notify">;
-  /** Whether this tab is the one that tells of it. */
+  /** Whether this tab is the one that notifies of it. */
   readonly claim: Claim;
   /** Whether a person sees how it stands. */
   isSeen(id: string): boolean;
@@ -24,8 +24,8 @@ export interface Needs {
   open(run: Run): void;
 }
 
-/** Tell what has changed; who sees it already, in whichever tab, is not told. */
-export async function tell(change: Change, needs: Needs): Promise<void> {
+/** Notify of a change, unless a person sees it already, in whichever tab. */
+export async function announce(change: Change, needs: Needs): Promise<void> {
   const unseen = async (run: Run): Promise<boolean> => (await needs.claim(run.id)) && !needs.isSeen(run.id);
   const waiting = change.waiting.map(async (run) => {
     if (await unseen(run)) notify(needs, run, "Waits for you", "warning");

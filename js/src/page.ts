@@ -1,4 +1,4 @@
-/** The places beside the notebook's cells where runs are told of: commands, status bar, toolbar, sidebar. */
+/** The places beside the notebook's cells where runs are shown: commands, status bar, toolbar, sidebar. */
 
 import type { JupyterFrontEnd } from "@jupyterlab/application";
 import {
@@ -18,7 +18,7 @@ import { type Api, Refused, type Run, type Session, trusting } from "./api";
 import { makeClaims } from "./claims";
 import { TEAM_ICON } from "./icon";
 import type { LiveRuns } from "./live-runs";
-import { tell } from "./notices";
+import { announce } from "./notices";
 import type { Actions } from "./session-rows";
 import { Sessions } from "./sessions";
 import { makeStatusItem } from "./status-bar";
@@ -70,7 +70,7 @@ export function addPlaces(page: Page): Actions {
       else open(run.id);
     },
   };
-  runs.listen((change) => void attempt(() => tell(change, needs)));
+  runs.listen((change) => void attempt(() => announce(change, needs)));
   return actions;
 }
 
@@ -187,7 +187,7 @@ function refuse(problem: string): void {
   if (problem) throw new Refused(problem);
 }
 
-/** Do it, and tell the person why it could not be. */
+/** Do it, and show the person why it could not be done. */
 async function attempt(act: () => unknown): Promise<void> {
   try {
     await act();

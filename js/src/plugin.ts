@@ -81,7 +81,7 @@ function kernelOf(panel: NotebookPanel | undefined): Kernel | undefined {
 /** What draws the widgets of a notebook's kernel: the manager of that kernel's widgets has put it there. */
 async function widgetsOf(panel: NotebookPanel | undefined): Promise<IRenderMime.IRendererFactory | undefined> {
   await panel?.sessionContext.ready;
-  await new Promise((resolve) => setTimeout(resolve)); // the manager waits for the same, and is told first
+  await new Promise((resolve) => setTimeout(resolve)); // the manager waits for the same, and gets it first
   return kernelOf(panel) && panel?.content.rendermime.getFactory(WIDGET_MIME);
 }
 

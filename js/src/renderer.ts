@@ -63,7 +63,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private model: IRenderMime.IMimeModel | null = null;
   /** What is shown, as the server calls it. */
   private shownId = "";
-  /** Whether what is drawn is the end, as the server tells it. */
+  /** Whether what is drawn is the end, as the server reports it. */
   private isSettled = false;
   private panel: Drawn | null = null;
   private card: Widget | null = null;
@@ -81,7 +81,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   ) {
     super();
     this.addClass("nba-output");
-    // The end is told to who can't see it, when the panel gives way to the card.
+    // Announces the end to those who can't see it, when the panel gives way to the card.
     this.status.className = "nba-output-status";
     this.status.setAttribute("role", "status");
     this.node.append(this.status);
@@ -170,13 +170,13 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.panel.draw({ ...state, notices });
   }
 
-  /** Tell the kernel that this page draws it by itself, so that it need not send each change, too. */
+  /** Notify the kernel that this page draws it by itself, so that it need not send each change, too. */
   private relieve(state: PanelState | SweepState): void {
     const shown = isSweep(state) ? state.sweep : `${state.session}/${state.turn}`;
     sendOnControl(this.app.kernelOf(this.node), DRAWN_REQUEST, { shown }).catch(() => {}); // it is gone
   }
 
-  /** Draw what the bundle tells while the server tells nothing. */
+  /** Draw what the bundle holds while the server sends nothing. */
   private async drawStatic(): Promise<void> {
     const life = this.life.signal;
     if (!this.model || this.panel || this.isSettled) return;
@@ -258,7 +258,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
       run: this.state && !isSweep(this.state) ? `${this.state.session}/${this.state.turn}` : "",
       kernel: this.app.kernelOf(this.node),
     });
-    return makeLivePanel(this.life.signal, makeDoors(target, this.app.api, (problem) => this.tell(problem)));
+    return makeLivePanel(this.life.signal, makeDoors(target, this.app.api, (problem) => this.report(problem)));
   }
 
   private makeSweep(): Drawn {
@@ -267,7 +267,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
       api: this.app.api,
       watcher: this.app.watcher,
       kernel: () => this.app.kernelOf(this.node),
-      tell: (problem) => this.tell(problem),
+      report: (problem) => this.report(problem),
     });
   }
 
@@ -291,7 +291,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     else this.app.resume(turn);
   }
 
-  private tell(problem: string): void {
+  private report(problem: string): void {
     this.problem = problem;
     if (this.panel && this.state) this.drawPanel(this.state);
   }

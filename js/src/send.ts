@@ -1,5 +1,5 @@
 /**
- * What the panel tells Python: that it is mounted, that a run or a sweep is to stop, a follow-up
+ * What the panel sends to Python: that it is mounted, that a run or a sweep is to stop, a follow-up
  * text, what a person decides at a gate, what of a sweep is to be seen or held.
  *
  * What must not wait goes out twice, because each way may be deaf: the control message needs a front
@@ -15,7 +15,7 @@ export const SAY_REQUEST = "nb_agents_say_request";
 export const DECIDE_REQUEST = "nb_agents_decide_request";
 export const DRAWN_REQUEST = "nb_agents_drawn_request";
 
-/** Made once for each load of the page, so that Python can tell a reloaded page. */
+/** Made once for each load of the page, so that Python can recognise a reloaded page. */
 const page = newId();
 
 export function sendMounted(model: PanelModel): void {

@@ -5,7 +5,7 @@
  */
 
 import type { Api } from "./api";
-import { type Tell, makeDoors, makeSweepStop } from "./doors";
+import { type Report, makeDoors, makeSweepStop } from "./doors";
 import type { Kernel } from "./kernel";
 import type { Doors } from "./live";
 import { readState } from "./state";
@@ -20,7 +20,7 @@ export interface ServerSweep {
   readonly watcher: Pick<Watcher, "watch">;
   kernel(): Kernel | undefined;
   /** Gets why something could not be done, or "". */
-  readonly tell: Tell;
+  readonly report: Report;
 }
 
 /** A row that is drawn whole. */
@@ -35,11 +35,11 @@ interface Opened {
 
 export function makeServerSweep(
   life: AbortSignal,
-  { id, api, watcher, kernel, tell }: ServerSweep,
+  { id, api, watcher, kernel, report }: ServerSweep,
 ): SweepPanel & { opened(): string } {
   let state: SweepState | null = null;
   let opened: Opened | null = null;
-  const doorsOf = (turn: string): Doors => makeDoors(() => ({ turn, run: "", kernel: undefined }), api, tell);
+  const doorsOf = (turn: string): Doors => makeDoors(() => ({ turn, run: "", kernel: undefined }), api, report);
   const redraw = (): void => {
     if (state && !life.aborted) panel.draw(withOpened(state, opened));
   };
@@ -65,8 +65,8 @@ export function makeServerSweep(
     redraw();
   };
   const panel = makeSweepPanel(life, {
-    stop: makeSweepStop(() => ({ sweep: id, kernel: kernel() }), api, tell),
-    hold: (pause) => void api.post(id, pause ? "pause" : "resume", {}).then(tell),
+    stop: makeSweepStop(() => ({ sweep: id, kernel: kernel() }), api, report),
+    hold: (pause) => void api.post(id, pause ? "pause" : "resume", {}).then(report),
     open,
     stopRow: (run, now) => doorsOf(turnOf(id, run)).stop(now),
     of: () => doorsOf(opened?.turn ?? ""),

@@ -7,7 +7,7 @@ import { ago, dollars } from "./words";
 /** At least so long between two looks at the rows of a sweep that is unfolded and works. */
 const LOOK_MS = 5000;
 
-/** What a person asks for here. Each tells its own failure. */
+/** What a person asks for here. Each reports its own failure. */
 export interface Actions {
   list(): Promise<readonly Session[]>;
   /** List the sessions of a sweep's rows. */
@@ -185,7 +185,7 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
     draw(turn, live, isLast) {
       shown = turn;
       const run = live.get(turn.id);
-      // The rows of a sweep are not among the live runs, which tell of the whole: a stop is known by its press.
+      // The rows of a sweep are not among the live runs, which show the whole: a stop is known by its press.
       now = run ? run.state === "stopping" : now && turn.is_live;
       setText(task, `${turn.turn}. ${turn.task}`);
       setAttr(open, "title", `Open this turn beside the notebook: ${turn.task}`);

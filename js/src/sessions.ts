@@ -46,7 +46,7 @@ export class Sessions extends Widget {
     super.dispose();
   }
 
-  /** List anew what is on disk. */
+  /** List what is on disk again. */
   async refresh(): Promise<void> {
     try {
       this.sessions = [...(await this.actions.list())].sort((a, b) => usedAt(b) - usedAt(a));

@@ -3,7 +3,7 @@
 /**
  * Make a function that draws a panel while it is in sight, and as soon as it comes into sight.
  *
- * @param announce Called in the place of `draw` while it is not: changes what a screen reader tells.
+ * @param announce Called in the place of `draw` while it is not: changes what a screen reader reads.
  */
 export function makeInSight(el: HTMLElement, life: AbortSignal, draw: () => void, announce: () => void): () => void {
   let isInSight = true;

@@ -30,7 +30,7 @@ export function areStopping(live: readonly Run[]): boolean {
   return live.length > 0 && live.every((run) => run.state === "stopping");
 }
 
-/** Make the button; `press` is told whether to stop at once. It takes no place while nothing runs. */
+/** Make the button; `press` gets whether to stop at once. It takes no place while nothing runs. */
 export function makeStopButton(runs: LiveRuns, press: (now: boolean) => void): Widget {
   const button = make("button");
   button.type = "button";

@@ -15,24 +15,24 @@ export const SWEEP_MIME = "application/vnd.nb-agents.sweep+json";
 export type Bundle = Readonly<Record<string, unknown>>;
 
 /** What a bundle says of its turn or sweep. */
-interface Told {
+interface Facts {
   readonly path?: string;
   readonly state?: Status;
 }
 
-function toldIn(bundle: Bundle): Told {
-  const told = bundle[TURN_MIME] ?? bundle[SWEEP_MIME];
-  return typeof told === "object" && told !== null ? told : {};
+function factsOf(bundle: Bundle): Facts {
+  const data = bundle[TURN_MIME] ?? bundle[SWEEP_MIME];
+  return typeof data === "object" && data !== null ? data : {};
 }
 
 /** Where a bundle says that its turn or sweep is. */
 export function pathOf(bundle: Bundle): string {
-  return toldIn(bundle).path ?? "";
+  return factsOf(bundle).path ?? "";
 }
 
 /** How it stood when the bundle was made. */
 export function statusOf(bundle: Bundle): Status | undefined {
-  return toldIn(bundle).state;
+  return factsOf(bundle).state;
 }
 
 export type News =
@@ -88,7 +88,7 @@ export class Watcher {
     const stream = (this.stream = new AbortController());
     try {
       const response = await this.open(ids, stream.signal);
-      if (response.status === 404) return this.tellAll({ kind: "absent" });
+      if (response.status === 404) return this.publishToAll({ kind: "absent" });
       if (!response.ok || !response.body) throw new Error(`status ${response.status}`);
       for await (const { event, data } of messagesOf(response.body)) this.take(event, data);
     } catch (error) {
@@ -102,23 +102,23 @@ export class Watcher {
   private take(event: string, data: string): void {
     this.failures = 0;
     const { id, state, bundle } = JSON.parse(data) as { id: string; state?: unknown; bundle?: Bundle };
-    if (event === "state") this.tell(id, { kind: "state", state: isSweep(state) ? state : readState(state) });
-    else if (event === "card") this.tellLast(id, { kind: "card", bundle: bundle ?? {} });
-    else if (event === "unknown") this.tellLast(id, { kind: "unknown" });
+    if (event === "state") this.publish(id, { kind: "state", state: isSweep(state) ? state : readState(state) });
+    else if (event === "card") this.publishLast(id, { kind: "card", bundle: bundle ?? {} });
+    else if (event === "unknown") this.publishLast(id, { kind: "unknown" });
   }
 
-  private tell(id: string, news: News): void {
+  private publish(id: string, news: News): void {
     for (const listener of [...(this.listeners.get(id) ?? [])]) listener(news);
   }
 
-  private tellLast(id: string, news: News): void {
+  private publishLast(id: string, news: News): void {
     const listeners = this.listeners.get(id) ?? new Set();
     this.listeners.delete(id);
     for (const listener of listeners) listener(news);
   }
 
-  private tellAll(news: News): void {
-    for (const id of [...this.listeners.keys()]) this.tellLast(id, news);
+  private publishToAll(news: News): void {
+    for (const id of [...this.listeners.keys()]) this.publishLast(id, news);
   }
 }
 

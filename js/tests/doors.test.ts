@@ -11,38 +11,38 @@ function doors(reply?: object) {
   const done = reply ? Promise.resolve({ content: reply }) : new Promise(() => {});
   kernel.sendControlMessage.mockReturnValue({ done });
   const post = vi.fn().mockResolvedValue("refused by the server");
-  const tell = vi.fn();
+  const report = vi.fn();
   const target = () => ({ turn: "sub/s/turn_1", run: "s/1", kernel });
   const sent = () => kernel.sendControlMessage.mock.calls.map(([message]) => (message as { content: object }).content);
-  return { made: makeDoors(target, { post }, tell), kernel, post, tell, sent };
+  return { made: makeDoors(target, { post }, report), kernel, post, report, sent };
 }
 
 const settle = (): Promise<unknown> => vi.advanceTimersByTimeAsync(1600);
 
 test("a stop goes to the kernel alone when that runs the turn", async () => {
-  const { made, post, sent, tell } = doors({ run_status: "stopping" });
+  const { made, post, sent, report } = doors({ run_status: "stopping" });
   made.stopAgent("ada", true);
   expect(sent()).toEqual([{ run: "s/1", now: true, agent: "ada" }]);
   await settle();
   expect(post).not.toHaveBeenCalled();
-  expect(tell).toHaveBeenCalledWith("");
+  expect(report).toHaveBeenCalledWith("");
 });
 
 test.each([[undefined], [{ run_status: "unknown" }]])("a stop that the kernel can't do goes to the server", async (reply) => {
-  const { made, post, tell } = doors(reply);
+  const { made, post, report } = doors(reply);
   made.stopAgent("ada", true);
   await settle();
   expect(post).toHaveBeenCalledWith("sub/s/turn_1", "stop", { immediate: true, agent: "ada", source: "widget" });
-  expect(tell).toHaveBeenCalledWith("refused by the server");
+  expect(report).toHaveBeenCalledWith("refused by the server");
 });
 
 test("a text goes to the kernel alone when that takes it", async () => {
-  const { made, post, sent, tell } = doors({ refusal: "" });
+  const { made, post, sent, report } = doors({ refusal: "" });
   made.say("shorter");
   await settle();
   expect(sent()).toEqual([{ run: "s/1", text: "shorter", id: expect.any(String) as string }]);
   expect(post).not.toHaveBeenCalled();
-  expect(tell).toHaveBeenCalledWith("");
+  expect(report).toHaveBeenCalledWith("");
 });
 
 test("a text goes to the server when the kernel knows no such run", async () => {
@@ -53,11 +53,11 @@ test("a text goes to the server when the kernel knows no such run", async () => 
 });
 
 test("a decision names its gate, and what the kernel refuses is told", async () => {
-  const { made, post, tell } = doors({ refusal: "Run r1 waits at no gate." });
+  const { made, post, report } = doors({ refusal: "Run r1 waits at no gate." });
   made.decide("deploy", false, "not on Friday");
   await settle();
   expect(post).not.toHaveBeenCalled();
-  expect(tell).toHaveBeenCalledWith("Run r1 waits at no gate.");
+  expect(report).toHaveBeenCalledWith("Run r1 waits at no gate.");
 });
 
 test("without a reply a decision goes to the server", async () => {

@@ -1,6 +1,6 @@
 import { expect, test, vi } from "vitest";
 import type { Run } from "../src/api";
-import { tell } from "../src/notices";
+import { announce } from "../src/notices";
 import { liveRun } from "./mock";
 
 const EVIL = "<img src=x onerror=alert(1)>";
@@ -24,13 +24,13 @@ test.each([
   ["stopped", "Stopped", "info"],
 ] as const)("a run that ended %s is told with its task as it stands", async (state, word, kind) => {
   const asked = needs([], state);
-  await tell({ live: [], waiting: [], ended: [liveRun("a")] }, asked);
+  await announce({ live: [], waiting: [], ended: [liveRun("a")] }, asked);
   expect(asked.notify).toHaveBeenCalledExactlyOnceWith(`${word}: ${EVIL}`, kind, expect.anything());
 });
 
 test("a run that waits for a person is told, and shown by the notification's button", async () => {
   const asked = needs();
-  await tell({ live: [], waiting: [liveRun("a", { status: "awaiting" })], ended: [] }, asked);
+  await announce({ live: [], waiting: [liveRun("a", { status: "awaiting" })], ended: [] }, asked);
   const [message, kind, how] = asked.notify.mock.calls[0] ?? [];
   expect([message, kind]).toEqual(["Waits for you: Compare caches", "warning"]);
   (how as { actions: { callback(): void }[] }).actions[0]?.callback();
@@ -39,7 +39,7 @@ test("a run that waits for a person is told, and shown by the notification's but
 
 test("who sees the notebook is told nothing, and nothing is asked of the server", async () => {
   const asked = needs(["a", "b"]);
-  await tell({ live: [], waiting: [liveRun("a")], ended: [liveRun("b")] }, asked);
+  await announce({ live: [], waiting: [liveRun("a")], ended: [liveRun("b")] }, asked);
   expect(asked.notify).not.toHaveBeenCalled();
   expect(asked.run).not.toHaveBeenCalled();
 });
@@ -48,13 +48,13 @@ test("what a cell that is run again shows meanwhile is not told", async () => {
   const seen: string[] = [];
   const asked = needs(seen);
   asked.run.mockImplementation((id) => (seen.push(id), Promise.resolve(liveRun(id, { state: "stopped" }))));
-  await tell({ live: [], waiting: [], ended: [liveRun("a")] }, asked);
+  await announce({ live: [], waiting: [], ended: [liveRun("a")] }, asked);
   expect(asked.notify).not.toHaveBeenCalled();
 });
 
 test("a long task is cut", async () => {
   const asked = needs();
-  await tell({ live: [], waiting: [liveRun("a", { task: "x".repeat(300) })], ended: [] }, asked);
+  await announce({ live: [], waiting: [liveRun("a", { task: "x".repeat(300) })], ended: [] }, asked);
   expect(asked.notify.mock.calls[0]?.[0].length).toBeLessThan(140);
 });
 
@@ -63,21 +63,21 @@ test("a sweep is told once, with how its rows ended", async () => {
   const rows = { total: 500, done: 498, failed: 2 };
   const over = liveRun("s", { state: "complete", says: "500 of 500 rows · 2 failed", rows });
   asked.run.mockResolvedValue(over);
-  await tell({ live: [], waiting: [], ended: [liveRun("s", { rows })] }, asked);
-  const told = "Complete, 500 of 500 rows · 2 failed: Compare caches";
-  expect(asked.notify).toHaveBeenCalledExactlyOnceWith(told, "success", expect.anything());
+  await announce({ live: [], waiting: [], ended: [liveRun("s", { rows })] }, asked);
+  const said = "Complete, 500 of 500 rows · 2 failed: Compare caches";
+  expect(asked.notify).toHaveBeenCalledExactlyOnceWith(said, "success", expect.anything());
 });
 
 test("what another tab tells is told by no other, and nothing is asked of the server", async () => {
   const asked = needs();
   asked.claim.mockResolvedValue(false);
-  await tell({ live: [], waiting: [liveRun("a")], ended: [liveRun("b")] }, asked);
+  await announce({ live: [], waiting: [liveRun("a")], ended: [liveRun("b")] }, asked);
   expect(asked.notify).not.toHaveBeenCalled();
   expect(asked.run).not.toHaveBeenCalled();
 });
 
 test("who sees it claims it, so that no other tab tells", async () => {
   const asked = needs(["a"]);
-  await tell({ live: [], waiting: [], ended: [liveRun("a")] }, asked);
+  await announce({ live: [], waiting: [], ended: [liveRun("a")] }, asked);
   expect(asked.claim).toHaveBeenCalledExactlyOnceWith("a");
 });

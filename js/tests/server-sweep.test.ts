@@ -18,14 +18,14 @@ function shown(reply?: object) {
   const done = reply ? Promise.resolve({ content: reply }) : new Promise(() => {});
   kernel.sendControlMessage.mockReturnValue({ done });
   const post = vi.fn().mockResolvedValue("");
-  const tell = vi.fn();
+  const report = vi.fn();
   const watched = new Map<string, Listener>();
   const watch = (id: string, listener: Listener) => {
     watched.set(id, listener);
     return () => void watched.delete(id);
   };
   const life = new AbortController();
-  const panel = makeServerSweep(life.signal, { id: "a/asked", api: { post }, watcher: { watch }, kernel: () => kernel, tell });
+  const panel = makeServerSweep(life.signal, { id: "a/asked", api: { post }, watcher: { watch }, kernel: () => kernel, report });
   document.body.append(panel.el);
   panel.draw(LIVE);
   const all = (selector: string): HTMLElement[] => [...panel.el.querySelectorAll<HTMLElement>(selector)];
@@ -35,7 +35,7 @@ function shown(reply?: object) {
     return found;
   };
   const news = (id: string, told: News): void => watched.get(id)?.(told);
-  return { panel, kernel, post, tell, watched, life, all, q, news };
+  return { panel, kernel, post, report, watched, life, all, q, news };
 }
 
 const settle = (): Promise<unknown> => vi.advanceTimersByTimeAsync(400);
@@ -49,12 +49,12 @@ test("a stop of all goes to the kernel alone when that works on the sweep", asyn
 });
 
 test.each([[undefined], [{ run_status: "unknown" }]])("a stop that the kernel can't do goes to the server", async (reply) => {
-  const { q, post, tell } = shown(reply);
+  const { q, post, report } = shown(reply);
   post.mockResolvedValue("It is over.");
   q("header button").click();
   await settle();
   expect(post).toHaveBeenCalledWith("a/asked", "stop", { immediate: false, source: "widget" });
-  expect(tell).toHaveBeenCalledWith("It is over.");
+  expect(report).toHaveBeenCalledWith("It is over.");
 });
 
 test("a row is stopped by its turn, and never by a name that another sweep's row may have", async () => {
@@ -66,7 +66,7 @@ test("a row is stopped by its turn, and never by a name that another sweep's row
 });
 
 test("all rows are held, and let go on, through the server", async () => {
-  const { panel, q, post, tell } = shown();
+  const { panel, q, post, report } = shown();
   post.mockResolvedValue("It is over.");
   q(".tally button").click();
   panel.draw({ ...LIVE, hold: "continue" });
@@ -76,7 +76,7 @@ test("all rows are held, and let go on, through the server", async () => {
     ["a/asked", "pause", {}],
     ["a/asked", "resume", {}],
   ]);
-  expect(tell).toHaveBeenCalledWith("It is over.");
+  expect(report).toHaveBeenCalledWith("It is over.");
 });
 
 test("a row that is opened is followed as its turn is, and closed by its name", () => {
