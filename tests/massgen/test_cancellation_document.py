@@ -529,7 +529,7 @@ def use_debugging(root: Path) -> None:
     expected = ["round_started", "model_started", "tool_started", "tool_finished", "model_cut"]
     assert [k for k in expected if k in told] == expected
     asked = next(e for e in events if e["kind"] == "round_started" and e["agent"] == "agent_c")
-    assert TASK in json.dumps(asked["request"])
+    assert TASK in json.dumps(asked["asks"])
 
 
 @says("Resources: a stop frees the calls at the provider, and no further ones are made.")

@@ -744,6 +744,7 @@ def _is_throttled(row: LiveRow) -> bool:
 def test_a_row_that_ends_each_worker_that_has_it_fails_and_holds_up_no_other(
     tmp_path: Path, server: ModelServer, root: Path
 ) -> None:
+    @nb_agents.tool(repeatable=True)
     def deadly(q: str) -> str:
         """Look."""
         if q == "task-0-":

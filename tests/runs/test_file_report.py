@@ -86,7 +86,7 @@ BAD_RECIPES = {
     "an id twice": recipe(step(), step()),
     "a condition that is none": recipe(step(condition="1 +")),
     "a template that is none": recipe(step(prompt="{{#if x}}")),
-    "a value where it is run as code": recipe(bash("bash -c {{x}}"), context={"x": ""}),
+    "a value where it is run as code": recipe(step(output="x"), bash("bash -c {{x}}", id="t")),
     "a recipe that is not there": recipe({"id": "s", "type": "recipe", "recipe": "gone.yaml"}),
     "a bundle that nobody knows": recipe({"id": "s", "type": "recipe", "recipe": "@x:gone.yaml"}),
     "a model that must be": recipe(
