@@ -18,13 +18,13 @@ from nb_agents.view.steps import ApprovalView, GateView, StepView
 __all__ = [
     "AgentPhase",
     "AgentView",
-    "UnsubmittedText",
     "Ending",
     "Learned",
     "RunStatus",
     "RunView",
     "StopView",
     "ToolView",
+    "UnsubmittedText",
     "VoteView",
     "call_so_far",
 ]
