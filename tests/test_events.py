@@ -1,7 +1,6 @@
 """Events: each one is a JSON line that reads back as itself."""
 
 import dataclasses
-import inspect
 import json
 import math
 from datetime import datetime
@@ -25,18 +24,18 @@ def test_every_event_comes_back_from_json_as_itself(cls: type[Any], data: st.Dat
     assert again == event
 
 
-def test_each_kind_names_one_class() -> None:
-    kinds = [cls.__dataclass_fields__["kind"].default for cls in EVENT_CLASSES]
-    assert len(set(kinds)) == len(kinds)
+KINDS_ON_DISK = """
+abstained agent_called agent_ended agent_failed answer_given approval_asked approval_given
+command_answered context_changed continued files_listed final_answer_given model_cut
+model_failed model_finished model_started noticed orchestration_restarted output_streamed paused
+presentation_started recipe_loaded reply_cut round_started round_timed_out said step_failed
+step_finished step_started stop_requested text_streamed told tool_finished tool_started
+tool_told turn_ended turn_rejected turn_started vote_cast vote_ignored worktree_based
+"""
 
 
-def test_the_union_has_every_event_class() -> None:
-    with_kind = {
-        c
-        for _, c in inspect.getmembers(ev, dataclasses.is_dataclass)
-        if "kind" in {f.name for f in dataclasses.fields(c)}
-    }
-    assert with_kind == set(EVENT_CLASSES)
+def test_every_kind_that_a_journal_on_disk_may_have_is_read() -> None:
+    assert set(KINDS_ON_DISK.split()) <= set(ev.KINDS)
 
 
 UNTYPED = {"response", "args", "request", "team", "context", "output", "outputs"}

@@ -5,38 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nb_agents.events.base_event import BaseEvent, Count, Dollars, Seconds
-
-__all__ = [
-    "Abstained",
-    "AgentCalled",
-    "AgentEnded",
-    "AgentFailed",
-    "AnswerGiven",
-    "Channel",
-    "ContextChanged",
-    "FinalAnswerGiven",
-    "ModelCut",
-    "ModelFailed",
-    "ModelFinished",
-    "ModelStarted",
-    "OrchestrationRestarted",
-    "Outcome",
-    "PresentationStarted",
-    "ReplyCut",
-    "RoundStarted",
-    "RoundTimedOut",
-    "TextStreamed",
-    "Told",
-    "ToolFinished",
-    "ToolStarted",
-    "ToolTold",
-    "TurnRejected",
-    "Usage",
-    "VoteCast",
-    "VoteIgnored",
-    "WorktreeBased",
-]
+from nb_agents.events.base_event import Count, Dollars, Event, Seconds, event
 
 Channel = Literal["text", "thinking", "answer", "call"]
 """What streamed words are: plain text, reasoning, an answer, or the JSON of another tool call."""
@@ -57,18 +26,17 @@ class Usage:
     cost: Dollars | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelStarted(BaseEvent):
+@event
+class ModelStarted(Event):
     """A model request is about to be sent; ``call`` counts the agent's requests from 1."""
 
     agent: str
     call: Count
     attempt: Count = 1
-    kind: Literal["model_started"] = "model_started"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextStreamed(BaseEvent):
+@event
+class TextStreamed(Event):
     """Words that arrived since the last such event of this call and channel."""
 
     agent: str
@@ -76,11 +44,10 @@ class TextStreamed(BaseEvent):
     channel: Channel
     text: str
     tool: str = ""
-    kind: Literal["text_streamed"] = "text_streamed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFinished(BaseEvent):
+@event
+class ModelFinished(Event):
     """A call of a model, or of a program behind an agent, ended well.
 
     Attributes:
@@ -93,11 +60,10 @@ class ModelFinished(BaseEvent):
     response: Any
     usage: Usage
     form: str = ""
-    kind: Literal["model_finished"] = "model_finished"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFailed(BaseEvent):
+@event
+class ModelFailed(Event):
     """An attempt failed.
 
     Attributes:
@@ -111,20 +77,18 @@ class ModelFailed(BaseEvent):
     error: str
     retry_in_s: Seconds | None = None
     is_throttled: bool = False
-    kind: Literal["model_failed"] = "model_failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCut(BaseEvent):
+@event
+class ModelCut(Event):
     """A model request was cut by an immediate stop; its words so far are kept."""
 
     agent: str
     call: Count
-    kind: Literal["model_cut"] = "model_cut"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStarted(BaseEvent):
+@event
+class ToolStarted(Event):
     """A tool call is about to run.
 
     Attributes:
@@ -139,20 +103,18 @@ class ToolStarted(BaseEvent):
     args: Any = None
     summary: str = ""
     is_repeatable: bool = False
-    kind: Literal["tool_started"] = "tool_started"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolTold(BaseEvent):
+@event
+class ToolTold(Event):
     """The last of what an agent's running tool wrote; the tool keeps all of it."""
 
     agent: str
     text: str
-    kind: Literal["tool_told"] = "tool_told"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFinished(BaseEvent):
+@event
+class ToolFinished(Event):
     """A tool call is over.
 
     Attributes:
@@ -177,14 +139,13 @@ class ToolFinished(BaseEvent):
     seconds: Seconds = 0.0
     thread: Count = 0
     subagents: tuple[str, ...] = ()
-    kind: Literal["tool_finished"] = "tool_finished"
 
 
 Outcome = Literal["finished", "stopped", "killed", "failed", "never started"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundStarted(BaseEvent):
+@event
+class RoundStarted(Event):
     """An agent began a round: a fresh conversation over the answers it then saw.
 
     Attributes:
@@ -206,11 +167,10 @@ class RoundStarted(BaseEvent):
     heard: Count = 0
     resumes: str = "exactly"
     request: list[Any] = field(default_factory=list)
-    kind: Literal["round_started"] = "round_started"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRejected(BaseEvent):
+@event
+class TurnRejected(Event):
     """A model turn ended in neither a valid answer nor a valid vote.
 
     Attributes:
@@ -223,11 +183,10 @@ class TurnRejected(BaseEvent):
     why: str
     attempt: Count
     fault: str = ""
-    kind: Literal["turn_rejected"] = "turn_rejected"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyCut(BaseEvent):
+@event
+class ReplyCut(Event):
     """A reply broke off, at a limit of tokens or by its server; the agent goes on.
 
     Attributes:
@@ -242,11 +201,10 @@ class ReplyCut(BaseEvent):
     by: str
     told: str = ""
     kept: str = ""
-    kind: Literal["reply_cut"] = "reply_cut"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told(BaseEvent):
+@event
+class Told(Event):
     """An agent was told something between two calls: new answers, follow-up texts, time left.
 
     Attributes:
@@ -263,11 +221,10 @@ class Told(BaseEvent):
     heard: Count | None = None
     subagents: tuple[str, ...] = ()
     in_result: str = ""
-    kind: Literal["told"] = "told"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundTimedOut(BaseEvent):
+@event
+class RoundTimedOut(Event):
     """A round was cut when its time and the time to wrap up were over.
 
     An agent that has answered rests: its answer stands. Another is out.
@@ -280,20 +237,18 @@ class RoundTimedOut(BaseEvent):
     agent: str
     limit_s: Seconds
     grace_s: Seconds
-    kind: Literal["round_timed_out"] = "round_timed_out"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerGiven(BaseEvent):
+@event
+class AnswerGiven(Event):
     """An agent submitted an answer; it clears all votes."""
 
     agent: str
     answer: str
-    kind: Literal["answer_given"] = "answer_given"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteCast(BaseEvent):
+@event
+class VoteCast(Event):
     """An agent voted for another's latest answer (or its own).
 
     Attributes:
@@ -307,37 +262,33 @@ class VoteCast(BaseEvent):
     target: str
     reason: str
     seen: dict[str, Count] = field(default_factory=dict)
-    kind: Literal["vote_cast"] = "vote_cast"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteIgnored(BaseEvent):
+@event
+class VoteIgnored(Event):
     """A vote did not count because a newer answer had come; the agent looks again."""
 
     agent: str
     target: str
-    kind: Literal["vote_ignored"] = "vote_ignored"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abstained(BaseEvent):
+@event
+class Abstained(Event):
     """An agent whose answer stands was asked for a vote and calls no tool; it is asked no more."""
 
     agent: str
-    kind: Literal["abstained"] = "abstained"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentFailed(BaseEvent):
+@event
+class AgentFailed(Event):
     """An agent is out because of an error; the others go on."""
 
     agent: str
     error: str
-    kind: Literal["agent_failed"] = "agent_failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentEnded(BaseEvent):
+@event
+class AgentEnded(Event):
     """An agent's work was ended by a stop, of itself alone or of the run.
 
     Attributes:
@@ -349,11 +300,10 @@ class AgentEnded(BaseEvent):
     agent: str
     outcome: Outcome
     text: str = ""
-    kind: Literal["agent_ended"] = "agent_ended"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentCalled(BaseEvent):
+@event
+class AgentCalled(Event):
     """An agent called another one, which works until `AgentEnded` or `AgentFailed`.
 
     In a resumed turn it goes on with its own work of before.
@@ -377,29 +327,26 @@ class AgentCalled(BaseEvent):
     input: str
     spawned: str = ""
     call_id: str = ""
-    kind: Literal["agent_called"] = "agent_called"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PresentationStarted(BaseEvent):
+@event
+class PresentationStarted(Event):
     """All have voted; the winner presents."""
 
     agent: str
     votes: dict[str, Count] = field(default_factory=dict)
-    kind: Literal["presentation_started"] = "presentation_started"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalAnswerGiven(BaseEvent):
+@event
+class FinalAnswerGiven(Event):
     """The team's final answer is there, and the agent that gave it judges whether it will do."""
 
     agent: str
     answer: str
-    kind: Literal["final_answer_given"] = "final_answer_given"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrchestrationRestarted(BaseEvent):
+@event
+class OrchestrationRestarted(Event):
     """The final answer will not do: the team begins again, without answers or votes.
 
     Attributes:
@@ -413,11 +360,10 @@ class OrchestrationRestarted(BaseEvent):
     reason: str
     instructions: str
     attempt: Count
-    kind: Literal["orchestration_restarted"] = "orchestration_restarted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextChanged(BaseEvent):
+@event
+class ContextChanged(Event):
     """Files outside the workspaces changed while an agent might change them.
 
     Attributes:
@@ -431,11 +377,10 @@ class ContextChanged(BaseEvent):
     changed: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     count: Count
-    kind: Literal["context_changed"] = "context_changed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorktreeBased(BaseEvent):
+@event
+class WorktreeBased(Event):
     """A worktree of an agent holds a commit, and what it changes counts from there.
 
     Attributes:
@@ -449,4 +394,3 @@ class WorktreeBased(BaseEvent):
     path: str
     place: str
     base: str
-    kind: Literal["worktree_based"] = "worktree_based"

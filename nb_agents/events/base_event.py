@@ -1,17 +1,16 @@
-"""What all events have, and the numbers in them.
+"""The base of all events, their registry, and the numbers in them.
 
 Writers make events as they like; a number is held to what it can be where an event is read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, TypeVar, dataclass_transform
 
 from pydantic import AfterValidator, ValidationInfo
-
-__all__ = ["BaseEvent", "Count", "Dollars", "ExitCode", "LAST_MOMENT", "Moment", "Seconds"]
 
 _Number = TypeVar("_Number", int, float)
 LAST_MOMENT = 253_402_128_000.0
@@ -49,13 +48,30 @@ ExitCode = Annotated[int, AfterValidator(_between(-(2**31), 2**32))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaseEvent:
-    """What every event has.
+class Event:
+    """Something that happened in a turn.
 
     Attributes:
         seq: Position in the journal, from 1; stamped on emission.
         at: Unix time in seconds; stamped on emission.
+        kind: The name of the event's class in snake case.
     """
 
     seq: Count = 0
     at: Moment = 0.0
+    kind: str = ""
+
+
+_Event = TypeVar("_Event", bound=Event)
+KINDS: dict[str, type[Event]] = {}
+"""The class of each kind of event."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+def event(cls: type[_Event]) -> type[_Event]:
+    """Make a class an event: a frozen dataclass, registered under its kind."""
+    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+    cls.__annotations__["kind"] = Literal[kind]
+    cls.kind = kind  # type: ignore[misc]
+    KINDS[kind] = made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    return made

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from nb_agents.events.base_event import BaseEvent, Count, ExitCode, Seconds
-
-__all__ = [
-    "ApprovalAsked",
-    "ApprovalGiven",
-    "OutputStreamed",
-    "PlannedUnit",
-    "RecipeLoaded",
-    "StepFailed",
-    "StepFinished",
-    "StepKind",
-    "StepStarted",
-]
+from nb_agents.events.base_event import Count, Event, ExitCode, Seconds, event
 
 StepKind = Literal["stage", "agent", "bash", "recipe", "foreach", "while", "group", "iteration"]
 """What a unit of a recipe is."""
@@ -37,8 +24,8 @@ class PlannedUnit(NamedTuple):
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeLoaded(BaseEvent):
+@event
+class RecipeLoaded(Event):
     """A recipe file was read: the run's own (``step`` is "") or one that a step calls.
 
     Attributes:
@@ -52,11 +39,10 @@ class RecipeLoaded(BaseEvent):
     path: str
     text: str
     outline: tuple[PlannedUnit, ...] = ()
-    kind: Literal["recipe_loaded"] = "recipe_loaded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepStarted(BaseEvent):
+@event
+class StepStarted(Event):
     """A unit of a recipe began, or an attempt at one.
 
     Attributes:
@@ -77,20 +63,18 @@ class StepStarted(BaseEvent):
     worker: str = ""
     model: str = ""
     asks: str = ""
-    kind: Literal["step_started"] = "step_started"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputStreamed(BaseEvent):
+@event
+class OutputStreamed(Event):
     """What a command wrote since the last such event of its step."""
 
     step: str
     text: str
-    kind: Literal["output_streamed"] = "output_streamed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFailed(BaseEvent):
+@event
+class StepFailed(Event):
     """An attempt at a step failed; another one follows, or the step is over as failed.
 
     Attributes:
@@ -106,11 +90,10 @@ class StepFailed(BaseEvent):
     error: str
     attempts: Count = 1
     retry_in_s: Seconds | None = None
-    kind: Literal["step_failed"] = "step_failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFinished(BaseEvent):
+@event
+class StepFinished(Event):
     """A unit of a recipe is over.
 
     Attributes:
@@ -127,11 +110,10 @@ class StepFinished(BaseEvent):
     output: Any = None
     exit_code: ExitCode | None = None
     why: str = ""
-    kind: Literal["step_finished"] = "step_finished"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalAsked(BaseEvent):
+@event
+class ApprovalAsked(Event):
     """A recipe waits for a person at the gate of a stage.
 
     Attributes:
@@ -150,11 +132,10 @@ class ApprovalAsked(BaseEvent):
     wants: Literal["approval", "input"] = "approval"
     caller: str = ""
     call_id: str = ""
-    kind: Literal["approval_asked"] = "approval_asked"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalGiven(BaseEvent):
+@event
+class ApprovalGiven(Event):
     """A gate was decided.
 
     Attributes:
@@ -171,4 +152,3 @@ class ApprovalGiven(BaseEvent):
     by: str = ""
     caller: str = ""
     call_id: str = ""
-    kind: Literal["approval_given"] = "approval_given"

@@ -9,29 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nb_agents.cancel import StopRequest
-from nb_agents.events.base_event import BaseEvent, Count, Seconds
-
-__all__ = [
-    "AgentInfo",
-    "Command",
-    "CommandAnswered",
-    "Continue",
-    "Continued",
-    "Decide",
-    "FileInfo",
-    "FilesListed",
-    "Noticed",
-    "OfferTools",
-    "Pause",
-    "Paused",
-    "Phase",
-    "SCHEMA_VERSION",
-    "Said",
-    "Say",
-    "StopRequested",
-    "TurnEnded",
-    "TurnStarted",
-]
+from nb_agents.events.base_event import Count, Event, Seconds, event
 
 SCHEMA_VERSION = 1
 
@@ -123,8 +101,8 @@ class FileInfo:
     size: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnStarted(BaseEvent):
+@event
+class TurnStarted(Event):
     """A turn began; first line of every journal.
 
     Attributes:
@@ -155,11 +133,10 @@ class TurnStarted(BaseEvent):
     again: tuple[str, ...] = ()
     revised: dict[str, str | None] = field(default_factory=dict)
     schema_version: Count = SCHEMA_VERSION
-    kind: Literal["turn_started"] = "turn_started"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequested(BaseEvent):
+@event
+class StopRequested(Event):
     """Somebody asked for a stop, or raised its level.
 
     Attributes:
@@ -175,33 +152,27 @@ class StopRequested(BaseEvent):
     agent: str = ""
     gate: str = ""
     grace_s: Seconds | None = None
-    kind: Literal["stop_requested"] = "stop_requested"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paused(BaseEvent):
+@event
+class Paused(Event):
     """Somebody paused the run: work holds still at its next boundary."""
 
-    kind: Literal["paused"] = "paused"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Continued(BaseEvent):
+@event
+class Continued(Event):
     """A paused run goes on."""
 
-    kind: Literal["continued"] = "continued"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said(BaseEvent):
+@event
+class Said(Event):
     """The person put a follow-up text into the running turn; it makes all votes stale."""
 
     text: str
-    kind: Literal["said"] = "said"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noticed(BaseEvent):
+@event
+class Noticed(Event):
     """Something a person should know: a hook failed, or saving failed.
 
     Attributes:
@@ -210,11 +181,10 @@ class Noticed(BaseEvent):
 
     text: str
     is_saved: bool | None = None
-    kind: Literal["noticed"] = "noticed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandAnswered(BaseEvent):
+@event
+class CommandAnswered(Event):
     """What became of a command that came from another process.
 
     Attributes:
@@ -228,11 +198,10 @@ class CommandAnswered(BaseEvent):
     changed: bool = False
     status: str = ""
     error: str = ""
-    kind: Literal["command_answered"] = "command_answered"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnEnded(BaseEvent):
+@event
+class TurnEnded(Event):
     """The turn is over; the journal's last line but for `FilesListed`.
 
     Attributes:
@@ -253,11 +222,10 @@ class TurnEnded(BaseEvent):
     outputs: dict[str, Any] = field(default_factory=dict)
     next: tuple[str, ...] = ()
     files: tuple[FileInfo, ...] = ()
-    kind: Literal["turn_ended"] = "turn_ended"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilesListed(BaseEvent):
+@event
+class FilesListed(Event):
     """The workspaces were listed; it comes behind `TurnEnded`, which must not wait for it.
 
     Attributes:
@@ -271,4 +239,3 @@ class FilesListed(BaseEvent):
     count: Count
     size: Count
     left_out: str = ""
-    kind: Literal["files_listed"] = "files_listed"

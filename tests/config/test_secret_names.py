@@ -8,7 +8,7 @@ import pytest
 
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.secret_names import MIN_SECRET_CHARS, is_distinctive, is_place, is_secret_name
-from nb_agents.events import Event
+from nb_agents.events import KINDS
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_random_keys_can_be_told() -> None:
 def test_no_word_of_our_own_in_an_event_can_be_taken_for_a_key() -> None:
     words = {
         word
-        for kind in get_args(Event)
+        for kind in KINDS.values()
         for hint in get_type_hints(kind).values()
         for word in get_args(hint)
         if isinstance(word, str)
