@@ -216,7 +216,8 @@ class SessionStore:
             reason: The reason, for the record.
 
         Returns:
-            What the request did; it changes nothing for a session that is not running.
+            What the request did; it changes nothing for a session that is not running, nor where a
+            hook vetoed it.
 
         Raises:
             UnknownSessionError: There is no such session.
@@ -232,12 +233,14 @@ class SessionStore:
         level = CancellationStatus.IMMEDIATE if hard else CancellationStatus.REQUESTED
         request = StopRequest(level, source, reason)
         answer = ask(turn, request, _ANSWER_S, turn.is_live) if turn.is_live() else None
-        if answer is None and not turn.is_live():
+        is_over = answer.status == "finished" if answer else not turn.is_live()
+        if is_over:
             return RequestResult(
                 False, f"Session {session_id} is not running: there is nothing to do."
             )
         if answer is not None and not answer.changed:
-            return RequestResult(False, f"Session {session_id} goes on: {answer.status}.")
+            why = answer.error or answer.status
+            return RequestResult(False, f"Session {session_id} goes on as before: {why}.")
         if hard:
             return RequestResult(True, "Stopping now: the work in hand is cut.")
         return RequestResult(True, "Stopping after the work in hand.")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.cancel import CancellationStatus
+from nb_agents.cancel import CancellationStatus, CancelPolicy
 from nb_agents.errors import UnknownSessionError, UserError
 from nb_agents.runs.run import Run
 from nb_agents.session.commands import SessionStore
@@ -120,6 +120,21 @@ def test_a_team_is_stopped_by_its_files_too(tmp_path: Path) -> None:
     finish(run)
     assert run.status == "cancelled"
     assert store.get_cancellation_status(run.session) is CANCELLED
+
+
+def test_a_veto_is_what_a_request_returns(tmp_path: Path) -> None:
+    gate = Gate()
+    policy = CancelPolicy(before_cancel=lambda request: False)
+    run = start(tmp_path, policy, a=ScriptedModel(Answer("one", gate=gate)))
+    gate.wait_reached()
+    store = SessionStore(tmp_path)
+    assert store.request_cancellation(run.session) == (
+        False,
+        f"Session {run.session} goes on as before: vetoed.",
+    )
+    assert store.get_cancellation_status(run.session) is NONE
+    gate.open()
+    assert finish(run).status == "completed"
 
 
 def test_a_stop_by_any_door_reads_as_cancelled(run: Run, store: SessionStore) -> None:
