@@ -3,6 +3,7 @@
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -82,9 +83,40 @@ def _statements(tree: ast.AST, for_types: bool) -> Iterator[ast.Import | ast.Imp
             yield from _statements(node, for_types)
 
 
+def _docstrings(tree: ast.AST) -> set[ast.AST]:
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+
+
+def _loaded_by_name(module: str, tree: ast.AST) -> Iterator[Import]:
+    """Give what `import_module` and `__import__` load, and the modules of ours in strings.
+
+    A string names one as "module", "module:name" or "... -m module ..."; a docstring doesn't, nor
+    does the package's name alone, as the one of the logger.
+    """
+    prose = _docstrings(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called(node) in ("import_module", "__import__"):
+            match node.args:
+                case [ast.Constant(value=str(name)), *_]:
+                    yield Import(module, node.lineno, name)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
+            named = [node.value.partition(":")[0], *re.findall(r"-m\s+([\w.]+)", node.value)]
+            ours = (each for each in named if each in MODULES and each != PACKAGE.name)
+            yield from (Import(module, node.lineno, each) for each in ours)
+
+
+def _called(call: ast.Call) -> str:
+    return ast.unparse(call.func).rpartition(".")[2]
+
+
 def imports_of(module: str, source: str, *, for_types: bool = False) -> list[Import]:
-    found = []
-    for node in _statements(ast.parse(source), for_types):
+    tree = ast.parse(source)
+    found = list(_loaded_by_name(module, tree))
+    for node in _statements(tree, for_types):
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
         else:
@@ -149,6 +181,12 @@ def test_imports_go_strictly_down_and_notebook_libraries_stay_in_jupyter() -> No
         ("nb_agents.jupyter.panel", "from jupyter_server.base.handlers import APIHandler"),
         ("nb_agents.server.handlers", "import IPython"),
         ("nb_agents.view.run_view", "try:\n    import ipykernel\nexcept ImportError:\n    pass"),
+        ("nb_agents.view.run_view", "import_module('ipykernel')"),
+        ("nb_agents.view.run_view", "importlib.import_module('nb_agents.sweeps.sweep')"),
+        ("nb_agents.view.run_view", "__import__('nb_agents.jupyter')"),
+        ("nb_agents.view.run_view", "ENTRY = 'nb_agents.server.handlers:create'"),
+        ("nb_agents.view.run_view", "start(['python', '-m', 'nb_agents.cli'])"),
+        ("nb_agents.view.run_view", "start(f'{python} -m nb_agents.cli list')"),
     ],
 )
 def test_a_breach_is_noticed(module: str, source: str) -> None:
