@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 from nb_agents.cancel import AgentStopped, StopResult, checkpoint, should_stop
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError, RunCancelled, RunFailed, UserError
+from nb_agents.launch.api import resume, start
 from nb_agents.options import RunOptions
 from nb_agents.runs.approvals import ask
 from nb_agents.runs.finding import runs
-from nb_agents.runs.registry import start
-from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.subagents import call
 from nb_agents.session.journal import follow

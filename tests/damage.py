@@ -24,10 +24,10 @@ from typing import NamedTuple
 from nb_agents import events as ev
 from nb_agents.config.recipe import Recipe
 from nb_agents.errors import UserError
+from nb_agents.launch.resume import preview
 from nb_agents.presentation.cards import card_bundle
 from nb_agents.presentation.text import listed
 from nb_agents.recipes.units import planned
-from nb_agents.runs.resume import preview
 from nb_agents.runs.status import log_lines
 from nb_agents.session.history import load_session, past_events
 from nb_agents.session.journal import Journal, read_journal

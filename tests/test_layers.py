@@ -35,14 +35,15 @@ FLOORS = {
     "agents": 4,
     "recipes": 5,
     "runs": 6,
-    "sweeps": 7,
     "testing": 6,
-    "presentation": 8,
-    "jupyter": 9,
-    "cli": 9,
-    "client": 9,
-    "server": 9,
-    "": 10,
+    "launch": 7,
+    "sweeps": 8,
+    "presentation": 9,
+    "jupyter": 10,
+    "cli": 10,
+    "client": 10,
+    "server": 10,
+    "": 11,
 }
 """Each part of the package and its floor; "" is the package's own names."""
 

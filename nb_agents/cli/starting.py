@@ -38,13 +38,14 @@ from nb_agents.cli.saving import save
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, RunFailed
+from nb_agents.launch.api import resume, start
+from nb_agents.launch.resume import preview
 from nb_agents.options import RunOptions
 from nb_agents.presentation.arguments import context_of
 from nb_agents.presentation.asking import TERMINAL, wait_for_gate
 from nb_agents.presentation.cards import card_text
 from nb_agents.runs.live_runs import begun_runs
-from nb_agents.runs.registry import interrupts_press_new, start
-from nb_agents.runs.resume import preview, resume
+from nb_agents.runs.registry import interrupts_press_new
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import failure_of
 from nb_agents.view.receipt import total_cost

@@ -23,10 +23,10 @@ from nb_agents.cli.application import (
 )
 from nb_agents.cli.printing import say, say_json, shown, table, warn
 from nb_agents.disk.entry import join_names
+from nb_agents.launch.file_report import check_file
+from nb_agents.launch.team_report import AgentReport
 from nb_agents.presentation import text
 from nb_agents.presentation.sweep_list import SWEEP_HEADS, sweep_rows
-from nb_agents.runs.file_report import check_file
-from nb_agents.runs.team_report import AgentReport
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import LISTED, session_root, sessions_in
 from nb_agents.session.lookup import find_session

@@ -43,9 +43,9 @@ from nb_agents.jupyter.verbs import (
     trust_option,
 )
 from nb_agents.jupyter.waiting import follow_new
+from nb_agents.launch import api
 from nb_agents.masking import Mask
 from nb_agents.presentation.arguments import context_of, fill_in
-from nb_agents.runs import registry
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.functions import find_functions
@@ -239,7 +239,7 @@ class AgentsMagics(Magics):
         # Before variables are put in: what they hold nobody typed.
         named = Mentions("", ()) if args.recipe else mentions(cell)
         begin = partial(
-            registry.start,
+            api.start,
             fill_in(named.task, names),
             config=chosen_team(args.config, args.model, args.bundles),
             tools=find_functions(args.tools, names) if args.tools else (),

@@ -25,6 +25,10 @@ from nb_agents.jupyter.sweep_verbs import (
     work_elsewhere,
 )
 from nb_agents.jupyter.waiting import follow, follow_new
+from nb_agents.launch.api import resume as resume_turn
+from nb_agents.launch.file_report import check_file
+from nb_agents.launch.resume import preview
+from nb_agents.launch.team_report import AgentReport
 from nb_agents.options import RunOptions
 from nb_agents.presentation import text
 from nb_agents.presentation.arguments import context_of
@@ -36,12 +40,8 @@ from nb_agents.presentation.sweep_list import (
     sweep_row,
     sweep_rows,
 )
-from nb_agents.runs.file_report import check_file
 from nb_agents.runs.finding import find_known, find_run
-from nb_agents.runs.resume import preview
-from nb_agents.runs.resume import resume as resume_turn
 from nb_agents.runs.status import log_lines
-from nb_agents.runs.team_report import AgentReport
 from nb_agents.session.history import PastTurn, load_session, load_turn
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import (

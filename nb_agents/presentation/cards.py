@@ -17,11 +17,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from nb_agents.events import ContextChanged, FileInfo
+from nb_agents.launch.resume_plan import Preview, preview_of
 from nb_agents.presentation import recipe_card, text, timeline_picture
 from nb_agents.presentation.answer_diffs import revisions
 from nb_agents.presentation.asking import CELL, Door, how_to_answer, question
 from nb_agents.presentation.markdown import as_html, harmless, plots_of
-from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.session.history import PastTurn, past_events
 from nb_agents.session.layout import session_root
 from nb_agents.view.run_view import AgentView, RunView

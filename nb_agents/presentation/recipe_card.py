@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
+from nb_agents.launch.resume_plan import Preview
 from nb_agents.presentation import text
 from nb_agents.presentation.rows import UnitRow, called_by, decided, standing_of, to_do, units
-from nb_agents.runs.resumption import Preview
 from nb_agents.view.run_view import AgentView, RunView
 from nb_agents.view.steps import StepView, parent_of
 

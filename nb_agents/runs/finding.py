@@ -8,18 +8,28 @@ run is one of here: of this kernel, or of a terminal's session root.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from nb_agents.errors import UnknownRunError, UserError
+from nb_agents.options import RunOptions
 from nb_agents.runs.live_runs import begun_runs, live_runs
 from nb_agents.runs.live_turns import LiveTurn, is_below, live_turns
-from nb_agents.runs.resume import attach
+from nb_agents.runs.reader import TurnReader
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import TurnPaths, session_root
 from nb_agents.session.lookup import TERMINAL_ORIGIN, known_turn, origin_here, origin_of
 
-__all__ = ["find_known", "find_run", "live_runs_of_here", "runs", "runs_elsewhere_of_here"]
+__all__ = [
+    "attach",
+    "find_known",
+    "find_run",
+    "live_runs_of_here",
+    "runs",
+    "runs_elsewhere_of_here",
+]
 
 Root = str | os.PathLike[str] | None
 
@@ -82,6 +92,39 @@ def find_known(name: str = "", root: Root = None) -> Run:
         run = _own(name, root) or _on_disk(name, root) or _announced(name, root)
     if run is None:
         raise _unknown(name, root)
+    return run
+
+
+def attach(
+    path: str | os.PathLike[str],
+    where: str = "another process",
+    options: RunOptions | None = None,
+    functions: Sequence[Callable[..., Any]] = (),
+    restart: Callable[[], object] | None = None,
+    grace_s: float | None = None,
+) -> Run:
+    """Return a handle of a turn that another process runs, or that has ended.
+
+    Args:
+        path: The turn's directory.
+        where: A description of the process.
+        options: The run's options, if known.
+        functions: The functions of this process that the run calls.
+        restart: Ends the process that runs the turn, if it does not answer a stop.
+        grace_s: The grace time of a graceful stop, in seconds; None means no limit.
+
+    Raises:
+        UserError: The directory is not a turn's.
+    """
+    paths = TurnPaths(Path(path).absolute())
+    if not (os.path.isfile(paths.journal) or os.path.isfile(paths.metadata)):
+        raise UserError(
+            f"{paths.path} is not a turn: it has no {paths.journal.name}. Give its turn_N."
+        )
+    name = f"{paths.session}/{paths.number}"
+    run = Run(name, TurnReader(paths, restart=restart, grace_s=grace_s), paths, where=where)
+    run.options = options or run.options
+    run.functions = tuple(functions)
     return run
 
 

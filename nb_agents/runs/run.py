@@ -16,7 +16,7 @@ from functools import partial
 from getpass import getuser
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from nb_agents.cancel import (
     CancellationStatus,
@@ -40,7 +40,6 @@ from nb_agents.runs.live_turns import place_of_this_process
 from nb_agents.runs.loop import interrupt_calls, post, submit, wait_interruptibly
 from nb_agents.runs.offering import Offering
 from nb_agents.runs.reader import TurnReader
-from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.runs.status import Progress, failure_of, log_lines, progress_of, result_of
 from nb_agents.runs.turn import Turn
 from nb_agents.runs.turn_spec import TurnSpec
@@ -55,6 +54,7 @@ from nb_agents.view.timeline import COLUMNS, Timeline
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
+    from nb_agents.launch.resume_plan import Preview
 
 __all__ = ["Run"]
 
@@ -62,6 +62,18 @@ _Answer = TypeVar("_Answer")
 
 MAX_SAID = 20_000
 """Characters of a follow-up text, which is part of every agent's later prompts."""
+
+
+class Resumer(NamedTuple):
+    """The functions by which a run is resumed, which are above this module.
+
+    Attributes:
+        resume: Resumes a session's last turn; see `nb_agents.resume`.
+        preview_of: Returns what that would do with a turn; None when there is nothing to resume.
+    """
+
+    resume: Callable[..., Run]
+    preview_of: Callable[[RunView, TurnPaths], Preview | None]
 
 
 class Run:
@@ -73,11 +85,11 @@ class Run:
         run_id: The run's id in this process, such as "r1".
         turn: Runs the turn here, or follows one that another process runs.
         paths: The turn's paths.
-        resume: Resumes a session's last turn; see `nb_agents.resume`.
         spec: The turn's spec, for a run in this process.
         where: A description of the process, for a run in another process.
 
     Attributes:
+        resumer: Resumes a run that is over; set by `nb_agents.launch.api`.
         id: The run's id.
         policy: The policy that `cancel` follows.
         options: The run's options.
@@ -86,12 +98,13 @@ class Run:
         began_at: When this process began the run, or first looked at it, in Unix seconds.
     """
 
+    resumer: ClassVar[Resumer]
+
     def __init__(
         self,
         run_id: str,
         turn: Turn | TurnReader,
         paths: TurnPaths,
-        resume: Callable[..., Run],
         spec: TurnSpec | None = None,
         where: str = "",
     ) -> None:
@@ -101,7 +114,6 @@ class Run:
         self.options = spec.options if spec else RunOptions()
         self._turn: Turn | TurnReader = turn
         self._paths = paths
-        self._resume = resume
         # A team from a file is loaded again on resume; another one is kept, with its keys.
         self._team = None if spec is None or spec.config else spec.team
         self.functions = spec.functions if spec else ()
@@ -174,7 +186,7 @@ class Run:
         It is computed at the first access, which takes a while for a long recipe.
         """
         if self._preview is None and self.view.is_over:
-            self._preview = preview_of(self.view, self._paths)
+            self._preview = self.resumer.preview_of(self.view, self._paths)
         return self._preview
 
     @property
@@ -572,7 +584,7 @@ class Run:
                 f"Turn {self.session}/{self.turn} is not the last of its session any more: "
                 f"turn {last} is. `%agents resume {self.session}` goes on with that one."
             )
-        return self._resume(
+        return self.resumer.resume(
             self.session,
             self._team if config is None else config,
             agent=agent,
@@ -658,7 +670,7 @@ class Run:
             raise StorageError(str(root), exc.strerror or str(exc)) from None
 
     async def execute(self) -> None:
-        """Do the work; called once, on the loop, by `nb_agents.runs.live_runs`."""
+        """Do the work; called once, on the loop, by `nb_agents.launch.here`."""
         assert isinstance(self._turn, Turn)
         if (task := asyncio.current_task()) is not None:
             task.set_name(f"run {self.id}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,9 +42,12 @@ __all__ = [
     "TurnSpec",
     "cancel_policy",
     "checked_functions",
+    "config_path",
     "mask_for",
     "offered_of",
+    "owner",
     "project_place",
+    "timeout_of",
     "writable_places",
 ]
 
@@ -72,6 +78,7 @@ class Resumed:
         progress: The progress of its recipe; None for a team.
         again: Agents that take part again after they failed or were stopped alone.
         revised: Outputs of its steps that were replaced; see `nb_agents.events.TurnStarted`.
+        task: The directory of its task; None when it worked in its own.
     """
 
     turn: int
@@ -81,6 +88,7 @@ class Resumed:
     progress: Progress | None = None
     again: tuple[str, ...] = ()
     revised: Mapping[str, str | None] = field(default_factory=dict)
+    task: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -276,6 +284,39 @@ def offered_of(functions: Sequence[object], command: OfferTools) -> list[Offered
 def mask_for(team: TeamSpec) -> Mask:
     """Return the mask of this process's and a team's secrets."""
     return Mask([*secrets_of_environment(), *secrets_of_team(team)])
+
+
+def owner() -> str:
+    """Return a description of this process, as the owner of its runs."""
+    return f"pid {os.getpid()} on {socket.gethostname()}"
+
+
+def config_path(config: object) -> str:
+    """Return the absolute path of a team file, or "" when the team is not from a file."""
+    return str(Path(config).absolute()) if isinstance(config, str | os.PathLike) else ""
+
+
+def timeout_of(chosen: float | None, spec: TeamSpec, *, is_recipe: bool = False) -> float:
+    """Return the orchestrator timeout in seconds; 0 for none.
+
+    Args:
+        chosen: The user's choice; None means the team's timeout.
+        spec: The team.
+        is_recipe: Whether it runs a recipe, whose steps have timeouts of their own: then the
+            team's default does not apply.
+
+    Raises:
+        ConfigError: The timeout is not a number over 0.
+    """
+    written = "orchestrator_timeout_seconds" in spec.timeout_settings.model_fields_set
+    if is_recipe and chosen is None and not written:
+        return 0.0
+    timeout_s = spec.timeout_settings.orchestrator_timeout_seconds if chosen is None else chosen
+    if not 0 < timeout_s < math.inf:
+        raise ConfigError(
+            f"The orchestrator timeout is {timeout_s!r} seconds; it must be a number over 0."
+        )
+    return float(timeout_s)
 
 
 def _info(agent: AgentSpec) -> ev.AgentInfo:

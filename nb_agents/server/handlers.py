@@ -27,12 +27,12 @@ from tornado.iostream import StreamClosedError
 from nb_agents.cancel import StopResult
 from nb_agents.errors import NotYoursError, SessionBusyError, SessionChangedError, UserError
 from nb_agents.events import EVENT, Event
+from nb_agents.launch.api import start
 from nb_agents.options import RunOptions
 from nb_agents.presentation import text
 from nb_agents.presentation.sweep_card import standing
+from nb_agents.runs.finding import attach
 from nb_agents.runs.live_turns import LiveTurn
-from nb_agents.runs.registry import start
-from nb_agents.runs.resume import attach
 from nb_agents.runs.run import Run
 from nb_agents.server.feeds import Feed, Feeds, SweepFeed, TurnFeed
 from nb_agents.server.openapi import BODIES, Continue, Rename, Start, document

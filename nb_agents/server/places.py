@@ -20,13 +20,12 @@ from typing import Any, NamedTuple
 
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import SessionUnreadableError, UserError
+from nb_agents.launch.api import resume, start
+from nb_agents.launch.resume_plan import started_of, stored_team
 from nb_agents.options import RunOptions
 from nb_agents.presentation import text
 from nb_agents.presentation.sweep_card import standing, sweep_title
 from nb_agents.runs.live_turns import LiveTurn, live_turns
-from nb_agents.runs.registry import start
-from nb_agents.runs.resume import resume
-from nb_agents.runs.resumption import started_of, stored_team
 from nb_agents.runs.run import Run
 from nb_agents.session.history import past_events
 from nb_agents.session.layout import TurnPaths, session_root, turns_of

@@ -101,6 +101,11 @@ class Session:
         return self.turns[-1].paths.number if self.turns else 0
 
     @property
+    def next_turn(self) -> TurnPaths:
+        """The paths of the next turn, which is not there yet."""
+        return TurnPaths(self.path.absolute() / f"turn_{self.last + 1}")
+
+    @property
     def begun(self) -> tuple[PastTurn, ...]:
         """The turns but those whose process died before they began."""
         return tuple(turn for turn in self.turns if turn.is_live or turn.paths.has_begun)

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
+from nb_agents.launch.api import resume, start
 from nb_agents.options import RunOptions
-from nb_agents.runs.registry import start
-from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import failure_of
 from nb_agents.session.history import PastTurn, load_turn

@@ -17,13 +17,14 @@ from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_values import FENCED
 from nb_agents.config.team import TeamSpec, safe_name
 from nb_agents.errors import NotYoursError, TaskError, UserError
+from nb_agents.launch.api import resume, start
+from nb_agents.launch.resume import would_resume
+from nb_agents.launch.start import team_for
+from nb_agents.launch.trust import is_yours
 from nb_agents.masking import safe_errors
 from nb_agents.options import RunOptions
 from nb_agents.recipes.template import looks_like_a_name, render, variables
-from nb_agents.runs.registry import start, team_for
-from nb_agents.runs.resume import resume, would_resume
 from nb_agents.runs.run import Run
-from nb_agents.runs.trust import is_yours
 from nb_agents.runs.turn_spec import checked_functions
 from nb_agents.session.layout import session_root, turns_of
 from nb_agents.sweeps.judge import JUDGE_SESSION, JudgeAgent
@@ -143,7 +144,7 @@ def map(
 
 def _withdraw(path: Path) -> None:
     """Withdraw the rows that wait for a place on a cluster."""
-    from nb_agents.runs.cluster import withdraw
+    from nb_agents.launch.cluster import withdraw
 
     withdraw(path)
 

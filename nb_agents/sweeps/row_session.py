@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents.errors import SessionBusyError, UserError
-from nb_agents.runs.finding import runs
+from nb_agents.runs.finding import attach, runs
 from nb_agents.runs.live_runs import owner_of
-from nb_agents.runs.resume import attach
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import failure_of, result_of
 from nb_agents.session.history import load_turn

@@ -11,7 +11,7 @@ from pathlib import Path
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.runs.resume import preview
+from nb_agents.launch.resume import preview
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import Journal, read_journal
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team

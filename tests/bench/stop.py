@@ -18,9 +18,8 @@ from typing import NamedTuple
 
 from nb_agents import events as ev
 from nb_agents.jupyter.kernel import stop_as_asked
-from nb_agents.runs.finding import find_run
+from nb_agents.runs.finding import attach, find_run
 from nb_agents.runs.live_turns import LOOK_S, LiveTurn, announce
-from nb_agents.runs.resume import attach
 from nb_agents.runs.run import Run
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths

@@ -20,8 +20,8 @@ from nb_agents.config.report import tool_notices
 from nb_agents.config.secrets import snapshot
 from nb_agents.config.team import SECTIONS as SPECS
 from nb_agents.errors import ConfigError
+from nb_agents.launch.team_report import report_on
 from nb_agents.models.providers import check_team
-from nb_agents.runs.team_report import report_on
 from tests.config.massgen_page import PAGE, page, rows
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from nb_agents import TeamSpec
 from nb_agents.config.secrets import secrets_of_team, snapshot
 from nb_agents.errors import ConfigError
+from nb_agents.launch.team_report import report_on
 from nb_agents.models.providers import check_team
 from nb_agents.models.settings import settings_of
-from nb_agents.runs.team_report import report_on
 
 KEY = "tk-1f9Qz7LmX02p"
 

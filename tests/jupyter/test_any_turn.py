@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from nb_agents import events as ev
 from nb_agents.errors import UserError
+from nb_agents.launch.resume_plan import what_resumes
 from nb_agents.presentation.cards import card_bundle
 from nb_agents.presentation.panel_state import panel_state
-from nb_agents.runs.resumption import what_resumes
 from nb_agents.view.fold import fold
 from nb_agents.view.timeline import fold_timeline
 from tests.strategies import EVENTS, STARTED

@@ -195,16 +195,16 @@ def test_help_names_every_option_and_verb(notebook: Notebook) -> None:
 
 def test_a_defect_of_ours_shows_its_traceback(notebook: Notebook) -> None:
     notebook.kernel.run(
-        "from nb_agents.runs import registry as _registry\n"
-        "_team_for = _registry.team_for\n"
+        "from nb_agents.launch import start as _start\n"
+        "_team_for = _start.team_for\n"
         "def broken(*args, **kwargs): raise RuntimeError('a defect')\n"
-        "_registry.team_for = broken"
+        "_start.team_for = broken"
     )
     error = notebook.kernel.run(notebook.magic()).error
-    notebook.kernel.run("_registry.team_for = _team_for")
+    notebook.kernel.run("_start.team_for = _team_for")
     assert error
     assert (error.ename, error.evalue) == ("RuntimeError", "a defect")
-    assert "registry.py" in "".join(error.traceback)
+    assert "start.py" in "".join(error.traceback)
 
 
 def test_a_defect_of_ours_in_the_run_shows_its_traceback_to_who_waits(notebook: Notebook) -> None:

@@ -117,7 +117,7 @@ def _arm(kill: Kill) -> None:
 
 
 def _make_ready() -> None:
-    import nb_agents.runs.recipes
+    import nb_agents.launch.recipes
     import nb_agents.tools.mcp
     from nb_agents.models.providers import load
 

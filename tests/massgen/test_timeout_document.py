@@ -17,11 +17,11 @@ from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError
+from nb_agents.launch.team_report import report_on
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_text
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.runs.run import Run
-from nb_agents.runs.team_report import report_on
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from nb_agents.view.run_view import AgentView, RunView
 from tests.canaries import KEY

@@ -12,7 +12,7 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.config.tools import NATIVE_KEYS
 from nb_agents.events import ToolFinished, ToolStarted
-from nb_agents.runs.team_report import report_on
+from nb_agents.launch.team_report import report_on
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until

@@ -15,8 +15,8 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec, UserError
 from nb_agents.client import Client
+from nb_agents.launch.team_report import CAN_START, report_on
 from nb_agents.models.network import proxy_of, tls_context
-from nb_agents.runs.team_report import CAN_START, report_on
 from tests.model_server import ModelServer, Reply, free_port
 from tests.search_engines import SearchEngines
 from tests.team_kit import finish

@@ -20,10 +20,10 @@ from nb_agents import TeamSpec
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.model_keys import MODEL_KEYS, ModelKeys
 from nb_agents.errors import ConfigError
+from nb_agents.launch.team_report import report_on
 from nb_agents.models.fit import check_fit
 from nb_agents.models.providers import PROVIDERS, backend_for, http_client
 from nb_agents.models.settings import settings_of
-from nb_agents.runs.team_report import report_on
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.strict_bodies import fault_of
 

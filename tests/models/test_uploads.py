@@ -13,7 +13,7 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.config import uploads
 from nb_agents.config.uploads import UploadSpec
-from nb_agents.runs.team_report import report_on
+from nb_agents.launch.team_report import report_on
 from nb_agents.session.layout import TurnPaths
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.models.test_settings import ask, body_of, team_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from nb_agents import events as ev
-from nb_agents.runs.recipes import RecipePreview
-from nb_agents.runs.resumption import Preview
+from nb_agents.launch.recipes import RecipePreview
+from nb_agents.launch.resume_plan import Preview
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
 

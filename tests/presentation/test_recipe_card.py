@@ -12,10 +12,10 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
+from nb_agents.launch.resume_plan import Preview
 from nb_agents.presentation.cards import TURN_MIME, card_bundle
 from nb_agents.presentation.recipe_card import MAX_VALUES, recipe_card
 from nb_agents.presentation.rows import units
-from nb_agents.runs.resumption import Preview
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nb_agents import events as ev
+from nb_agents.launch.recipes import fold_turns
 from nb_agents.recipes.plan import Planner, plan
 from nb_agents.recipes.progress import Progress, apply
 from nb_agents.recipes.tasks import (
@@ -27,7 +28,6 @@ from nb_agents.recipes.tasks import (
     Work,
 )
 from nb_agents.recipes.units import is_within
-from nb_agents.runs.recipes import fold_turns
 
 __all__ = [
     "LATE",

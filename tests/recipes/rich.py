@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents import events as ev
+from nb_agents.launch.api import resume
+from nb_agents.launch.resume_plan import Preview
 from nb_agents.options import RunOptions
-from nb_agents.runs.resume import Preview, resume
 from nb_agents.testing import scripted_team
 from tests.model_server import wait_until
 from tests.recipes.live import Echo, begin, write

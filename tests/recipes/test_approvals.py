@@ -11,8 +11,8 @@ from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import CancellationRequestedError, UserError
+from nb_agents.launch.resume import preview
 from nb_agents.options import ApprovalConfig
-from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.testing import scripted_team

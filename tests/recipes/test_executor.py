@@ -9,7 +9,7 @@ from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
-from nb_agents.runs.resume import preview
+from nb_agents.launch.resume import preview
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply, wait_until

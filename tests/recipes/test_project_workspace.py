@@ -10,7 +10,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.errors import ConfigError
-from nb_agents.runs.file_report import check_file
+from nb_agents.launch.file_report import check_file
 from nb_agents.session.manage import delete_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until

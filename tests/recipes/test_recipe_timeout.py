@@ -17,12 +17,12 @@ from nb_agents.agents.stop_scope import PauseGate, RunPolicy, bind_policy
 from nb_agents.cancel import CancellationStatus, CancelToken
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import RunFailed
+from nb_agents.launch.resume import preview
 from nb_agents.options import ApprovalConfig
 from nb_agents.recipes.plan import plan
 from nb_agents.recipes.progress import Progress, fold
 from nb_agents.recipes.rate_limiter import SubRecipeTimeouts
 from nb_agents.recipes.tasks import Failed, GateWork, Limit
-from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from tests.canaries import KEY

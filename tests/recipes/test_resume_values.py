@@ -7,7 +7,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.errors import RecipeError, UserError
-from nb_agents.runs.resume import preview
+from nb_agents.launch.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.testing import ScriptedModel, Turn, scripted_team
 from tests.recipes.live import begin, ran, write

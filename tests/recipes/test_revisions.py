@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelMessage
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.errors import RecipeError, UserError
-from nb_agents.runs.resume import preview
+from nb_agents.launch.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests.cli.calls import call_here

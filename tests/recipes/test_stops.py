@@ -13,7 +13,7 @@ from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.errors import CancellationRequestedError
 from nb_agents.events.turn_events import Decide
-from nb_agents.runs.resume import preview
+from nb_agents.launch.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn import Turn
 from nb_agents.session.history import load_session

@@ -9,7 +9,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.runs.file_report import check_file
+from nb_agents.launch.file_report import check_file
 from nb_agents.runs.run import Run
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from tests.recipes.live import write

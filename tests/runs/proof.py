@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents import events as ev
-from nb_agents.runs.resume import Preview
+from nb_agents.launch.resume_plan import Preview
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import read_journal
 from tests.play import ANSWERS, FILES, FINAL, PLAY, TOOLS, VOTES

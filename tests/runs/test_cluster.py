@@ -22,12 +22,11 @@ import nb_agents
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ClusterLostError, UserError
+from nb_agents.launch import cluster as cluster_module
+from nb_agents.launch.cluster import ask, connect
 from nb_agents.options import Cluster, Retry, RunOptions
-from nb_agents.runs import cluster as cluster_module
-from nb_agents.runs.cluster import ask, connect
-from nb_agents.runs.finding import find_run
+from nb_agents.runs.finding import attach, find_run
 from nb_agents.runs.live_turns import live_turns
-from nb_agents.runs.resume import attach
 from nb_agents.runs.run import Run
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.sweep_fold import LiveRow, fold_notes

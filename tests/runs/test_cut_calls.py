@@ -18,8 +18,8 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.agents.prompts import MAY_HAVE_HAPPENED
+from nb_agents.launch.resume import preview
 from nb_agents.presentation.cards import turn_bundle
-from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn

@@ -15,11 +15,14 @@ import nb_agents
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
+from nb_agents.launch import detach
+from nb_agents.launch.here import Loaded
+from nb_agents.launch.start import StartRequest
 from nb_agents.options import Retry, RunOptions, Timeout
-from nb_agents.runs import detach
 from nb_agents.runs.finding import find_run, runs
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.run import Run
+from nb_agents.session.ownership import new_mark
 from nb_agents.testing import ScriptedModel, scripted_team
 from tests import canaries
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
@@ -97,10 +100,19 @@ def test_a_process_that_has_forked_but_not_begun_its_run_is_ended_with_the_start
         detach, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": Host})
     )
     os.mkfifo(root.parent / "pipe")
-    given = {"task": _Blocking(root.parent / "pipe"), "config": team, "mark": None}
-    spec, options = TeamSpec.from_file(team), RunOptions(session_root=root, detach=True)
+    request = StartRequest(
+        task=_Blocking(root.parent / "pipe"),  # type: ignore[arg-type]
+        config=team,
+        session=None,
+        continue_=False,
+        recipe=None,
+        context=None,
+        tools=(),
+        options=RunOptions(session_root=root, detach=True),
+    )
+    loaded = Loaded(TeamSpec.from_file(team), None, new_mark(), Mock())
     with pytest.raises((UserError, KeyboardInterrupt)) as told:
-        detach.begin_detached("start", spec, options, **given)
+        detach.begin_elsewhere(request, loaded)
     assert isinstance(told.value, KeyboardInterrupt) or "nothing runs" in str(told.value)
     wait_until(lambda: not _group(started[0].pid))
 

@@ -13,7 +13,7 @@ import pytest
 
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, StopRequest
-from nb_agents.runs.resume import preview
+from nb_agents.launch.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn import Turn as Writer
 from tests.runs.proof import all_events

@@ -13,7 +13,7 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents.config.massgen_keys import SECTIONS
 from nb_agents.errors import UserError
-from nb_agents.runs.file_report import check_file
+from nb_agents.launch.file_report import check_file
 from tests.team_kit import finish
 
 DEMO: dict[str, Any] = {"id": "ada", "backend": {"type": "demo", "words_per_second": 100_000}}

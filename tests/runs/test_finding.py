@@ -15,9 +15,8 @@ import nb_agents
 from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.options import RunOptions
 from nb_agents.runs import finding, reader, registry
-from nb_agents.runs.finding import find_known, find_run, runs_elsewhere_of_here
+from nb_agents.runs.finding import attach, find_known, find_run, runs_elsewhere_of_here
 from nb_agents.runs.live_turns import LiveTurn, announce, live_turns
-from nb_agents.runs.resume import attach
 from nb_agents.runs.run import Run
 from nb_agents.server.handlers import _ask
 from nb_agents.server.openapi import BODIES

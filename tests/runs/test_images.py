@@ -9,9 +9,9 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
+from nb_agents.launch.team_report import report_on
 from nb_agents.presentation.cards import card_bundle
 from nb_agents.runs.run import Run
-from nb_agents.runs.team_report import report_on
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import WAIT_S
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.errors import ConfigError
-from nb_agents.runs.team_report import report_on
+from nb_agents.launch.team_report import report_on
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.team_kit import finish
 

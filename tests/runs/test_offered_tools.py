@@ -16,10 +16,10 @@ import pytest
 import nb_agents
 from nb_agents import events as ev
 from nb_agents.errors import UserError
+from nb_agents.launch import detach
 from nb_agents.options import RunOptions
-from nb_agents.runs import detach
+from nb_agents.runs.finding import attach
 from nb_agents.runs.live_turns import live_turns
-from nb_agents.runs.resume import attach
 from nb_agents.runs.run import Run
 from nb_agents.tools import offer
 from nb_agents.tools.base import MAX_RESULT_CHARS, ToolContext

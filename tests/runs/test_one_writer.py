@@ -16,6 +16,7 @@ from nb_agents import RunOptions, UserError
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, CancelPolicy, StopRequest, StopResult
 from nb_agents.events.turn_events import Command, Continue, Pause, Say
+from nb_agents.launch import here
 from nb_agents.options import Timeout
 from nb_agents.runs import live_runs, loop
 from nb_agents.runs.limits import stands_still
@@ -270,7 +271,8 @@ def test_an_interrupt_within_start_comes_before_there_is_a_run_or_when_every_doo
     steps = ["layout.claim_turn", "_begin", "_prune", "submit"]
     for number, step in enumerate(steps):
         holder, _, name = step.rpartition(".")
-        place: Any = getattr(live_runs, holder) if holder else live_runs
+        module = live_runs if step == "_prune" else here
+        place: Any = getattr(module, holder) if holder else module
         original = getattr(place, name)
 
         def pressed(*args: Any, original: Any = original, **kwargs: Any) -> Any:

@@ -26,12 +26,13 @@ from nb_agents.errors import (
     UnknownSessionError,
     UserError,
 )
+from nb_agents.launch import here
+from nb_agents.launch.api import start
 from nb_agents.runs import finding, registry
-from nb_agents.runs import live_runs as live_runs_module
 from nb_agents.runs.finding import find_run
 from nb_agents.runs.live_turns import LiveTurn, live_turns
 from nb_agents.runs.loop import call
-from nb_agents.runs.registry import live_runs, start, stop
+from nb_agents.runs.registry import live_runs, stop
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, finish, metadata, prompt, read_line, script, sessions
@@ -344,7 +345,7 @@ def test_a_run_that_can_not_start_leaves_nothing_open_and_no_turn(
     def fail(*_: object) -> None:
         raise OSError(errno.EMFILE, "too many files")
 
-    monkeypatch.setattr(live_runs_module, fails, fail)
+    monkeypatch.setattr(here, fails, fail)
     team = scripted_team(a=ScriptedModel(Answer("A's")))
     options = RunOptions(session_root=tmp_path, debug=True)
     with pytest.raises(StorageError, match="too many files"):

@@ -10,7 +10,7 @@ import nb_agents
 from nb_agents import TeamSpec
 from nb_agents import events as ev
 from nb_agents.agents.replay import replay
-from nb_agents.runs import resume
+from nb_agents.launch import resume
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote

@@ -10,7 +10,7 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import ConfigError
-from nb_agents.runs.file_report import check_file
+from nb_agents.launch.file_report import check_file
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import turns_of
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn

@@ -22,10 +22,11 @@ from nb_agents.errors import (
     StorageError,
     UserError,
 )
-from nb_agents.runs import registry
-from nb_agents.runs import resume as resume_module
+from nb_agents.launch import here
+from nb_agents.launch import resume as resume_module
+from nb_agents.launch import start as start_module
+from nb_agents.launch.resume import preview
 from nb_agents.runs.loop import THREAD_NAME, call
-from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session import copying, journal
 from nb_agents.session.history import load_session
@@ -93,14 +94,14 @@ def copies_until(monkeypatch: pytest.MonkeyPatch, go_on: threading.Event) -> thr
     """Let the next resume copy for as long as a test wants; return what tells that it does."""
     copying_now = threading.Event()
     for name in ("copy_workspaces", "restore_workspaces"):
-        real = getattr(resume_module, name)
+        real = getattr(here, name)
 
         def copy(*paths: Any, real: Any = real) -> Any:
             copying_now.set()
             wait_until(go_on.is_set)  # awake now and then, for signals
             return real(*paths)
 
-        monkeypatch.setattr(resume_module, name, copy)
+        monkeypatch.setattr(here, name, copy)
     return copying_now
 
 
@@ -359,7 +360,7 @@ def test_a_turn_that_another_run_resumes_meanwhile_is_paid_for_once(
 ) -> None:
     """Whatever a run goes on from is still the last turn when its own begins."""
     run, model = held(tmp_path)
-    module: Any = resume_module if door == "resume" else registry
+    module: Any = resume_module if door == "resume" else start_module
     launch = module.launch
 
     def overtaken(*args: Any) -> Run:

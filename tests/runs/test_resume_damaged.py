@@ -14,7 +14,8 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.errors import UserError
-from nb_agents.runs.resume import preview, resume
+from nb_agents.launch.api import resume
+from nb_agents.launch.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from tests.recipes.live import answering, begin, write

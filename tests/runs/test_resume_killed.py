@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.runs.resume import preview
+from nb_agents.launch.resume import preview
 from nb_agents.session.history import load_session
 from tests.kills.understudy import Kill, Understudy, understudy
 from tests.model_server import ModelServer, Reply, Request, ToolCall

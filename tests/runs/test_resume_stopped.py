@@ -15,8 +15,8 @@ from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.agents.message_json import dump_messages
 from nb_agents.cancel import CancellationStatus, StopRequest
+from nb_agents.launch.resume import preview
 from nb_agents.models.backend import PydanticBackend
-from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn import Turn
 from nb_agents.testing import scripted_team

@@ -8,7 +8,7 @@ import nb_agents
 from nb_agents import TeamSpec
 from nb_agents import events as ev
 from nb_agents.agents.guides import MAX_DESCRIPTION_CHARS, MAX_SKILLS, find_skills, skills_guide
-from nb_agents.runs.team_report import report_on
+from nb_agents.launch.team_report import report_on
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.runs.team_files import killed_at, options, write_team

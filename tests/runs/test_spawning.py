@@ -12,8 +12,8 @@ from nb_agents import events as ev
 from nb_agents.agents.replay import replay
 from nb_agents.config.orchestrator import CoordinationSpec
 from nb_agents.errors import ConfigError
+from nb_agents.launch import resume
 from nb_agents.models.providers import check_team
-from nb_agents.runs import resume
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nb_agents import TeamSpec
-from nb_agents.runs.team_report import AgentReport, TeamReport, report_on
+from nb_agents.launch.team_report import AgentReport, TeamReport, report_on
 
 SECRET = "sk-very-secret-0123456789"
 

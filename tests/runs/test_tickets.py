@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nb_agents.runs.tickets import Ticket
+from nb_agents.launch.tickets import Ticket
 
 WORKERS = st.sampled_from(["tcp://127.0.0.1:1", "tls://[::1]:22", "inproc://a/b/%2F"])
 

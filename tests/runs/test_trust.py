@@ -23,7 +23,7 @@ from nb_agents.cli.application import FAILED
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NotYoursError
 from nb_agents.jupyter.magic import AgentsMagics
-from nb_agents.runs.resume import attach
+from nb_agents.runs.finding import attach
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import turns_of
 from nb_agents.sweeps.source import read_rows
@@ -159,11 +159,11 @@ def test_no_door_goes_on_with_a_strangers_session(
 def test_nothing_begins_a_turn_but_what_has_asked_whose_the_session_is() -> None:
     """Each door calls `start` or `resume`: and these alone begin turns."""
     callers = {
-        "launch": {"runs/registry.py", "runs/resume.py"},
-        "trusted_mark": {"runs/registry.py", "runs/resume.py"},
-        "claim_turn": {"runs/live_runs.py"},
-        "new_mark": {"runs/trust.py", "session/ownership.py"},
-        "confirm_turns": {"runs/trust.py", "session/manage.py"},
+        "launch": {"launch/resume.py", "launch/start.py"},
+        "trusted_mark": {"launch/resume.py", "launch/start.py"},
+        "claim_turn": {"launch/here.py"},
+        "new_mark": {"launch/trust.py", "session/ownership.py"},
+        "confirm_turns": {"launch/trust.py", "session/manage.py"},
         "OwnerMark": {"session/ownership.py"},
     }
     found: dict[str, set[str]] = {name: set() for name in callers}

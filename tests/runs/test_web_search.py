@@ -11,7 +11,7 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.config.tools import has_search_library
-from nb_agents.runs.team_report import report_on
+from nb_agents.launch.team_report import report_on
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
 from tests.search_engines import SearchEngines
 from tests.team_kit import WAIT_S, events, finish

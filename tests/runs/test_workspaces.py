@@ -14,7 +14,8 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.errors import NbAgentsError
-from nb_agents.runs.resume import preview, resume
+from nb_agents.launch.api import resume
+from nb_agents.launch.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.manage import export_session

@@ -12,9 +12,9 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
+from nb_agents.launch.team_report import report_on
 from nb_agents.presentation.cards import card_text
 from nb_agents.runs.run import Run
-from nb_agents.runs.team_report import report_on
 from nb_agents.session.manage import delete_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
 from tests.model_server import wait_until

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.runs.resume import Preview
+from nb_agents.launch.resume_plan import Preview
 from nb_agents.runs.run import Run
 from nb_agents.session.journal import read_journal
 from nb_agents.testing import Call, ScriptedModel, Turn

@@ -13,7 +13,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.config.team import TeamSpec
-from nb_agents.runs.resume import attach
+from nb_agents.runs.finding import attach
 from nb_agents.runs.run import Run
 from nb_agents.server import places
 from nb_agents.session.layout import TurnPaths

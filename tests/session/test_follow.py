@@ -38,7 +38,7 @@ run.wait(raise_on_stop=False)
 READER = """
 import asyncio, sys, nb_agents
 from pathlib import Path
-from nb_agents.runs.resume import attach
+from nb_agents.runs.finding import attach
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
 place = sys.argv[1]

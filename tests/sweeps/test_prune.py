@@ -14,9 +14,10 @@ from filelock import FileLock
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.errors import UnknownSessionError, UserError
+from nb_agents.launch import here
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_text
-from nb_agents.runs import live_runs, registry
+from nb_agents.runs import registry
 from nb_agents.session import manage as removal
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import ALLOT_LOCK, claim_turn, sessions_in, turns_of
@@ -182,13 +183,13 @@ def test_a_resume_that_comes_too_late_finds_no_session_and_makes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped(tmp_path, "cut")
-    begin = live_runs.ensure_loop
+    begin = here.ensure_loop
 
     def remove_meanwhile() -> None:
         begin()
         prune(tmp_path, replace(MONTH, incomplete=True))
 
-    monkeypatch.setattr(live_runs, "ensure_loop", remove_meanwhile)
+    monkeypatch.setattr(here, "ensure_loop", remove_meanwhile)
     team = scripted_team(a=ScriptedModel(Answer("So.")))
     with pytest.raises(UnknownSessionError, match="'cut'"):
         nb_agents.resume("cut", team, options=RunOptions(session_root=tmp_path))

@@ -18,8 +18,8 @@ from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, CancelToken, bind
 from nb_agents.config.secrets import snapshot
 from nb_agents.config.tools import CustomToolSpec, ToolKeys
+from nb_agents.launch.team_report import report_on
 from nb_agents.runs.run import Run
-from nb_agents.runs.team_report import report_on
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
 from nb_agents.tools.base import Tool, ToolContext
 from nb_agents.tools.custom import CustomTools

@@ -1,4 +1,4 @@
-"""The process of a detached run: ``python -m nb_agents.runs.host``, started by `runs.detach`.
+"""The process of a detached run: ``python -m nb_agents.launch.host``, started by `launch.detach`.
 
 It reads a job from stdin, answers with the turn's directory or an error as a line of JSON, and
 exits when its run is over.
@@ -19,17 +19,15 @@ from typing import Any
 
 from nb_agents.config.spec import started_in
 from nb_agents.errors import UserError
-from nb_agents.runs.live_runs import asking_before_start, save_patiently
-from nb_agents.runs.registry import start
-from nb_agents.runs.resume import resume
+from nb_agents.launch.here import asking_before_start
+from nb_agents.masking import safe_errors
+from nb_agents.runs.live_runs import save_patiently
 from nb_agents.runs.run import Run
 from nb_agents.session.lookup import acting_for
 from nb_agents.session.ownership import handed
 
 DISK_S = 3600.0
 """How long a disk that refuses the end of a run is tried."""
-
-_ACTIONS: dict[str, Callable[..., Run]] = {"start": start, "resume": resume}
 
 
 def main() -> None:
@@ -52,21 +50,21 @@ def main() -> None:
     save_patiently(run, DISK_S)
 
 
+@safe_errors
 def carry_out(job: bytes, ask: Callable[[Path, str], object] = lambda path, run_id: None) -> Run:
     """Start the run that another process requests.
 
     Args:
-        job: The pickled request: "start" or "resume", the arguments of that function, the session's
-            mark and the requesting process's origin; and that process's working directory.
+        job: A pickled `Job`.
         ask: Called before the run starts, as in `asking_before_start`.
 
     Raises:
         UserError: The run can't start.
     """
-    what, arguments, place = pickle.loads(job)
-    mark, origin = arguments.pop("mark"), arguments.pop("origin")
+    request, mark, origin, place = pickle.loads(job)
     with started_in(place), handed(mark), acting_for(origin), asking_before_start(ask):
-        return _ACTIONS[what](**arguments)
+        run: Run = request.load().begin()
+        return run
 
 
 def _answer(told: dict[str, str]) -> None:

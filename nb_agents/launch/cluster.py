@@ -4,7 +4,7 @@ Only the start of a run goes through the scheduler: events and commands are file
 session root that all machines share.
 
 A run starts at most once: it has a *ticket*, a file in the session root, which a worker takes
-(`nb_agents.runs.tickets`). When that worker dies before the run has begun, the ticket is put back
+(`nb_agents.launch.tickets`). When that worker dies before the run has begun, the ticket is put back
 and the run submitted again; a caller that stops waiting withdraws it. Needs ``nb_agents[cluster]``.
 """
 
@@ -24,7 +24,6 @@ from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -44,9 +43,11 @@ from distributed.client import ClosedClientError
 
 from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.errors import ClusterLostError, NoWorkersError, StorageError, UserError, said_by
+from nb_agents.launch.here import Job
+from nb_agents.launch.host import carry_out
+from nb_agents.launch.tickets import Ticket, new_file
 from nb_agents.options import Cluster
 from nb_agents.runs.live_turns import LiveTurn, announce
-from nb_agents.runs.tickets import Ticket, new_file
 from nb_agents.session.commands import send
 from nb_agents.session.layout import TurnPaths
 
@@ -130,7 +131,7 @@ _restarting = threading.Lock()
 
 
 @dataclass(frozen=True)
-class _Job:
+class WorkerTask:
     """A worker's job; its `repr`, which Dask may log, does not include the call."""
 
     ticket: Ticket
@@ -296,7 +297,7 @@ class _Submitter:
         waiting.worker = worker
         waiting.future = self.client.submit(
             _work,
-            _Job(waiting.ticket, self._topic, has_places, call),
+            WorkerTask(waiting.ticket, self._topic, has_places, call),
             key=f"{waiting.key}-{uuid4().hex[:8]}",
             pure=False,
             retries=0,
@@ -424,18 +425,13 @@ _connecting = threading.Lock()
 
 
 def start_on_worker(
-    cluster: Cluster,
-    what: str,
-    arguments: Mapping[str, Any],
-    root: Path,
-    projects: Sequence[Path] = (),
+    cluster: Cluster, job: Job, root: Path, projects: Sequence[Path] = ()
 ) -> Started:
     """Start or resume a run on a worker, blocking until one has a place for it.
 
     Args:
         cluster: The cluster.
-        what: "start" or "resume".
-        arguments: The arguments of `nb_agents.start` or `nb_agents.resume`.
+        job: The job.
         root: The session root, absolute.
         projects: The user's directories that the run works in, absolute.
 
@@ -445,7 +441,7 @@ def start_on_worker(
         StorageError: The session root can't be written.
     """
     try:
-        call = cloudpickle.dumps((what, arguments, Path.cwd()))
+        call = cloudpickle.dumps(job)
     except (TypeError, AttributeError, pickle.PicklingError) as exc:
         raise UserError(
             f"What the run is given can't be sent to a worker ({exc}). Without ship=True, tools "
@@ -595,7 +591,7 @@ def _sees(probe: Path) -> bool:
     return probe.exists()
 
 
-def _work(job: _Job) -> Mapping[str, str]:
+def _work(job: WorkerTask) -> Mapping[str, str]:
     """Start a run and wait for its end, which its files record.
 
     Returns:
@@ -620,8 +616,7 @@ def _work(job: _Job) -> Mapping[str, str]:
             raise UserError("The run was withdrawn before it began.")
 
     try:
-        # Imported by name, as this module is below those that start runs.
-        run = import_module("nb_agents.runs.host").carry_out(job.call, begin)
+        run = carry_out(job.call, begin)
     except UserError as exc:
         return {**answer, "error": f"{refused} {exc}"}
     except Exception as exc:

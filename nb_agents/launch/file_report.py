@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import TaskError
-from nb_agents.runs.registry import demo_team
-from nb_agents.runs.team_report import CAN_START, AgentReport, report_on
+from nb_agents.launch.start import demo_team
+from nb_agents.launch.team_report import CAN_START, AgentReport, report_on
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
@@ -61,8 +61,8 @@ def check_file(
 def _of_recipe(
     recipe: Recipe, file: str, config: str | None, bundles: Sequence[str], connects: bool
 ) -> FileReport:
+    from nb_agents.launch.recipes import given_values, missing_values, recipe_notices
     from nb_agents.recipes.check import check
-    from nb_agents.runs.recipes import given_values, missing_values, recipe_notices
 
     chosen = chosen_team(config, None, bundles) or demo_team()
     team = chosen if isinstance(chosen, TeamSpec) else TeamSpec.from_file(chosen)

@@ -1,6 +1,6 @@
 """Starting a run in another process, which outlives this one.
 
-The run gets a process of its own, or a worker of a cluster (`nb_agents.runs.cluster`). The job is
+The run gets a process of its own, or a worker of a cluster (`nb_agents.launch.cluster`). The job is
 sent through a pipe or the cluster's connection, and keys with the environment: neither is ever
 written to disk or to a command line.
 """
@@ -13,23 +13,26 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
+from nb_agents.launch.here import Job, Loaded, RunRequest
 from nb_agents.options import Cluster, RunOptions
+from nb_agents.runs.finding import attach
+from nb_agents.runs.live_runs import remember
 from nb_agents.runs.offering import Offering
-from nb_agents.runs.turn_spec import checked_functions, mask_for
+from nb_agents.runs.run import Run
+from nb_agents.runs.turn_spec import cancel_policy, checked_functions, mask_for
 from nb_agents.session.layout import session_root
 from nb_agents.session.lookup import origin_here
 
-__all__ = ["Begun", "begin_detached", "is_detached"]
+__all__ = ["Begun", "begin_elsewhere", "is_detached"]
 
 PROCESS = "a process of its own"
 """Description of where a detached run is that is not on a cluster."""
@@ -68,49 +71,48 @@ def is_detached(options: RunOptions, team: TeamSpec) -> bool:
     return team.detach if options.detach is None else options.detach
 
 
-def begin_detached(
-    what: str,
-    team: TeamSpec,
-    options: RunOptions,
-    tools: Sequence[Callable[..., Any]] = (),
-    project: Path | None = None,
-    **arguments: Any,
-) -> Begun:
-    """Start or resume a run in another process.
+def begin_elsewhere(request: RunRequest, loaded: Loaded) -> Run:
+    """Begin a run in another process, and return its handle.
 
     Args:
-        what: "start" or "resume".
-        team: The team as loaded here; the other process loads it again.
-        options: The run's options.
-        tools: Functions that stay in this process and are called from the other one, unless they
-            are shipped to a cluster.
-        project: The user's directory that a recipe works in, if any.
-        arguments: The other arguments of `nb_agents.start` or `nb_agents.resume`, and the
-            session's ``mark``.
+        request: The request, which the other process loads again. Its functions stay in this
+            process and are called from the other one, unless they are shipped to a cluster.
+        loaded: The request as loaded here.
 
     Raises:
         UserError: An argument can't leave this process, or the run can't start.
         StorageError: Tools are given, and the session root can't be written.
     """
+    options = request.options
+    begun = _begin(request, loaded)
+    grace_s = cancel_policy(loaded.team, options).grace_timeout_s
+    return remember(attach(*begun[:2], options, request.tools, begun.restart, grace_s))
+
+
+def _begin(request: RunRequest, loaded: Loaded) -> Begun:
+    options, team, tools = request.options, loaded.team, request.tools
     if bound := next(_bound(options, team), ""):
         raise UserError(
             f"A detached run outlives this process, and {bound} can't. Leave it out, or don't "
             "detach the run."
         )
     root = session_root(options.session_root)
-    given = replace(options, detach=False, cluster=None, session_root=root, trust=False)
-    files = {name: _absolute(arguments.get(name)) for name in ("config", "recipe")}
-    job = {**arguments, **files, "options": given, "origin": origin_here(root)}
+    sent = replace(
+        request,
+        session=loaded.session,
+        config=_absolute(request.config),
+        recipe=_absolute(request.recipe),
+        options=replace(options, detach=False, cluster=None, session_root=root, trust=False),
+    )
     cluster = _cluster_of(options)
-    begin = partial(_begin, what, team=team, root=root, cluster=cluster, project=project)
     if cluster is not None and cluster.ship:
-        return begin({**job, "tools": checked_functions(tools)})
+        return _send(replace(sent, tools=checked_functions(tools)), loaded, root, cluster)
     if not tools:
-        return begin(job)
+        return _send(sent, loaded, root, cluster)
     # Created before the run, whose first call may come at once.
     offering = Offering(tools, root, team)
     try:
-        begun = begin({**job, "tools": offering.functions})
+        begun = _send(replace(sent, tools=offering.functions), loaded, root, cluster)
     except BaseException:
         offering.withdraw()
         raise
@@ -130,39 +132,34 @@ def _absolute(value: Any) -> Any:
     return value
 
 
-def _begin(
-    what: str,
-    job: Mapping[str, Any],
-    team: TeamSpec,
-    root: Path,
-    cluster: Cluster | None,
-    project: Path | None,
-) -> Begun:
+def _send(request: RunRequest, loaded: Loaded, root: Path, cluster: Cluster | None) -> Begun:
+    """Have a run begin in another process."""
+    job = Job(request, loaded.mark, origin_here(root), Path.cwd())
     if cluster is None:
-        return Begun(_begin_process(what, job, team), PROCESS)
+        return Begun(_begin_process(job, loaded.team), PROCESS)
     try:
-        from nb_agents.runs.cluster import start_on_worker
+        from nb_agents.launch.cluster import start_on_worker
     except ImportError as exc:
         raise UserError(
             f"Runs on a cluster need Dask ({exc}): `pip install 'nb_agents[cluster]'`."
         ) from None
-    worked_in = tuple({each for each in (team.project, project) if each is not None})
-    started = start_on_worker(cluster, what, job, root, worked_in)
+    worked_in = tuple({each for each in (loaded.team.project, loaded.project) if each is not None})
+    started = start_on_worker(cluster, job, root, worked_in)
     return Begun(started.path, f"worker {started.worker}", started.restart)
 
 
-def _begin_process(what: str, arguments: Mapping[str, Any], team: TeamSpec) -> Path:
+def _begin_process(job: Job, team: TeamSpec) -> Path:
     """Start the run in a process of its own, and wait until it has started."""
     # An unnamed file, as a library may log a key there.
     with TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "nb_agents.runs.host"],
+            [sys.executable, "-m", "nb_agents.launch.host"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,  # ending this process group must not end the run
         )
-        reply = _reply_of(process, pickle.dumps((what, arguments, Path.cwd())))
+        reply = _reply_of(process, pickle.dumps(job))
         log.seek(0)
         written = log.read(MAX_LOG_BYTES).decode("utf-8", "replace")
     answer = _parse(reply)

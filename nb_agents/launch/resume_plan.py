@@ -26,7 +26,7 @@ from nb_agents.view.run_view import RunView
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
-    from nb_agents.runs.recipes import RecipePreview, RecipeResume
+    from nb_agents.launch.recipes import RecipePreview, RecipeResume
 
 __all__ = [
     "Preview",
@@ -162,7 +162,7 @@ def what_resumes(
     started = started_of(events)
     going, recipe = None, None
     if started.recipe:
-        from nb_agents.runs.recipes import plan_resume, resume_preview  # what a team never needs
+        from nb_agents.launch.recipes import plan_resume, resume_preview  # what a team never needs
 
         going = plan_resume(events, changed, given or {}, from_step)
         recipe = resume_preview(going, events)

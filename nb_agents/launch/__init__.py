@@ -1,0 +1,1 @@
+"""Beginning runs: loading what they are given, here or in another process."""

@@ -1,0 +1,144 @@
+"""Starting and resuming runs, here or in another process, for all user interfaces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nb_agents.config.team import TeamSpec
+from nb_agents.launch.detach import begin_elsewhere, is_detached
+from nb_agents.launch.here import RunRequest
+from nb_agents.launch.resume import ResumeRequest
+from nb_agents.launch.resume_plan import preview_of
+from nb_agents.launch.start import StartRequest
+from nb_agents.masking import safe_errors
+from nb_agents.options import RunOptions
+from nb_agents.runs.run import Resumer, Run
+
+if TYPE_CHECKING:
+    from nb_agents.config.recipe import Recipe
+
+
+@safe_errors
+def start(
+    task: str = "",
+    config: str | os.PathLike[str] | TeamSpec | None = None,
+    session: str | None = None,
+    continue_: bool = False,
+    *,
+    recipe: str | os.PathLike[str] | Recipe | None = None,
+    context: Mapping[str, Any] | None = None,
+    tools: Sequence[Callable[..., Any]] = (),
+    options: RunOptions | None = None,
+) -> Run:
+    """Start a team on a task or a recipe, in the background.
+
+    Args:
+        task: The task; leave it empty for a recipe.
+        config: A team file, or a TeamSpec, such as ``TeamSpec.from_model("openai:gpt-5-mini")``;
+            by default three demo agents that need no key.
+        session: The session's id: continues it when it exists, else creates it. By default a new
+            session, or with ``continue_`` the last one of this notebook, else of a terminal.
+        continue_: Whether to add a turn to a session, which must exist.
+        recipe: A recipe file, or a Recipe, for the agents to run.
+        context: The values that the recipe starts with.
+        tools: Functions that all agents may call; see `nb_agents.tool`.
+        options: Time limit, retries, stop, approvals, callbacks, session root.
+
+    Returns:
+        The run, without waiting for it. Its turn is on disk already, marked incomplete.
+
+    Raises:
+        TaskError: The task is empty or given with a recipe, or values are given without a recipe.
+        RecipeError: A value that the recipe requires is missing.
+        ConfigError: The team is not valid.
+        MissingKeyError: A provider's key is not set.
+        UnknownSessionError: There is no such session to continue.
+        NotYoursError: The session was made by another user or on another machine, and the options
+            don't `trust` it.
+        SessionBusyError: The session is already running, or got another turn in the meantime.
+        StorageError: The session root can't be written.
+
+    Example:
+        run = nb_agents.start("Compare three ways to cache embeddings")
+        run.stop(reason="wrong path")
+    """
+    return _begin(
+        StartRequest(
+            task=task,
+            config=config,
+            session=session,
+            continue_=continue_,
+            recipe=recipe,
+            context=context,
+            tools=tools,
+            options=options or RunOptions(),
+        )
+    )
+
+
+@safe_errors
+def resume(
+    session: str = "",
+    config: str | os.PathLike[str] | TeamSpec | None = None,
+    *,
+    agent: str = "",
+    recipe: str | os.PathLike[str] | Recipe | None = None,
+    context: Mapping[str, Any] | None = None,
+    from_step: str = "",
+    tools: Sequence[Callable[..., Any]] = (),
+    options: RunOptions | None = None,
+) -> Run:
+    """Resume the incomplete last turn of a session, with the same task and agents.
+
+    Agents that failed are called again; those that were stopped alone stay out.
+
+    Args:
+        session: The session's id; "" means the last one of this notebook, else of a
+            terminal.
+        config: The team; by default that of the turn's team file, else the one in its journal.
+        agent: Id of an agent that failed or was stopped alone and is to take part again; then the
+            turn may also be complete. Existing answers and votes are kept, and the vote is decided
+            again with the agent's answer.
+        recipe: A recipe that replaces the turn's; finished steps are kept.
+        context: Values that are added to the recipe's context or replace values there, or the
+            output of a step that has begun; finished steps are kept.
+        from_step: Id of the recipe's step that runs again, with all that comes after it; then the
+            turn may also be complete.
+        tools: Functions that all agents may call, as the turn's own are not stored.
+        options: The run's options; the timeout starts again.
+
+    Returns:
+        The run, which is the next turn of the session.
+
+    Raises:
+        UserError: There is nothing to resume, or the team is not the turn's.
+        RecipeError: A value is not plain data.
+        SessionBusyError: The session is running, or another run has resumed it in the meantime.
+        NotYoursError: The session was made by another user or on another machine, and the options
+            don't `trust` it.
+        StorageError: The session can't be written.
+    """
+    return _begin(
+        ResumeRequest(
+            session=session,
+            config=config,
+            agent=agent,
+            recipe=recipe,
+            context=context,
+            from_step=from_step,
+            tools=tools,
+            options=options or RunOptions(),
+        )
+    )
+
+
+def _begin(request: RunRequest) -> Run:
+    loaded = request.load()
+    if is_detached(request.options, loaded.team):
+        return begin_elsewhere(request, loaded)
+    return loaded.begin()
+
+
+Run.resumer = Resumer(resume, preview_of)

@@ -1,0 +1,233 @@
+"""Beginning a run in this process: its turn is claimed and filled, and its handle created."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from filelock import FileLock
+
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import StorageError, UnknownSessionError, said_by
+from nb_agents.options import RunOptions
+from nb_agents.runs.hiding import open_debug_log
+from nb_agents.runs.live_runs import owner_of, remember
+from nb_agents.runs.live_turns import announce_here
+from nb_agents.runs.loop import ensure_loop, interrupts_held, submit
+from nb_agents.runs.run import Run
+from nb_agents.runs.turn import Turn
+from nb_agents.runs.turn_spec import (
+    Resumed,
+    TurnSpec,
+    mask_for,
+    owner,
+    project_place,
+    writable_places,
+)
+from nb_agents.session import layout
+from nb_agents.session.copying import copy_workspaces, not_copied
+from nb_agents.session.history import Session
+from nb_agents.session.layout import TurnPaths, restore_workspaces
+from nb_agents.session.lookup import origin_here
+from nb_agents.session.ownership import OwnerMark
+from nb_agents.tools.offer import OfferedFunction
+
+if TYPE_CHECKING:
+    from nb_agents.config.recipe import Recipe
+
+_numbers = itertools.count(1)
+_before_start: ContextVar[Callable[[Path, str], object]] = ContextVar(
+    "nb_agents_before_start", default=lambda path, run_id: None
+)
+
+
+class Loaded(NamedTuple):
+    """A request whose team and session are loaded; nothing is written yet.
+
+    Attributes:
+        team: The team.
+        session: The session's id; None for a new one.
+        mark: The session's mark.
+        begin: Begins the run in this process.
+        project: The user's directory that a recipe works in, if any; known for a cluster only.
+    """
+
+    team: TeamSpec
+    session: str | None
+    mark: OwnerMark
+    begin: Callable[[], Run]
+    project: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(ABC):
+    """The arguments of `nb_agents.start` or `nb_agents.resume`, for this process or another."""
+
+    session: str | None
+    config: str | os.PathLike[str] | TeamSpec | None
+    recipe: str | os.PathLike[str] | Recipe | None
+    context: Mapping[str, Any] | None
+    tools: Sequence[Any]  # functions, also those that another process offers
+    options: RunOptions
+
+    @abstractmethod
+    def load(self) -> Loaded:
+        """Load what the run goes on with, and check it.
+
+        Raises:
+            UserError: An argument is not valid; see `nb_agents.start` and `nb_agents.resume`.
+        """
+
+
+class Job(NamedTuple):
+    """A request that another process carries out, as that process gets it.
+
+    Attributes:
+        request: The request, of a run that begins in the process that loads it.
+        mark: The session's mark.
+        origin: The notebook or terminal of the requesting process.
+        place: The working directory of that process.
+    """
+
+    request: RunRequest
+    mark: OwnerMark
+    origin: str
+    place: Path
+
+
+@contextmanager
+def asking_before_start(ask: Callable[[Path, str], object]) -> Iterator[None]:
+    """Call a function with the turn's path and the run's id before a run starts in the block.
+
+    Args:
+        ask: May raise an error, and the run does not start; its turn is discarded.
+    """
+    token = _before_start.set(ask)
+    try:
+        yield
+    finally:
+        _before_start.reset(token)
+
+
+def build_spec(
+    session: Session,
+    *,
+    task: str,
+    team: TeamSpec,
+    mark: OwnerMark,
+    timeout_s: float,
+    notices: tuple[str, ...],
+    config: str,
+    recipe: Recipe | None,
+    given: Mapping[str, Any],
+    functions: Sequence[Callable[..., Any] | OfferedFunction],
+    options: RunOptions,
+    resumed: Resumed | None = None,
+) -> TurnSpec:
+    """Return the spec of the next turn of a session; see `TurnSpec`."""
+    paths = session.next_turn
+    past = session.before(resumed.turn) if resumed else session
+    return TurnSpec(
+        task=task,
+        team=team,
+        paths=paths,
+        mark=mark,
+        history=past.messages,
+        context=(*team.readable_paths, *past.context_paths),
+        writable=() if recipe else writable_places(team, paths.root),
+        project=project_place(recipe, team, given, paths.root) if recipe else None,
+        timeout_s=timeout_s,
+        notices=notices,
+        owner=owner(),
+        origin=origin_here(paths.root),
+        config=config,
+        resumed=resumed,
+        recipe=recipe,
+        given=given,
+        functions=functions,
+        options=replace(options, from_turn=None),
+        mask=mask_for(team),
+    )
+
+
+def launch(spec: TurnSpec, session: Session) -> Run:
+    """Claim the next turn of a session and start a run in it.
+
+    An interrupt ends what is copied first, and other runs start meanwhile.
+
+    Args:
+        spec: The turn's spec.
+        session: The session, as loaded.
+
+    Raises:
+        SessionBusyError: A turn of the session is live.
+        SessionChangedError: The session has another turn since it was loaded.
+        UnknownSessionError: The session was removed or renamed since then.
+        StorageError: The directory can't be written.
+    """
+    ensure_loop()  # fails before anything is created
+    path = session.path
+    if not path.is_dir():  # claiming a turn would create it again, without its past
+        raise UnknownSessionError(path.name, str(path.parent))
+    task = spec.resumed.task if spec.resumed else None
+    with ExitStack() as undo:
+        with interrupts_held():
+            paths, lock = layout.claim_turn(path, owner_of, task, session.last)
+            undo.callback(layout.discard_turn, paths)
+            undo.callback(lock.release)
+        try:
+            left_out = _fill(paths, spec, session)
+            spec = replace(spec, paths=paths, notices=(*spec.notices, *not_copied(left_out)))
+            # Hold interrupts until the run is in the list, where a stop can find it.
+            with interrupts_held():
+                run = _begin(f"r{next(_numbers)}", spec, lock, undo)
+                undo.pop_all()
+                return remember(run)
+        except OSError as exc:
+            raise StorageError(str(paths.path), said_by(exc)) from None
+
+
+def _fill(paths: TurnPaths, spec: TurnSpec, session: Session) -> tuple[str, ...]:
+    """Write what a turn goes on with to its directory; return what could not be copied."""
+    resumed = spec.resumed
+    left_out: tuple[str, ...] = ()
+    if resumed is not None:
+        before = TurnPaths(paths.path.with_name(f"turn_{resumed.turn}"))
+        if resumed.task is not None and paths.task == resumed.task:
+            left_out = restore_workspaces(resumed.task, before)
+        else:
+            left_out = copy_workspaces(before.workspaces, paths.live_workspaces)
+    if spec.recipe is not None:
+        from nb_agents.launch.recipes import keep_recipe
+
+        keep_recipe(paths, spec.recipe, spec.mask, resumed.view.recipe if resumed else "")
+    elif resumed is None and spec.team.orchestrator.coordination.enable_memory_filesystem_mode:
+        session.copy_memories(paths, [agent.id for agent in spec.team.agents])
+    return left_out
+
+
+def _begin(run_id: str, spec: TurnSpec, lock: FileLock, undo: ExitStack) -> Run:
+    """Create and start a run; ``undo`` is given what a failure must undo."""
+    paths = spec.paths
+    for name in spec.workspaces:
+        (paths.live_workspaces / name).mkdir(exist_ok=True)
+    turn = Turn(run_id, spec, lock)
+    undo.callback(turn.discard)
+    run = Run(run_id, turn, paths, spec)
+    withdraw = announce_here(paths.path, run_id)
+    undo.callback(withdraw)
+    turn.done.add_done_callback(lambda _: withdraw())
+    if spec.options.debug:
+        close_log = open_debug_log(paths.path)
+        undo.callback(close_log)
+        run.subscribe(lambda view: close_log() if view.is_over else None)
+    _before_start.get()(paths.path, run_id)
+    submit(run.execute)
+    return run

@@ -1,0 +1,318 @@
+"""Resuming an incomplete turn exactly where it stopped.
+
+The old turn's journal is folded into the state of its agents (`nb_agents.launch.resume_plan`), from
+which the new turn continues. No finished model or tool call is repeated, and the calls that are
+repeated are announced first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nb_agents.agents.replay import replay
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import ConfigError, RecipeError, SessionBusyError, UserError
+from nb_agents.events import Event, TurnStarted
+from nb_agents.launch.here import Loaded, RunRequest, build_spec, launch
+from nb_agents.launch.resume_plan import (
+    Preview,
+    Resumption,
+    started_of,
+    stored_team,
+    what_resumes,
+)
+from nb_agents.launch.trust import calls_again, trusted_mark, would_run
+from nb_agents.models.fit import check_fit
+from nb_agents.models.providers import check_team, load
+from nb_agents.runs.live_runs import owner_of, wait_until_saved
+from nb_agents.runs.run import Run
+from nb_agents.runs.turn_spec import Resumed, checked_functions, config_path, timeout_of
+from nb_agents.session import layout
+from nb_agents.session.history import PastTurn, Session, load_session, past_events
+from nb_agents.session.layout import find_task, turns_of
+from nb_agents.session.lookup import find_session, with_task
+from nb_agents.session.ownership import OwnerMark
+from nb_agents.view.timeline import TimelineFold
+
+if TYPE_CHECKING:
+    from nb_agents.config.recipe import Recipe
+
+__all__ = ["Preview", "preview", "would_resume"]
+
+
+def preview(
+    session: str = "",
+    config: str | os.PathLike[str] | TeamSpec | None = None,
+    *,
+    agent: str = "",
+    recipe: str | os.PathLike[str] | Recipe | None = None,
+    context: Mapping[str, Any] | None = None,
+    from_step: str = "",
+    session_root: str | os.PathLike[str] | None = None,
+) -> Preview:
+    """Return what `resume` would do with the same arguments, without doing it.
+
+    Args:
+        session: The session's id; "" means the last one of this notebook, else of a
+            terminal.
+        config: The team.
+        agent: Id of an agent that failed or was stopped alone and is to take part again.
+        recipe: A recipe that replaces the turn's.
+        context: Values that are added to the recipe's context, or outputs of its steps.
+        from_step: Id of the recipe's step that runs again, with all that comes after it.
+        session_root: The session root.
+
+    Raises:
+        UserError: There is nothing to resume.
+    """
+    turn, _ = _find(session, session_root, agent, from_step)
+    events = turn.events
+    try:
+        team = _team(config, events).spec
+    except UserError:
+        if config is not None or recipe is not None:
+            raise
+        team = None  # models created in Python are needed for a resume, but not for its preview
+    given = _given(context, events, from_step)
+    changed = _changed_recipe(recipe, events, team, given)
+    again = _named(agent, events)
+    return what_resumes(events, again, team, changed, given, from_step).preview
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeRequest(RunRequest):
+    """The arguments of `nb_agents.resume`."""
+
+    agent: str
+    from_step: str
+
+    def load(self) -> Loaded:
+        """Load the turn to resume and its team, and fold its journal."""
+        options = self.options
+        if options.from_turn is not None:
+            raise UserError(
+                "from_turn names a turn to go on from: it goes with start and continue_."
+            )
+        turn, session = _find(self.session or "", options.session_root, self.agent, self.from_step)
+        events = turn.events
+        again = _named(self.agent, events)
+        team = _team(self.config, events)
+        given = _given(self.context, events, self.from_step)
+        changed = _changed_recipe(self.recipe, events, team.spec, given)
+        kept = what_resumes(events, again, team.spec, changed, given, self.from_step)
+        if kept.going and kept.going.stuck:
+            raise RecipeError(kept.going.stuck)
+        mark = trusted_mark(session.path, options, lambda: _would_run(team.spec, kept))
+        if options.cluster is None:  # on a cluster, the worker's keys count
+            check_team(team.spec)
+        return Loaded(
+            team.spec,
+            session.path.name,
+            mark,
+            partial(self._begin, session, turn, team, mark, kept, again),
+            _project_of(events) if options.cluster is not None else None,
+        )
+
+    def _begin(
+        self,
+        session: Session,
+        turn: PastTurn,
+        team: ResumedTeam,
+        mark: OwnerMark,
+        kept: Resumption,
+        again: tuple[str, ...],
+    ) -> Run:
+        load({agent.backend.type for agent in team.spec.everyone})
+        fit, going, events = check_fit(team.spec), kept.going, turn.events
+        told = (str(kept.preview), f"Session: {with_task(session.path, turn.view.task)}")
+        before = [e.resumes for e in events if isinstance(e, TurnStarted) and e.resumes]
+        spec = build_spec(
+            session,
+            task=turn.view.task,
+            team=team.spec,
+            mark=mark,
+            timeout_s=timeout_of(self.options.timeout_s, team.spec, is_recipe=going is not None),
+            notices=(*told, *team.notices, *fit, *(going.notices if going else ())),
+            config=team.path,
+            recipe=going.recipe if going else None,
+            given=going.progress.context if going else {},
+            functions=checked_functions(self.tools),
+            options=self.options,
+            resumed=Resumed(
+                turn.paths.number,
+                kept.past,
+                turn.view,
+                TimelineFold(events),
+                going.progress if going else None,
+                again,
+                going.revised if going else {},
+                find_task(session.path, [turn.paths.number, *before]),
+            ),
+        )
+        return launch(spec, session)
+
+
+def _would_run(team: TeamSpec, kept: Resumption) -> tuple[str, ...]:
+    return would_run(team, kept.going.recipes if kept.going else (), calls_again(kept.past))
+
+
+def would_resume(session: Path, team: TeamSpec) -> tuple[str, ...]:
+    """Return what a resume of a session with a team would run; nothing where there is none."""
+    begun = [turn for turn in turns_of(session) if turn.has_begun]
+    try:
+        return _would_run(team, what_resumes(past_events(begun[-1]), (), team))
+    except UserError:
+        return ()
+
+
+def _find(
+    session: str, root: str | os.PathLike[str] | None, agent: str = "", from_step: str = ""
+) -> tuple[PastTurn, Session]:
+    path = find_session(layout.session_root(root), session)
+    wait_until_saved(path)
+    found = load_session(path)
+    last = (found.begun or found.turns)[-1]
+    name = f"{found.path.name}/{last.paths.number}"
+    if last.is_live and agent:
+        raise UserError(
+            f"Turn {name} still goes on, and an agent takes part again in the next one. Wait for "
+            f"its end or stop it, then resume {agent!r}."
+        )
+    if last.is_live:
+        raise SessionBusyError(found.path.name, owner_of(found.path))
+    if last.is_complete and not agent and not from_step:
+        raise UserError(
+            f"Turn {name} is complete: there is nothing to resume. "
+            f"`%%agents --continue --session {found.path.name}` asks something new."
+        )
+    if not last.view.recipe and not _agents(last.events):
+        raise UserError(
+            f"Turn {name} has no journal, so that its calls are not known one by one. "
+            f"`%%agents --continue --session {found.path.name}` goes on with what it holds."
+        )
+    return last, found
+
+
+def _project_of(events: Sequence[Event]) -> Path | None:
+    """Return the user's directory that a turn's recipe works in, if any."""
+    if not started_of(events).recipe:
+        return None
+    from nb_agents.launch.recipes import fold_turns
+
+    progress = fold_turns(events)
+    is_there = progress.recipes[""].workspace == "project"
+    return Path(progress.context["_project"]) if is_there else None
+
+
+def _given(
+    context: Mapping[str, Any] | None, events: Sequence[Event], from_step: str
+) -> Mapping[str, Any]:
+    """Return the values to add to a recipe's context; refuse what a team's turn has no use for."""
+    if (context or from_step) and not started_of(events).recipe:
+        raise UserError(f"The turn ran no recipe: leave out {'--set' if context else '--from'}.")
+    return context or {}
+
+
+def _changed_recipe(
+    changed: str | os.PathLike[str] | Recipe | None,
+    events: Sequence[Event],
+    team: TeamSpec | None,
+    given: Mapping[str, Any],
+) -> Recipe | None:
+    """Load the recipe that replaces the turn's, if any."""
+    if changed is None or team is None:
+        return None
+    if not started_of(events).recipe:
+        raise UserError("The turn ran no recipe: leave out --recipe.")
+    from nb_agents.launch.recipes import read_recipe, started_values
+
+    return read_recipe(changed, {**started_values(events), **given}, team)
+
+
+def _agents(events: Sequence[Event]) -> list[str]:
+    started = [e for e in events if isinstance(e, TurnStarted)]
+    return [a.id for a in started[-1].agents] if started else []
+
+
+def _named(agent: str, events: Sequence[Event]) -> tuple[str, ...]:
+    """Return the agent to take part again, if any, after checking that it failed or was stopped."""
+    if not agent:
+        return ()
+    if started_of(events).recipe:
+        raise UserError(f"The turn ran a recipe, which has no agent {agent!r} to resume alone.")
+    known = _agents(events)
+    if agent not in known:
+        raise UserError(f"The turn has no agent {agent!r} to resume. It has: {', '.join(known)}.")
+    past = replay(known, events)
+    if agent not in past.state.out and agent not in past.failed:
+        raise UserError(
+            f"Agent {agent!r} was not stopped alone, nor has it failed: there is nothing to resume "
+            "of it by itself."
+        )
+    return (agent,)
+
+
+class ResumedTeam(NamedTuple):
+    """The team of a resume, the path of its file or "", and notices for the user."""
+
+    spec: TeamSpec
+    path: str = ""
+    notices: tuple[str, ...] = ()
+
+
+def _team(config: str | os.PathLike[str] | TeamSpec | None, events: Sequence[Event]) -> ResumedTeam:
+    """Return the team of a resume: the turn's agents from the given config, else from the turn."""
+    started = started_of(events)
+    if isinstance(config, TeamSpec):
+        return ResumedTeam(_same_agents(config, started))
+    if config is not None:
+        return ResumedTeam(_same_agents(TeamSpec.from_file(config), started), config_path(config))
+    is_there = bool(started.config) and Path(started.config).is_file()
+    if is_there:
+        try:
+            spec = _same_agents(TeamSpec.from_file(started.config), started)
+            return ResumedTeam(spec, started.config)
+        except ConfigError:
+            if started.team is None:
+                raise
+    if started.team is None:
+        raise UserError(
+            "The team of this turn can't be made from its journal: a model was made in Python, or "
+            "a base_url has a password. Give the team again: --config FILE, or config=."
+        )
+    changed = f"{started.config} is not that team any more; it goes on as the journal has it."
+    stored = stored_team(started)
+    if stored is None:
+        raise UserError(
+            "The team of this turn can't be read from its journal. Give the team again: "
+            "--config FILE, or config=."
+        )
+    spec = _same_agents(stored, started)
+    return ResumedTeam(spec, started.config, (changed,) if is_there else ())
+
+
+def _same_agents(spec: TeamSpec, started: TurnStarted) -> TeamSpec:
+    spec = spec.without(_skipped(spec, started))
+    if started.recipe:
+        return spec
+    wanted = [a.id for a in started.agents]
+    same = spec.without({a.id for a in spec.agents} - {*wanted})
+    if [a.id for a in same.agents] != wanted:
+        raise ConfigError(
+            f"The turn's agents are {', '.join(wanted)}; the team has "
+            f"{', '.join(a.id for a in spec.agents)}. Resume it with its own, or use --continue."
+        )
+    return same
+
+
+def _skipped(spec: TeamSpec, started: TurnStarted) -> set[str]:
+    """Return the agents that can't run here and that the turn was started without."""
+    stored = started.team or {}
+    everyone = [*stored.get("agents", ()), *stored.get("callable_agents", ())]
+    known = {a.id for a in started.agents} | {a.get("id") for a in everyone}
+    return {each.agent for each in spec.unsupported} - known
