@@ -18,8 +18,8 @@ from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError
+from nb_agents.loop import ensure_loop, post
 from nb_agents.models.backend import Backend
-from nb_agents.runs.loop import ensure_loop, post
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session, past_events
 from nb_agents.session.journal import read_journal

@@ -29,6 +29,7 @@ FLOORS = {
     "process": 2,
     "service_loops": 2,
     "view": 3,
+    "loop": 3,
     "tools": 3,
     "options": 4,
     "session": 4,

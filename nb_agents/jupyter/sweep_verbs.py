@@ -15,10 +15,10 @@ from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import argument, display
 from nb_agents.jupyter.panel import show_sweep
 from nb_agents.jupyter.waiting import pressing_new
+from nb_agents.loop import interrupt_calls
 from nb_agents.options import RunOptions
 from nb_agents.presentation.sweep_list import live_work
 from nb_agents.runs.finding import find_run
-from nb_agents.runs.loop import interrupt_calls
 from nb_agents.tools.functions import find_functions
 
 if TYPE_CHECKING:

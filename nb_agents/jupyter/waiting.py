@@ -15,9 +15,9 @@ from typing import Any
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.panel import show_run, show_text
+from nb_agents.loop import interrupt_calls
 from nb_agents.presentation.asking import CELL, how_to_answer, question, wait_for_gate
 from nb_agents.runs import registry
-from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.run import Run
 
 __all__ = ["follow", "follow_new", "pressing_new", "stay"]

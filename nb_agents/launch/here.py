@@ -16,11 +16,11 @@ from filelock import FileLock
 
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import StorageError, UnknownSessionError, said_by
+from nb_agents.loop import ensure_loop, interrupts_held, submit
 from nb_agents.options import RunOptions
 from nb_agents.runs.hiding import open_debug_log
 from nb_agents.runs.live_runs import owner_of, remember
 from nb_agents.runs.live_turns import announce_here
-from nb_agents.runs.loop import ensure_loop, interrupts_held, submit
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn import Turn
 from nb_agents.runs.turn_spec import (

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from nb_agents.agents.runner_types import promise_of
 from nb_agents.config.team import AgentSpec, TeamSpec, Unsupported
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
+from nb_agents.loop import submit
 from nb_agents.models.fit import fit_of
 from nb_agents.models.providers import find_key, refusals
 from nb_agents.process.git import has_git
 from nb_agents.runs.drivers import withheld_keys
-from nb_agents.runs.loop import submit
 from nb_agents.runs.turn_spec import mask_for
 from nb_agents.tools.custom import without_file
 from nb_agents.tools.mcp import without_variables

@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from nb_agents.errors import UserError
+from nb_agents.loop import wait_interruptibly
 from nb_agents.presentation.rows import asked_for
 from nb_agents.presentation.text import clip
-from nb_agents.runs.loop import wait_interruptibly
 from nb_agents.runs.run import Run
 from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import GateView

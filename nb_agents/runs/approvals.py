@@ -14,7 +14,7 @@ from nb_agents import events as ev
 from nb_agents.agents.stop_scope import StopScope, person_asked
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, current_token
 from nb_agents.errors import UserError
-from nb_agents.runs.loop import post
+from nb_agents.loop import post
 from nb_agents.tools.base import ToolCall, current_call
 from nb_agents.tools.policy import ApprovalConfig, Decision, Tally
 

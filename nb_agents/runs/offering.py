@@ -22,11 +22,11 @@ from nb_agents.config.secrets import secrets_of_environment, secrets_of_team
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.events import TurnStarted
+from nb_agents.loop import submit
 from nb_agents.masking import Mask
 from nb_agents.runs.approvals import bind_asker
 from nb_agents.runs.hiding import mask_logs
 from nb_agents.runs.live_turns import watched
-from nb_agents.runs.loop import submit
 from nb_agents.runs.turn_spec import checked_functions
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.journal import JournalReader

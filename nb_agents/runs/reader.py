@@ -16,9 +16,9 @@ from anyio import to_thread
 from nb_agents.cancel import CancellationStatus, StopRequest, StopResult
 from nb_agents.errors import UserError
 from nb_agents.events import Command
+from nb_agents.loop import is_loop_thread, submit
 from nb_agents.runs.hooks import Subscribers
 from nb_agents.runs.live_turns import watched
-from nb_agents.runs.loop import is_loop_thread, submit
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import ask, has_commands, send
 from nb_agents.session.history import load_turn, with_past

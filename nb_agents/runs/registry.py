@@ -12,9 +12,9 @@ from typing import Protocol
 
 from nb_agents.cancel import StopResult, StopSource
 from nb_agents.errors import StorageError, UnknownRunError, UserError
+from nb_agents.loop import at_shutdown, interrupt_tries
 from nb_agents.runs.finding import find_run
 from nb_agents.runs.live_runs import begun_runs, live_runs
-from nb_agents.runs.loop import at_shutdown, interrupt_tries
 from nb_agents.runs.run import Run
 
 __all__ = [

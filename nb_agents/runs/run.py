@@ -34,10 +34,10 @@ from nb_agents.errors import (
 )
 from nb_agents.events import Event
 from nb_agents.events.turn_events import Continue, Decide, OfferTools, Pause, Say
+from nb_agents.loop import interrupt_calls, post, submit, wait_interruptibly
 from nb_agents.options import RunOptions
 from nb_agents.runs.approvals import text_of
 from nb_agents.runs.live_turns import place_of_this_process
-from nb_agents.runs.loop import interrupt_calls, post, submit, wait_interruptibly
 from nb_agents.runs.offering import Offering
 from nb_agents.runs.reader import TurnReader
 from nb_agents.runs.status import Progress, failure_of, log_lines, progress_of, result_of

@@ -36,7 +36,7 @@ from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, curr
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ModelCallError, UserError, said_by
-from nb_agents.runs.loop import submit
+from nb_agents.loop import submit
 from nb_agents.tools.base import Tool, ToolCall, ToolError, current_call
 from nb_agents.tools.policy import AgentTools
 

@@ -40,6 +40,7 @@ from nb_agents.cancel import (
 )
 from nb_agents.errors import UserError, leaves_of, said_by
 from nb_agents.events.turn_events import Command, Continue, Decide, OfferTools, Pause, Say
+from nb_agents.loop import call, is_loop_thread, post, submit
 from nb_agents.models.providers import SharedClient, until_loaded
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
 from nb_agents.runs.drivers import (
@@ -54,7 +55,6 @@ from nb_agents.runs.hiding import mask_logs
 from nb_agents.runs.hooks import Hooks, Subscribers
 from nb_agents.runs.limits import Limits
 from nb_agents.runs.live_turns import watched
-from nb_agents.runs.loop import call, is_loop_thread, post, submit
 from nb_agents.runs.recorder import Recorder, TurnFiles
 from nb_agents.runs.status import failure_of, result_of
 from nb_agents.runs.subagents import SubAgents

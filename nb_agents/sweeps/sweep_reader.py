@@ -15,8 +15,8 @@ from nb_agents.cancel import CancellationStatus, StopRequest, StopResult, StopSo
 from nb_agents.errors import UserError
 from nb_agents.events import Command
 from nb_agents.events.turn_events import Continue, Pause
+from nb_agents.loop import wait_interruptibly
 from nb_agents.runs.finding import attach
-from nb_agents.runs.loop import wait_interruptibly
 from nb_agents.runs.run import Run
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import send

@@ -26,8 +26,8 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
+from nb_agents.loop import call
 from nb_agents.runs import subagents
-from nb_agents.runs.loop import call
 from nb_agents.runs.recorder import Recorder
 from nb_agents.runs.run import Run
 from nb_agents.runs.subagents import SubAgents

@@ -190,7 +190,7 @@ def wait_for_handler(kernel: Kernel) -> None:
     """Wait until the cell waits indeed: a handler of the run's is in force."""
     subshell = kernel.create_subshell()
     handler = "getattr(__import__('signal').getsignal(2), '__module__', '')"
-    ours = lambda: kernel.eval(handler, subshell_id=subshell) == "nb_agents.runs.loop"  # noqa: E731
+    ours = lambda: kernel.eval(handler, subshell_id=subshell) == "nb_agents.loop"  # noqa: E731
     kernel.wait_until(ours, 60, "the waiting cell's handler")
 
 

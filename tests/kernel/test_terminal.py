@@ -216,7 +216,7 @@ def test_what_a_model_wrote_does_not_drive_the_terminal(ipython: Prompt) -> None
 START = "import asyncio, nb_agents\nrun = nb_agents.start('Count.', config='team.yaml')\n"
 TELLS = """
 import threading, time
-from nb_agents.runs import loop
+from nb_agents import loop
 def tell():
     while not loop._handlers: time.sleep(0.01)
     print("waits", flush=True)

@@ -20,10 +20,10 @@ from nb_agents.errors import (
     UnknownSessionError,
 )
 from nb_agents.launch.resume import preview
+from nb_agents.loop import post
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.presentation.recipe_card import recipe_text
 from nb_agents.process.command import MAX_KEPT_BYTES
-from nb_agents.runs.loop import post
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import sessions_in

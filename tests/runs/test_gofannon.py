@@ -20,9 +20,9 @@ from nb_agents import AgentStopped, RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, CancelToken, StopResult, bind, current_token
 from nb_agents.config.tools import ToolKeys
+from nb_agents.loop import post
 from nb_agents.presentation import text
 from nb_agents.presentation.panel_state import panel_state
-from nb_agents.runs.loop import post
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.tools.base import Tool

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 
-from nb_agents.runs.loop import THREAD_NAME, ensure_loop, post, submit
+from nb_agents.loop import THREAD_NAME, ensure_loop, post, submit
 from nb_agents.runs.recorder import Recorder
 from nb_agents.session.journal import Journal
 from nb_agents.testing import Answer, ScriptedModel

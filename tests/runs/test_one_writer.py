@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents import RunOptions, UserError
+from nb_agents import RunOptions, UserError, loop
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, CancelPolicy, StopRequest, StopResult
 from nb_agents.events.turn_events import Command, Continue, Pause, Say
 from nb_agents.launch import here
+from nb_agents.loop import call, ensure_loop, interrupt_calls, interrupts_held, post
 from nb_agents.options import Timeout
-from nb_agents.runs import live_runs, loop
+from nb_agents.runs import live_runs
 from nb_agents.runs.limits import stands_still
-from nb_agents.runs.loop import call, ensure_loop, interrupt_calls, interrupts_held, post
 from nb_agents.runs.reader import TurnReader
 from nb_agents.runs.turn import Turn as Writer
 from nb_agents.session import journal

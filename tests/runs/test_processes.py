@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import nb_agents
-from nb_agents import RunOptions
-from nb_agents.runs import loop
-from nb_agents.runs.loop import interrupt_calls
+from nb_agents import RunOptions, loop
+from nb_agents.loop import interrupt_calls
 from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.model_server import ModelServer, Reply, wait_until
@@ -251,7 +250,7 @@ import asyncio, signal, sys, threading, nb_agents
 from nb_agents.testing import *
 from tests.model_server import wait_until
 from nb_agents import RunCancelled
-from nb_agents.runs import loop
+from nb_agents import loop
 gate = Gate()
 b = ScriptedModel(Answer("B's", gate=gate))
 run = nb_agents.start("t", scripted_team(a=ScriptedModel(Turn(text="aaa ", HOW)), b=b))

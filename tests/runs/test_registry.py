@@ -28,10 +28,10 @@ from nb_agents.errors import (
 )
 from nb_agents.launch import here
 from nb_agents.launch.api import start
+from nb_agents.loop import call
 from nb_agents.runs import finding, registry
 from nb_agents.runs.finding import find_run
 from nb_agents.runs.live_turns import LiveTurn, live_turns
-from nb_agents.runs.loop import call
 from nb_agents.runs.registry import live_runs, stop
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until

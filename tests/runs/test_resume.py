@@ -26,7 +26,7 @@ from nb_agents.launch import here
 from nb_agents.launch import resume as resume_module
 from nb_agents.launch import start as start_module
 from nb_agents.launch.resume import preview
-from nb_agents.runs.loop import THREAD_NAME, call
+from nb_agents.loop import THREAD_NAME, call
 from nb_agents.runs.run import Run
 from nb_agents.session import copying, journal
 from nb_agents.session.history import load_session

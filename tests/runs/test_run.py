@@ -17,9 +17,9 @@ from nb_agents import events as ev
 from nb_agents.agents.team_driver import Team
 from nb_agents.cancel import StopResult
 from nb_agents.errors import StorageError, UserError
+from nb_agents.loop import call
 from nb_agents.presentation.cards import card_bundle, card_text
 from nb_agents.runs import recorder, turn
-from nb_agents.runs.loop import call
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session, load_turn
 from nb_agents.session.layout import TurnPaths

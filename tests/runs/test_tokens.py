@@ -9,8 +9,8 @@ from typing import Any
 import nb_agents
 from nb_agents.agents.model_runner import ModelRound
 from nb_agents.config.team import TeamSpec
+from nb_agents.loop import submit
 from nb_agents.options import RunOptions
-from nb_agents.runs.loop import submit
 from tests.model_server import ModelServer, Reply, ToolCall
 
 TOKENS = 400

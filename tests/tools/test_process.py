@@ -17,9 +17,9 @@ import anyio
 import pytest
 from anyio import create_task_group, to_thread
 
+from nb_agents.loop import submit
 from nb_agents.process import command, fork_server
 from nb_agents.process.command import Finished, run_bash, run_command
-from nb_agents.runs.loop import submit
 from tests.model_server import wait_until
 from tests.processes import environment_of, fork_servers, line, output, python
 
