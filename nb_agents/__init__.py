@@ -17,6 +17,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from nb_agents.agents.subagents import call
 from nb_agents.cancel import AgentStopped, StopResult, checkpoint, should_stop
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError, RunCancelled, RunFailed, UserError
@@ -25,7 +26,6 @@ from nb_agents.options import RunOptions
 from nb_agents.runs.approvals import ask
 from nb_agents.runs.finding import runs
 from nb_agents.runs.run import Run
-from nb_agents.runs.subagents import call
 from nb_agents.session.journal import follow
 from nb_agents.tools.base import ToolError
 from nb_agents.tools.functions import tool

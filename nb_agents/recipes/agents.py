@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from nb_agents import events as ev
-from nb_agents.agents.decisions import Note, Offer, Verdict
 from nb_agents.agents.message_json import Opening
 from nb_agents.agents.prompts import follow_up
 from nb_agents.agents.replay import PastRound
@@ -25,19 +23,13 @@ from nb_agents.config.recipe_values import is_template
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import RecipeError
-from nb_agents.process.writable import WritablePath
 from nb_agents.recipes.tasks import AgentWork
-from nb_agents.tools.base import Tool, Toolbox
-from nb_agents.tools.policy import AgentTools
-from nb_agents.tools.workspace import Workspace
 
 __all__ = [
-    "StepContext",
     "Worker",
     "opening",
     "resolve_agent",
     "still_asked",
-    "toolbox",
     "unknown_names",
 ]
 
@@ -161,51 +153,6 @@ def _said(wish: ProviderPreference) -> str:
     return named or f"a model of class {wish.class_!r}"
 
 
-class StepContext:
-    """The seat of an agent that works alone on one prompt: its plain text is the result.
-
-    Args:
-        address: The step's.
-        said: Texts that the person has added, oldest first; grows while the step runs.
-        heard: How many of them the agent has been told.
-        emit: Takes what happens.
-    """
-
-    def __init__(
-        self, address: str, said: Sequence[str], heard: int, emit: Callable[[ev.Event], None]
-    ) -> None:
-        self._address = address
-        self._said = said
-        self._heard = heard
-        self._emit = emit
-
-    def offer(self) -> Offer:
-        """Offer nothing but the tools: any plain text ends the step."""
-        return Offer(answers=False, text_counts=True)
-
-    def judge_answer(self, answer: str) -> str:
-        """Accept every answer."""
-        return ""
-
-    def judge_vote(self, label: str) -> Verdict:
-        """Refuse votes: there is nothing to vote on."""
-        return Verdict("", "There is nothing to vote on. Write the result as plain text.")
-
-    def note(self, *, was_refused: bool) -> Note:
-        """Return an empty note."""
-        return Note()
-
-    def hear(self) -> str:
-        """Return what the person has added meanwhile."""
-        fresh = self._said[self._heard :]
-        if not fresh:
-            return ""
-        self._heard = len(self._said)
-        text = follow_up(fresh)
-        self._emit(ev.Told(agent=self._address, text=text, heard=self._heard))
-        return text
-
-
 def opening(
     own: str,
     prompt: str,
@@ -239,24 +186,3 @@ def still_asked(past: PastRound | None, work: AgentWork) -> PastRound | None:
     asks, prompt = past.opening.asks if past else (), work.prompt
     is_same = any(text == prompt or text.startswith(f"{prompt}\n\n") for text in asks)
     return past if is_same else None
-
-
-def toolbox(
-    workspace: Path,
-    context: Sequence[Path],
-    others: AgentTools,
-    project: WritablePath | None = None,
-    own: Iterable[Tool] = (),
-) -> Toolbox:
-    """Return the tools of a step.
-
-    Args:
-        workspace: The run's one workspace.
-        context: Read-only files and directories.
-        others: What the agent has besides.
-        project: The workspace, when it is a person's own directory.
-        own: Tools over files of the step's own.
-    """
-    files = Workspace(workspace, {}, list(context), project=project)
-    keep = files.keep if others.keeps_images else None
-    return Toolbox(others.with_files([*files.tools(), *own]), keep)

@@ -21,6 +21,7 @@ from nb_agents.agents.decisions import Answered
 from nb_agents.agents.guides import step_guides
 from nb_agents.agents.replay import Past
 from nb_agents.agents.runner import AgentRunner, Round, Runners
+from nb_agents.agents.solo import SoloContext, solo_toolbox
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.team_driver import Result
 from nb_agents.cancel import AgentStopped, CancelToken
@@ -29,8 +30,7 @@ from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ModelCallError, NbAgentsError, RecipeError, said_by
 from nb_agents.process.writable import WritablePath
-from nb_agents.recipes import agents
-from nb_agents.recipes.agents import Worker, resolve_agent
+from nb_agents.recipes.agents import Worker, opening, resolve_agent, still_asked
 from nb_agents.recipes.check import fault_at, find_recipe
 from nb_agents.recipes.command_runner import CommandRunner
 from nb_agents.recipes.output import Output, final_text
@@ -391,16 +391,16 @@ class Executor:
             )
         )
         toolbox = await self._toolbox(address, spec)
-        past = agents.still_asked(self._open_rounds.pop(address, None), work)
+        past = still_asked(self._open_rounds.pop(address, None), work)
         names = [each.name for each in toolbox.definitions]
         guides = [*step_guides(names), self._models.skills]
         heard = self._heard.get(address, 0) if past else len(self._said)
         round = Round(
             address,
             work.attempt,
-            agents.opening(spec.system_message, work.prompt, self._context, self._said, guides),
+            opening(spec.system_message, work.prompt, self._context, self._said, guides),
             toolbox,
-            agents.StepContext(address, self._said, heard, self._emit),
+            SoloContext(address, self._said, heard, self._emit),
             self._emit,
             boundary,
             self._workspace,
@@ -417,7 +417,7 @@ class Executor:
         tools = await self._models.tools(agent.id, self._workspace, agent.backend)
         make = self._models.own_tools
         own = await to_thread.run_sync(make, address) if make else ()
-        return agents.toolbox(self._workspace, [*self._context, kept], tools, self._project, own)
+        return solo_toolbox(self._workspace, [*self._context, kept], tools, self._project, own)
 
     # Commands --------------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ from nb_agents.agents.decisions import Results
 from nb_agents.agents.guides import find_skills, skills_guide
 from nb_agents.agents.runner import AgentRunner, Runners
 from nb_agents.agents.runner_types import runner_for
+from nb_agents.agents.spawning import Spawner
+from nb_agents.agents.subagents import SubAgentDeps, SubAgents
 from nb_agents.agents.team_driver import Result, Team
 from nb_agents.agents.worktrees import Worktrees, repository_of
 from nb_agents.cancel import CancelToken, StopRequest
@@ -26,8 +28,6 @@ from nb_agents.config.team import AgentSpec, CoordinationSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.models.providers import SharedClient, is_usable
 from nb_agents.runs.approvals import denial
-from nb_agents.runs.spawning import Spawner
-from nb_agents.runs.subagents import SubAgentDeps, SubAgents
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.tools.base import Tool
 from nb_agents.tools.policy import AgentTools, Ask, Decision

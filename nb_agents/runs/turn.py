@@ -28,6 +28,7 @@ from filelock import FileLock
 from nb_agents import events as ev
 from nb_agents.agents.runner import Runners
 from nb_agents.agents.stop_scope import PauseGate, RunPolicy, StopScope, bind_policy
+from nb_agents.agents.subagents import SubAgents
 from nb_agents.agents.team_driver import Result
 from nb_agents.cancel import (
     AgentStopped,
@@ -57,7 +58,6 @@ from nb_agents.runs.limits import Limits
 from nb_agents.runs.live_turns import watched
 from nb_agents.runs.recorder import Recorder, TurnFiles
 from nb_agents.runs.status import failure_of, result_of
-from nb_agents.runs.subagents import SubAgents
 from nb_agents.runs.turn_spec import TurnSpec, offered_of
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import has_commands, take_commands

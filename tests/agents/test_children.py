@@ -11,13 +11,13 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
+from nb_agents.agents import subagents
+from nb_agents.agents.subagents import SubAgents
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, UserError
 from nb_agents.models.backend import Backend
 from nb_agents.presentation.rows import agent_row
-from nb_agents.runs import subagents
 from nb_agents.runs.run import Run
-from nb_agents.runs.subagents import SubAgents
 from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from nb_agents.tools.base import ToolError

@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
+from nb_agents.agents import subagents
+from nb_agents.agents.subagents import SubAgents
 from nb_agents.config.team import TeamSpec
 from nb_agents.loop import call
-from nb_agents.runs import subagents
 from nb_agents.runs.recorder import Recorder
 from nb_agents.runs.run import Run
-from nb_agents.runs.subagents import SubAgents
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from nb_agents.tools.base import ToolError
 from tests.canaries import KEY

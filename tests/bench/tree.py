@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 import nb_agents
 from nb_agents import RunOptions
+from nb_agents.agents import subagents
 from nb_agents.config.team import TeamSpec
-from nb_agents.runs import subagents
 from nb_agents.runs.run import Run
 from nb_agents.testing import Call, ScriptedModel, Turn
 from tests.agents.test_tree import LEAF, ROOT, Tree, even, node_of, sharing

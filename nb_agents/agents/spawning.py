@@ -1,7 +1,7 @@
 """Spawning sub-agents: new agents of the caller's own kind that work on parts of its task.
 
 They work in parallel, while the caller waits or in the background while it goes on. Like the
-sub-agents of `nb_agents.runs.subagents` they have a row, a workspace and costs of their own, and
+sub-agents of `nb_agents.agents.subagents` they have a row, a workspace and costs of their own, and
 stop with the caller. The result of one in the background is added once to the caller's next request
 after a tool call, even if that is after a resume. A resume keeps the results of finished ones, and
 those that were interrupted go on at once.
@@ -25,6 +25,7 @@ from pydantic import BaseModel, Field
 
 from nb_agents.agents.decisions import Results
 from nb_agents.agents.replay import CANCELLED, PastChild
+from nb_agents.agents.subagents import Child, SubAgents
 from nb_agents.cancel import (
     AgentStopped,
     CancellationStatus,
@@ -33,7 +34,6 @@ from nb_agents.cancel import (
     current_token,
 )
 from nb_agents.config.orchestrator import CoordinationSpec
-from nb_agents.runs.subagents import Child, SubAgents
 from nb_agents.tools.base import Tool, ToolError, ToolResult, current_call
 
 __all__ = ["SPAWNING_TOOLS", "Spawner"]

@@ -31,6 +31,7 @@ from nb_agents.agents.replay import (
     PastChild,
 )
 from nb_agents.agents.runner import Round, Runners
+from nb_agents.agents.solo import SoloContext, solo_toolbox
 from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, current_token
 from nb_agents.config.team import AgentSpec, TeamSpec
@@ -396,8 +397,6 @@ class SubAgents:
         self._changed.set()
 
     async def _answer(self, child: Child, asked: str, boundary: StopScope) -> str:
-        from nb_agents.recipes.agents import StepContext, toolbox  # it works like a recipe's step
-
         spec, deps = child.spec, self._deps
         runner = await deps.runners.of(spec)
         tools = await deps.tools(
@@ -413,8 +412,8 @@ class SubAgents:
             child.id,
             1,
             _opening(spec.system_message, asked, child.workspace),
-            toolbox(child.workspace, deps.context, tools),
-            StepContext(child.id, (), 0, emit),
+            solo_toolbox(child.workspace, deps.context, tools),
+            SoloContext(child.id, (), 0, emit),
             emit,
             boundary,
             child.workspace,
