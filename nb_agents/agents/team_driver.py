@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import anyio
 from anyio import to_thread
@@ -33,6 +31,7 @@ from nb_agents.agents.prompts import Briefing, Elapsed
 from nb_agents.agents.replay import Past, PastRound, telling_changes
 from nb_agents.agents.runner import Round, Runners
 from nb_agents.agents.stop_scope import StopScope, current_policy
+from nb_agents.agents.turn_result import TurnResult
 from nb_agents.agents.voting import rules_of
 from nb_agents.agents.worktrees import Worktrees
 from nb_agents.cancel import AgentStopped, CancelToken
@@ -42,29 +41,9 @@ from nb_agents.session.conversation import PastMessage
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.policy import AgentTools
 
-__all__ = ["Result", "Team"]
+__all__ = ["Team"]
 
 logger = logging.getLogger("nb_agents")
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a team's work ended by itself.
-
-    Attributes:
-        winner: The agent whose answer it is, or "" when there is none.
-        answer: The final answer, or "".
-        outputs: Of a recipe: its outputs by name; None when it has none.
-    """
-
-    winner: str = ""
-    answer: str = ""
-    outputs: Mapping[str, Any] | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether there is a final answer."""
-        return bool(self.winner) or self.outputs is not None
 
 
 class Team:
@@ -154,7 +133,7 @@ class Team:
         """Return nothing: what a team does next is not known beforehand."""
         return ()
 
-    async def run(self) -> Result:
+    async def run(self) -> TurnResult:
         """Work until there is a final answer, or none can come.
 
         Returns:
@@ -174,7 +153,7 @@ class Team:
             await self._worktrees.merge(result.winner)
         return result
 
-    async def _begins_again(self, result: Result) -> bool:
+    async def _begins_again(self, result: TurnResult) -> bool:
         """Have the final answer judged if restarts are left; return whether to begin again."""
         state, winner = self._state, result.winner
         if len(state.restarts) >= self._rules.max_restarts or winner not in state.live:
@@ -194,7 +173,7 @@ class Team:
         )
         return True
 
-    async def _work_through(self) -> Result:
+    async def _work_through(self) -> TurnResult:
         step = await self._coordinate()
         # A text may have been said while the last of them left.
         while isinstance(step, voting.Coordinate) and not self._token.is_stopping:
@@ -205,11 +184,11 @@ class Team:
                 async with telling_changes(winner, places, self._emit):
                     return await self._present(winner)
             case voting.Judge(winner=winner):
-                return Result(winner, self._state.final)
+                return TurnResult(winner, self._state.final)
             case voting.Finish(winner=winner) if not self._was_cut_short:
-                return Result(winner, self._state.answers[winner][-1])
+                return TurnResult(winner, self._state.answers[winner][-1])
             case voting.NoAnswer() if not self._token.is_stopping:
-                return Result()
+                return TurnResult()
         self._token.checkpoint()
         raise AssertionError(f"no way on from {step}")
 
@@ -388,7 +367,7 @@ class Team:
         self._rounds[round.agent] = round.number
         return await self._runners.play(self._members[round.agent], round, past)
 
-    async def _present(self, winner: str) -> Result:
+    async def _present(self, winner: str) -> TurnResult:
         """Have the winner present; its stored answer is used when that fails."""
         self._token.checkpoint()
         stored = self._state.answers[winner][-1]
@@ -412,8 +391,8 @@ class Team:
                 self._emit(
                     ev.Noticed(text=f"{winner} could not present ({why}); its answer stands.")
                 )
-                return Result(winner, stored)
-            return Result(winner, decision.answer if isinstance(decision, Answered) else stored)
+                return TurnResult(winner, stored)
+            return TurnResult(winner, decision.answer if isinstance(decision, Answered) else stored)
         self._end(winner, "killed")
         return self._after_cut(winner, stored)
 
@@ -441,7 +420,7 @@ class Team:
         self._token.checkpoint()
         return None
 
-    def _after_cut(self, winner: str, stored: str) -> Result:
+    def _after_cut(self, winner: str, stored: str) -> TurnResult:
         """The presenter was stopped: with the run, or alone, and then its answer stands."""
         self._token.checkpoint()
-        return Result(winner, stored)
+        return TurnResult(winner, stored)

@@ -23,7 +23,7 @@ from nb_agents.agents.replay import Past
 from nb_agents.agents.runner import AgentRunner, Round, Runners
 from nb_agents.agents.solo import SoloContext, solo_toolbox
 from nb_agents.agents.stop_scope import StopScope, current_policy
-from nb_agents.agents.team_driver import Result
+from nb_agents.agents.turn_result import TurnResult
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import AgentSpec, TeamSpec
@@ -209,7 +209,7 @@ class Executor:
         """Return the addresses of what is to be done next, in order."""
         return tuple(work.address for work in plan(self._progress).work)
 
-    async def run(self) -> Result:
+    async def run(self) -> TurnResult:
         """Work until the recipe has ended.
 
         Returns:
@@ -235,11 +235,11 @@ class Executor:
         match ended:
             case Completed(outputs=outputs):
                 answer = final_text(outputs) or _last_text(self._progress)
-                return Result(answer=answer, outputs=outputs)
+                return TurnResult(answer=answer, outputs=outputs)
             case Failed(addresses=addresses, error=error):
                 named = ", ".join(addresses)
                 self._emit(ev.Noticed(text=f"The recipe failed at {named}: {error}"))
-                return Result()
+                return TurnResult()
         self._token.checkpoint()
         raise AssertionError("a recipe stops only when it is asked to")
 

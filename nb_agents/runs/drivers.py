@@ -19,7 +19,8 @@ from nb_agents.agents.runner import AgentRunner, Runners
 from nb_agents.agents.runner_types import runner_for
 from nb_agents.agents.spawning import Spawner
 from nb_agents.agents.subagents import SubAgentDeps, SubAgents
-from nb_agents.agents.team_driver import Result, Team
+from nb_agents.agents.team_driver import Team
+from nb_agents.agents.turn_result import TurnResult
 from nb_agents.agents.worktrees import Worktrees, repository_of
 from nb_agents.cancel import CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
@@ -82,7 +83,7 @@ class Job:
 class Driver(Protocol):
     """Does a run's work, and emits its events."""
 
-    async def run(self) -> Result:
+    async def run(self) -> TurnResult:
         """Work until there is a result, or raise `AgentStopped` on a stop."""
         ...
 

@@ -29,7 +29,7 @@ from nb_agents import events as ev
 from nb_agents.agents.runner import Runners
 from nb_agents.agents.stop_scope import PauseGate, RunPolicy, StopScope, bind_policy
 from nb_agents.agents.subagents import SubAgents
-from nb_agents.agents.team_driver import Result
+from nb_agents.agents.turn_result import TurnResult
 from nb_agents.cancel import (
     AgentStopped,
     CancellationStatus,
@@ -403,7 +403,7 @@ class Turn:
 
     async def run(self) -> None:
         """Do the turn's work and finish the turn. Called once; never raises."""
-        result: Result | None = None
+        result: TurnResult | None = None
         self._loop = asyncio.get_running_loop()
         news = asyncio.Event()
         self._closing.append(asyncio.create_task(self._listen(news)))
@@ -428,7 +428,7 @@ class Turn:
             self._recorder.note(text)
             self.crash = self.crash or self._spec.mask.error(exc)
 
-    async def _run_driver(self) -> Result:
+    async def _run_driver(self) -> TurnResult:
         retry = self._spec.retry
         client = SharedClient(retry.max_silence if retry else None)
         try:
@@ -489,12 +489,12 @@ class Turn:
         self._token.checkpoint()
         return made[0]
 
-    async def _drive(self, driver: Driver, kit: RunTools) -> Result:
+    async def _drive(self, driver: Driver, kit: RunTools) -> TurnResult:
         for event in self._said_before:
             driver.hear(event)
         self._driver = driver
         # Exceptions are caught inside the group, which would wrap them.
-        outcome: Result | AgentStopped | Exception
+        outcome: TurnResult | AgentStopped | Exception
         async with anyio.create_task_group() as group:
             group.start_soon(self._tick, driver, kit)
             group.start_soon(self._sync)
@@ -607,7 +607,7 @@ class Turn:
         """The next step of a stopped recipe; else ""."""
         return next(iter(self.view.next), "")
 
-    async def _finish(self, result: Result | None, news: asyncio.Event) -> None:
+    async def _finish(self, result: TurnResult | None, news: asyncio.Event) -> None:
         """Save the turn and resolve `done`, whatever fails on the way."""
         try:
             try:
@@ -637,7 +637,7 @@ class Turn:
         error = self.crash or failure_of(self._id, self.view, self._spec.paths.path)
         await self.hooks.finish(self.view.status, result_of(self.view), error)
 
-    def _end(self, result: Result | None) -> None:
+    def _end(self, result: TurnResult | None) -> None:
         """Record how the turn ended."""
         self._note_that_all_were_stopped(result)
         for timer in self._grace_timers:
@@ -667,13 +667,13 @@ class Turn:
             logger.error("run %s: what is next is not known", self._id, exc_info=exc)
             return ()
 
-    def _status(self, result: Result | None) -> Any:
+    def _status(self, result: TurnResult | None) -> Any:
         if result is not None and result.is_complete:
             return "completed"
         is_failure = self._limits.has_failed or not self._token.is_stopping
         return "failed" if is_failure else "cancelled"
 
-    def _note_that_all_were_stopped(self, result: Result | None) -> None:
+    def _note_that_all_were_stopped(self, result: TurnResult | None) -> None:
         """Record a stop of the run if all agents were stopped alone, so that it does not fail."""
         alone = [token.first_request for token in self._members]
         if result is not None and not result.is_complete and alone and all(alone):

@@ -1,0 +1,27 @@
+"""The result of a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TurnResult:
+    """The result of a turn that was not stopped: of a team, or of a recipe.
+
+    Attributes:
+        winner: The agent whose answer it is, or "" when there is none.
+        answer: The final answer, or "".
+        outputs: Of a recipe: its outputs by name; None when it has none.
+    """
+
+    winner: str = ""
+    answer: str = ""
+    outputs: Mapping[str, Any] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is a final answer."""
+        return bool(self.winner) or self.outputs is not None
