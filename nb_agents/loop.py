@@ -62,7 +62,7 @@ first happens under load, as the thread may wait for another one to take the GIL
 T = TypeVar("T")
 
 
-class _Handler:
+class _InterruptHandler:
     """A SIGINT handler that calls the waiting blocks' functions, or else the previous handler.
 
     It also works when another handler has replaced it and calls it.
@@ -97,7 +97,7 @@ def _restore(previous: Any, over: object) -> None:
 
 # Used by the main thread only, as signals reach no other.
 _waits: list[Callable[[], None]] = []
-_handlers: list[_Handler] = []
+_handlers: list[_InterruptHandler] = []
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def interrupt_calls(press: Callable[[], None]) -> Iterator[None]:
         # Inside the try, as an entry left behind by an interrupt here would take all later ones.
         _waits.append(press)
         if signal.getsignal(signal.SIGINT) not in _handlers:
-            _handlers.append(_Handler())
+            _handlers.append(_InterruptHandler())
         with cell_waits():
             yield
     finally:

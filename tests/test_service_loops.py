@@ -31,7 +31,7 @@ from nb_agents.runs.offering import Offering
 from nb_agents.runs.reader import TurnReader
 from nb_agents.runs.recorder import Recorder
 from nb_agents.runs.run import Run
-from nb_agents.runs.turn import Turn
+from nb_agents.runs.turn import TurnWriter
 from nb_agents.server.feeds import Feeds, TurnFeed
 from nb_agents.server.handlers import Views
 from nb_agents.service_loops import ServiceLoop
@@ -116,7 +116,7 @@ def a_command(faults: Faults) -> None:
     faults.put(turn, "take_commands")
     send(TurnPaths(run.path), Say("hello"))
     wait_until(lambda: events(run, ev.Said))
-    faults.put(Turn, "take")
+    faults.put(TurnWriter, "take")
     answer = ask(TurnPaths(run.path), Say("more"), WAIT_S, lambda: True)
     assert answer is not None and "failed by a defect" in answer.error
     stopped_from_outside(run)

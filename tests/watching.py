@@ -6,26 +6,26 @@ from contextlib import contextmanager
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.runs.turn import Turn
+from nb_agents.runs.turn import TurnWriter
 
 __all__ = ["turns_watched"]
 
 
 @contextmanager
-def turns_watched(hear: Callable[[Turn, ev.Event | None], None]) -> Iterator[None]:
+def turns_watched(hear: Callable[[TurnWriter, ev.Event | None], None]) -> Iterator[None]:
     """Let somebody hear what all turns write that begin within the block.
 
     Args:
         hear: Called on the loop with the turn: with None when it begins to work, then with each
             event right after it was written. What it commands comes behind that event.
     """
-    original = Turn.run
+    original = TurnWriter.run
 
-    async def run(self: Turn) -> None:
+    async def run(self: TurnWriter) -> None:
         self._recorder.observe(lambda event, before, after: hear(self, event))
         hear(self, None)
         await original(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Turn, "run", run)
+        patch.setattr(TurnWriter, "run", run)
         yield

@@ -131,7 +131,7 @@ _restarting = threading.Lock()
 
 
 @dataclass(frozen=True)
-class WorkerTask:
+class _WorkerTask:
     """A worker's job; its `repr`, which Dask may log, does not include the call."""
 
     ticket: Ticket
@@ -297,7 +297,7 @@ class _Submitter:
         waiting.worker = worker
         waiting.future = self.client.submit(
             _work,
-            WorkerTask(waiting.ticket, self._topic, has_places, call),
+            _WorkerTask(waiting.ticket, self._topic, has_places, call),
             key=f"{waiting.key}-{uuid4().hex[:8]}",
             pure=False,
             retries=0,
@@ -591,7 +591,7 @@ def _sees(probe: Path) -> bool:
     return probe.exists()
 
 
-def _work(job: WorkerTask) -> Mapping[str, str]:
+def _work(job: _WorkerTask) -> Mapping[str, str]:
     """Start a run and wait for its end, which its files record.
 
     Returns:

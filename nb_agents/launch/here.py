@@ -22,7 +22,7 @@ from nb_agents.runs.hiding import open_debug_log
 from nb_agents.runs.live_runs import owner_of, remember
 from nb_agents.runs.live_turns import announce_here
 from nb_agents.runs.run import Run
-from nb_agents.runs.turn import Turn
+from nb_agents.runs.turn import TurnWriter
 from nb_agents.runs.turn_spec import (
     Resumed,
     TurnSpec,
@@ -218,7 +218,7 @@ def _begin(run_id: str, spec: TurnSpec, lock: FileLock, undo: ExitStack) -> Run:
     paths = spec.paths
     for name in spec.workspaces:
         (paths.live_workspaces / name).mkdir(exist_ok=True)
-    turn = Turn(run_id, spec, lock)
+    turn = TurnWriter(run_id, spec, lock)
     undo.callback(turn.discard)
     run = Run(run_id, turn, paths, spec)
     withdraw = announce_here(paths.path, run_id)

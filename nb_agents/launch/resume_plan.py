@@ -268,7 +268,7 @@ def _called_by(
     return called
 
 
-class _Call(NamedTuple):
+class _OpenCall(NamedTuple):
     """A tool call that a round's last response made and that did not finish."""
 
     agent: str
@@ -277,16 +277,18 @@ class _Call(NamedTuple):
     fate: Fate
 
 
-def _calls_of(agent: str, past: PastRound | None) -> Iterator[_Call]:
+def _calls_of(agent: str, past: PastRound | None) -> Iterator[_OpenCall]:
     if past is None or past.was_asking or not past.exchanges:
         return
     last = past.exchanges[-1]
     for number, (tool, _) in enumerate(calls_of(last.response)):
         if number not in last.results and tool not in DECISIONS:
-            yield _Call(agent, f"{last.call}.{number}", tool, last.fate(number))
+            yield _OpenCall(agent, f"{last.call}.{number}", tool, last.fate(number))
 
 
-def _calls_left(rounds: Mapping[str, PastRound], called: Mapping[str, PastChild]) -> list[_Call]:
+def _calls_left(
+    rounds: Mapping[str, PastRound], called: Mapping[str, PastChild]
+) -> list[_OpenCall]:
     """Return the calls, but for those that only wait for a sub-agent that goes on."""
     waiting = {(c.called.caller, c.called.call_id) for c in called.values()}
     calls = [call for agent, each in rounds.items() for call in _calls_of(agent, each)]

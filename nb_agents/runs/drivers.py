@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Driver",
-    "Job",
+    "DriverDeps",
     "driver_for",
     "runners_for",
     "subagents_for",
@@ -50,7 +50,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Job:
+class DriverDeps:
     """A turn's spec, and the run's functions that the driver calls.
 
     Attributes:
@@ -104,22 +104,24 @@ class Driver(Protocol):
         ...
 
 
-async def driver_for(job: Job, runners: Runners, kit: RunTools, children: SubAgents) -> Driver:
+async def driver_for(
+    deps: DriverDeps, runners: Runners, kit: RunTools, children: SubAgents
+) -> Driver:
     """Return the driver of a run.
 
     Args:
-        job: The turn's spec and the run's functions.
+        deps: The turn's spec and the run's functions.
         runners: The runners of the turn's agents.
         kit: The run's tools.
         children: The run's sub-agents.
     """
-    make = _executor if job.spec.recipe else _team
-    return await make(job, runners, kit, children)
+    make = _executor if deps.spec.recipe else _team
+    return await make(deps, runners, kit, children)
 
 
-def subagents_for(job: Job, runners: Runners, kit: RunTools) -> SubAgents:
+def subagents_for(deps: DriverDeps, runners: Runners, kit: RunTools) -> SubAgents:
     """Return the sub-agents of a run, which are closed with the run's tools."""
-    spec = job.spec
+    spec = deps.spec
     children = SubAgents(
         SubAgentDeps(
             spec.team,
@@ -127,8 +129,8 @@ def subagents_for(job: Job, runners: Runners, kit: RunTools) -> SubAgents:
             kit.open,
             spec.paths.live_workspaces,
             spec.context,
-            job.emit,
-            job.admit,
+            deps.emit,
+            deps.admit,
         ),
         spec.resumed.past.children if spec.resumed else {},
     )
@@ -136,9 +138,9 @@ def subagents_for(job: Job, runners: Runners, kit: RunTools) -> SubAgents:
     return children
 
 
-def tools_for(job: Job) -> RunTools:
+def tools_for(deps: DriverDeps) -> RunTools:
     """Return the tools of a run; they are started when they are entered."""
-    spec = job.spec
+    spec = deps.spec
     wanted = spec.team.orchestrator
     copies = [repository_of(spec.paths)] if wanted.copies_context_paths else []
     places = ToolPlaces(
@@ -151,11 +153,11 @@ def tools_for(job: Job) -> RunTools:
         wanted.protects_paths,
         spec.project,
     )
-    return RunTools(places, spec.functions, job.note, job.ask, job.wake)
+    return RunTools(places, spec.functions, deps.note, deps.ask, deps.wake)
 
 
-async def _team(job: Job, runners: Runners, kit: RunTools, children: SubAgents) -> Team:
-    spec, team = job.spec, job.spec.team
+async def _team(deps: DriverDeps, runners: Runners, kit: RunTools, children: SubAgents) -> Team:
+    spec, team = deps.spec, deps.spec.team
     tools: dict[str, AgentTools] = {}
     results: dict[str, Callable[[], Results]] = {}
     spawners: dict[str, Spawner] = {}
@@ -165,7 +167,7 @@ async def _team(job: Job, runners: Runners, kit: RunTools, children: SubAgents) 
     worktrees = Worktrees(
         spec.writable if team.orchestrator.copies_context_paths else (),
         spec.paths,
-        job.emit,
+        deps.emit,
         spec.resumed.view.worktrees if spec.resumed else (),
         wanted.drift_conflict_policy,
     )
@@ -190,7 +192,7 @@ async def _team(job: Job, runners: Runners, kit: RunTools, children: SubAgents) 
         await runners.of(agent)
     skills = wanted.skills_path
     for agent_id, spawner in spawners.items():
-        await spawner.go_on(job.agents[agent_id])
+        await spawner.go_on(deps.agents[agent_id])
     return Team(
         team,
         runners=runners,
@@ -198,9 +200,9 @@ async def _team(job: Job, runners: Runners, kit: RunTools, children: SubAgents) 
         task=spec.task,
         history=spec.history,
         context=spec.context,
-        token=job.token,
-        tokens=job.agents,
-        emit=job.emit,
+        token=deps.token,
+        tokens=deps.agents,
+        emit=deps.emit,
         past=spec.resumed.past if spec.resumed else None,
         timeout_s=spec.timeout_s,
         tools=tools,
@@ -231,18 +233,20 @@ def _own_tools(wanted: CoordinationSpec, workspace: Path) -> list[Tool]:
     return TaskPlan(workspace, wanted.max_tasks_per_plan).tools()
 
 
-async def _executor(job: Job, runners: Runners, kit: RunTools, children: SubAgents) -> Executor:
+async def _executor(
+    deps: DriverDeps, runners: Runners, kit: RunTools, children: SubAgents
+) -> Executor:
     async def open_tools(agent: str, workspace: Path, keys: ToolKeys) -> AgentTools:
         return await kit.open(agent, workspace, keys, children.tools(agent, keys))
 
     from nb_agents.recipes.executor import Executor, Models  # not needed by teams
     from nb_agents.recipes.progress import fold
 
-    spec = job.spec
+    spec = deps.spec
     assert spec.recipe is not None
     resumed = spec.resumed
     loaded = ev.RecipeLoaded(step="", path=str(spec.recipe.path or ""), text=spec.recipe.text)
-    started = replace(spec.started, at=job.started_at)
+    started = replace(spec.started, at=deps.started_at)
     progress = resumed.progress if resumed and resumed.progress else fold([started])
     skills = spec.team.orchestrator.coordination.skills_path
     found = await to_thread.run_sync(find_skills, skills) if skills else ()
@@ -257,13 +261,13 @@ async def _executor(job: Job, runners: Runners, kit: RunTools, children: SubAgen
             withheld_keys(spec.team),
             _step_tools(spec.team, spec.paths.live_workspaces),
             skills_guide(found),
-            job.ask_about,
+            deps.ask_about,
         ),
         spec.project.path if spec.project else spec.paths.live_workspaces / spec.recipe.name,
         spec.context,
-        job.token,
-        job.emit,
-        _denier(job),
+        deps.token,
+        deps.emit,
+        _denier(deps),
         # Follow-ups sent in this turn before there was a driver are passed on separately.
         resumed.view.said if resumed else (),
         resumed.past if resumed else None,
@@ -272,12 +276,12 @@ async def _executor(job: Job, runners: Runners, kit: RunTools, children: SubAgen
     )
 
 
-def runners_for(job: Job, client: SharedClient) -> Runners:
+def runners_for(deps: DriverDeps, client: SharedClient) -> Runners:
     """Return the runners of a turn's agents."""
 
     def make(agent: AgentSpec) -> AgentRunner:
         # The key that is set now may differ from the one set when the run started.
-        job.spec.mask.add(secrets_of_environment())
+        deps.spec.mask.add(secrets_of_environment())
         return runner_for(agent, client.get)
 
     return Runners(make)
@@ -290,8 +294,8 @@ def withheld_keys(team: TeamSpec) -> list[str]:
     return [*own, *(os.environ.get(name, "") for name in variables)]
 
 
-def _denier(job: Job) -> Callable[[str, Decision], None]:
+def _denier(deps: DriverDeps) -> Callable[[str, Decision], None]:
     def deny(gate: str, decision: Decision) -> None:
-        job.stop(denial(gate, f"the gate of {gate!r}", decision))
+        deps.stop(denial(gate, f"the gate of {gate!r}", decision))
 
     return deny

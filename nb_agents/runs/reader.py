@@ -40,7 +40,7 @@ ANSWER_S = 5.0
 class TurnReader:
     """Reads a turn's journal when accessed, and continuously once it is subscribed to or awaited.
 
-    Has the interface that `nb_agents.runs.turn.Turn` has for a handle. Thread-safe.
+    Has the interface that `nb_agents.runs.turn.TurnWriter` has for a handle. Thread-safe.
 
     Args:
         paths: The turn's paths.

@@ -40,8 +40,8 @@ from nb_agents.runs.approvals import text_of
 from nb_agents.runs.live_turns import place_of_this_process
 from nb_agents.runs.offering import Offering
 from nb_agents.runs.reader import TurnReader
-from nb_agents.runs.status import Progress, failure_of, log_lines, progress_of, result_of
-from nb_agents.runs.turn import Turn
+from nb_agents.runs.status import RunProgress, failure_of, log_lines, progress_of, result_of
+from nb_agents.runs.turn import TurnWriter
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.session.journal import follow, read_journal
 from nb_agents.session.layout import TurnPaths, turns_of
@@ -103,7 +103,7 @@ class Run:
     def __init__(
         self,
         run_id: str,
-        turn: Turn | TurnReader,
+        turn: TurnWriter | TurnReader,
         paths: TurnPaths,
         spec: TurnSpec | None = None,
         where: str = "",
@@ -112,7 +112,7 @@ class Run:
         self.where = where
         self.policy = spec.cancel if spec else CancelPolicy()
         self.options = spec.options if spec else RunOptions()
-        self._turn: Turn | TurnReader = turn
+        self._turn: TurnWriter | TurnReader = turn
         self._paths = paths
         # A team from a file is loaded again on resume; another one is kept, with its keys.
         self._team = None if spec is None or spec.config else spec.team
@@ -157,7 +157,7 @@ class Run:
         return self.view.status
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> RunProgress:
         """The current round or step, their number, and a message."""
         return progress_of(self.view, time.time())
 
@@ -415,10 +415,10 @@ class Run:
             raise UserError(f"Run {self.id} asks for no text; it is {self.status}.")
 
     def _answer_to(
-        self, question: Callable[[Turn], Awaitable[_Answer]], timeout: float | None
+        self, question: Callable[[TurnWriter], Awaitable[_Answer]], timeout: float | None
     ) -> _Answer:
         turn = self._turn
-        if not isinstance(turn, Turn):
+        if not isinstance(turn, TurnWriter):
             what = f"lives in {self.where}" if self.where else "is over"
             raise UserError(f"Run {self.id} {what}: code here can't ask its person.")
         asked = turn.ask_outside(lambda: question(turn))
@@ -630,7 +630,7 @@ class Run:
     @property
     def is_unsaved(self) -> bool:
         """Whether the run is over but not fully on disk, because saving failed."""
-        return isinstance(self._turn, Turn) and self.is_over and not self.view.is_saved
+        return isinstance(self._turn, TurnWriter) and self.is_over and not self.view.is_saved
 
     def save(self, timeout: float | None = None) -> None:
         """Write all files again after saving failed.
@@ -642,7 +642,7 @@ class Run:
             StorageError: It fails again; everything stays in memory.
             TimeoutError: ``timeout`` passed.
         """
-        if not isinstance(self._turn, Turn):
+        if not isinstance(self._turn, TurnWriter):
             return
         # On the loop: the journal has one writer.
         error = submit(self._turn.save).result(timeout)
@@ -662,7 +662,7 @@ class Run:
             StorageError: It can't be written there, or is there already.
             UserError: The run is not over, or was not started in this process.
         """
-        if not isinstance(self._turn, Turn) or not self.is_over:
+        if not isinstance(self._turn, TurnWriter) or not self.is_over:
             raise UserError(f"Run {self.id} is {self.status}: only one that has ended here can be.")
         try:
             return self._turn.save_elsewhere(Path(root).expanduser().absolute())
@@ -671,14 +671,14 @@ class Run:
 
     async def execute(self) -> None:
         """Do the work; called once, on the loop, by `nb_agents.launch.here`."""
-        assert isinstance(self._turn, Turn)
+        assert isinstance(self._turn, TurnWriter)
         if (task := asyncio.current_task()) is not None:
             task.set_name(f"run {self.id}")
         await self._turn.run()
 
     def release(self) -> None:
         """Release the memory of a run that is over and saved; its files stay."""
-        if isinstance(self._turn, Turn) and self.is_over and self.view.is_saved:
+        if isinstance(self._turn, TurnWriter) and self.is_over and self.view.is_saved:
             self._turn = TurnReader(self._paths, self._turn.crash)
 
 

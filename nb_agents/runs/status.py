@@ -14,7 +14,7 @@ from nb_agents.unicode import without_controls
 from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import holders_of
 
-__all__ = ["Progress", "failure_of", "log_lines", "progress_of", "result_of"]
+__all__ = ["RunProgress", "failure_of", "log_lines", "progress_of", "result_of"]
 
 MAX_LINE = 400
 """Characters of a log line."""
@@ -27,7 +27,7 @@ _LOOPS = frozenset({"recipe", "foreach", "while"})
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """The progress of a run.
 
     Attributes:
@@ -52,7 +52,7 @@ class Progress:
     message: str = ""
 
 
-def progress_of(view: RunView, now: float) -> Progress:
+def progress_of(view: RunView, now: float) -> RunProgress:
     """Return the progress of a run.
 
     Args:
@@ -60,7 +60,7 @@ def progress_of(view: RunView, now: float) -> Progress:
         now: The current time, in Unix seconds.
     """
     current, total = _steps(view)
-    return Progress(
+    return RunProgress(
         round=view.round,
         elapsed_s=(view.ended_at or now) - view.started_at,
         timeout_s=view.timeout_s,

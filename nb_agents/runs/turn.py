@@ -46,7 +46,7 @@ from nb_agents.models.providers import SharedClient, until_loaded
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
 from nb_agents.runs.drivers import (
     Driver,
-    Job,
+    DriverDeps,
     driver_for,
     runners_for,
     subagents_for,
@@ -69,7 +69,7 @@ from nb_agents.view.receipt import receipt
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import Timeline
 
-__all__ = ["Turn"]
+__all__ = ["TurnWriter"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -98,7 +98,7 @@ MAX_NEXT = 20
 """Recorded addresses of a stopped recipe's next steps, as a loop may have thousands."""
 
 
-class Turn:
+class TurnWriter:
     """A turn that runs in this process. All but `send` and `ask_*` is for the loop thread.
 
     Args:
@@ -434,19 +434,19 @@ class Turn:
         try:
             terms = RunPolicy(self._hold, self.hooks.retry_delay_s, self._wake)
             with bind(self._token), bind_policy(terms), bind_asker(self.ask_for_text):
-                job = self._job()
-                runners = runners_for(job, client)
-                async with tools_for(job) as kit:
+                deps = self._driver_deps()
+                runners = runners_for(deps, client)
+                async with tools_for(deps) as kit:
                     kit.call_at_end(runners.close)
-                    children = subagents_for(job, runners, kit)
+                    children = subagents_for(deps, runners, kit)
                     with children.bound():
-                        driver = await self._start(job, runners, kit, children)
+                        driver = await self._start(deps, runners, kit, children)
                         return await self._drive(driver, kit)
         finally:
             self._closing.append(asyncio.create_task(_close(client)))
 
-    def _job(self) -> Job:
-        return Job(
+    def _driver_deps(self) -> DriverDeps:
+        return DriverDeps(
             spec=self._spec,
             started_at=self.view.started_at,
             token=self._token,
@@ -465,7 +465,7 @@ class Turn:
         self.agents = {**self.agents, agent: token}
 
     async def _start(
-        self, job: Job, runners: Runners, kit: RunTools, children: SubAgents
+        self, deps: DriverDeps, runners: Runners, kit: RunTools, children: SubAgents
     ) -> Driver:
         """Create the driver; a stop does not wait for tools that are still starting."""
         everyone = [(agent.id, agent.backend) for agent in self._spec.team.everyone]
@@ -477,12 +477,12 @@ class Turn:
         if self._spec.recipe is not None:  # its agents' tools start with their steps
             with StopScope(self._token) as boundary, suppress(AgentStopped):
                 await boundary.wait_or_stop(announce)
-            return await driver_for(job, runners, kit, children)
+            return await driver_for(deps, runners, kit, children)
         made: list[Driver] = []
 
         async def make() -> None:
             await announce()
-            made.append(await driver_for(job, runners, kit, children))
+            made.append(await driver_for(deps, runners, kit, children))
 
         with StopScope(self._token) as boundary:
             await boundary.wait_or_stop(make)

@@ -15,7 +15,7 @@ from nb_agents.events.turn_events import Say
 from nb_agents.runs import turn
 from nb_agents.runs.drivers import Job
 from nb_agents.runs.run import MAX_SAID, Run
-from nb_agents.runs.turn import Turn as Writer
+from nb_agents.runs.turn import TurnWriter
 from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
 from tests.model_server import wait_until
@@ -162,7 +162,7 @@ def test_a_text_said_before_the_team_is_there_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = turn.driver_for
-    writers: list[Writer] = []
+    writers: list[TurnWriter] = []
 
     async def say_first(job: Job, *given: Any) -> object:
         writers[0].take(Say(TEXT))

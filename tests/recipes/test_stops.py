@@ -15,7 +15,7 @@ from nb_agents.errors import CancellationRequestedError
 from nb_agents.events.turn_events import Decide
 from nb_agents.launch.resume import preview
 from nb_agents.runs.run import Run
-from nb_agents.runs.turn import Turn
+from nb_agents.runs.turn import TurnWriter
 from nb_agents.session.history import load_session
 from tests.kills.understudy import Kill, Understudy, understudy
 from tests.model_server import wait_until
@@ -52,7 +52,7 @@ class Stage:
         _stages[str(self.root)] = self
         return finish(begin(write_rich(self.root)))
 
-    def heed(self, turn: Turn, event: ev.Event | None = None) -> None:
+    def heed(self, turn: TurnWriter, event: ev.Event | None = None) -> None:
         """Stop the run if this is the event, and approve what it asks."""
         if (event.seq if event else turn.view.seq) == self.stop_after and not turn.view.is_over:
             turn.take(StopRequest(self.level, "api", "at an event"))
@@ -67,7 +67,7 @@ _stages: dict[str, Stage] = {}
 def _watched() -> Iterator[None]:
     """Let stages hear all events of their runs, as they are written."""
 
-    def hear(turn: Turn, event: ev.Event | None) -> None:
+    def hear(turn: TurnWriter, event: ev.Event | None) -> None:
         if stage := _stages.get(str(turn._spec.paths.path.parents[2])):
             stage.heed(turn, event)
 

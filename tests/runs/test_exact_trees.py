@@ -15,7 +15,7 @@ from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.launch.resume import preview
 from nb_agents.runs.run import Run
-from nb_agents.runs.turn import Turn as Writer
+from nb_agents.runs.turn import TurnWriter
 from tests.runs.proof import all_events
 from tests.runs.trees import Script, cut_copy, random_tree
 from tests.team_kit import WAIT_S
@@ -59,7 +59,7 @@ LEVELS = {"graceful": CancellationStatus.REQUESTED, "at once": CancellationStatu
 def stopped(begin: Callable[[Path], Run], root: Path, after: int, level: CancellationStatus) -> Run:
     """Start or resume a run, and stop it after the event of that number, if it comes."""
 
-    def hear(turn: Writer, event: ev.Event | None) -> None:
+    def hear(turn: TurnWriter, event: ev.Event | None) -> None:
         if event is not None and event.seq == after and not turn.view.is_over:
             turn.take(StopRequest(level, "api", "at an event"))
 

@@ -31,7 +31,7 @@ def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wait_quiet(run: Run) -> None:
     """Wait until nothing but the clock would wake a run."""
-    assert isinstance(run._turn, turn.Turn)
+    assert isinstance(run._turn, turn.TurnWriter)
     has_news = run._turn._has_news
     wait_until(lambda: not has_news.is_set(), WAIT_S, "a run without news")
 

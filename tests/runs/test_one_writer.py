@@ -22,7 +22,7 @@ from nb_agents.options import Timeout
 from nb_agents.runs import live_runs
 from nb_agents.runs.limits import stands_still
 from nb_agents.runs.reader import TurnReader
-from nb_agents.runs.turn import Turn as Writer
+from nb_agents.runs.turn import TurnWriter
 from nb_agents.session import journal
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.view.fold import fold
@@ -45,7 +45,7 @@ def held(tmp_path: Path, gate: Gate, **options: Any) -> nb_agents.Run:
 
 # Journalled first ----------------------------------------------------------------------------
 
-COMMANDS: list[tuple[Command, str, Callable[[Writer], object]]] = [
+COMMANDS: list[tuple[Command, str, Callable[[TurnWriter], object]]] = [
     (StopRequest(REQUESTED, "api"), "stop_requested", lambda turn: turn.is_stopping),
     (StopRequest(IMMEDIATE, "api"), "stop_requested", lambda turn: turn.is_stopping),
     (
@@ -63,11 +63,11 @@ IDS = ["graceful", "at once", "of one agent", "pause", "text"]
 
 @pytest.mark.parametrize("command, kind, is_felt", COMMANDS, ids=IDS)
 def test_a_command_is_in_the_journal_before_anything_feels_it(
-    tmp_path: Path, gate: Gate, command: Command, kind: str, is_felt: Callable[[Writer], object]
+    tmp_path: Path, gate: Gate, command: Command, kind: str, is_felt: Callable[[TurnWriter], object]
 ) -> None:
     felt: list[object] = []
 
-    def hear(turn: Writer, event: ev.Event | None) -> None:
+    def hear(turn: TurnWriter, event: ev.Event | None) -> None:
         if event is not None and event.kind == kind:
             felt.append(is_felt(turn))
 
@@ -102,7 +102,7 @@ def test_what_an_observer_commands_comes_behind_the_event_that_it_heard(
 ) -> None:
     heard: list[str] = []
 
-    def hear(turn: Writer, event: ev.Event | None) -> None:
+    def hear(turn: TurnWriter, event: ev.Event | None) -> None:
         if event is not None:
             heard.append(event.kind)
             if isinstance(event, ev.ModelStarted):

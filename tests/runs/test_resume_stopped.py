@@ -18,7 +18,7 @@ from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.launch.resume import preview
 from nb_agents.models.backend import PydanticBackend
 from nb_agents.runs.run import Run
-from nb_agents.runs.turn import Turn
+from nb_agents.runs.turn import TurnWriter
 from nb_agents.testing import scripted_team
 from tests.play import AGENTS, Conductor
 from tests.runs.proof import (
@@ -89,7 +89,7 @@ class Stage:
             nb_agents.resume("s", self.team, options=RunOptions(session_root=self.root))
         )
 
-    def heed(self, turn: Turn, event: ev.Event | None) -> None:
+    def heed(self, turn: TurnWriter, event: ev.Event | None) -> None:
         """Stop the run if this is the event."""
         if isinstance(event, ev.ModelFinished):
             self.conductor.said(line_of(event.response))

@@ -21,7 +21,7 @@ from nb_agents.launch.resume import preview
 from nb_agents.launch.resume_plan import what_resumes
 from nb_agents.models.backend import Backend
 from nb_agents.runs.run import Run
-from nb_agents.runs.turn import Turn as Writer
+from nb_agents.runs.turn import TurnWriter
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.recipes.live import write
 from tests.recipes.rich import assert_truthful as assert_recipe_truthful
@@ -87,7 +87,7 @@ class Hand:
     level: CancellationStatus
     alone: str = ""
 
-    def heed(self, turn: Writer, event: ev.Event) -> None:
+    def heed(self, turn: TurnWriter, event: ev.Event) -> None:
         """Look at an event that was just written."""
         if isinstance(event, ev.ModelStarted) and event.agent == self.alone:
             alone, self.alone = self.alone, ""
@@ -103,7 +103,7 @@ _hands: list[Hand] = []
 def _watched() -> Iterator[None]:
     """Let the hand of the moment see all events of a run, as they are written."""
 
-    def hear(turn: Writer, event: ev.Event | None) -> None:
+    def hear(turn: TurnWriter, event: ev.Event | None) -> None:
         if event is not None:
             _hands[-1].heed(turn, event)
 

@@ -18,7 +18,7 @@ from nb_agents.errors import ConfigError, NbAgentsError
 from nb_agents.options import CancelPolicy
 from nb_agents.presentation.cards import card_bundle
 from nb_agents.runs.run import Run
-from nb_agents.runs.turn import Turn as Writer
+from nb_agents.runs.turn import TurnWriter
 from nb_agents.session.manage import export_session
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
@@ -304,13 +304,13 @@ def test_what_a_hook_raises_is_told_without_the_key(
 def test_a_defect_is_told_and_raised_without_the_key(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(self: Writer) -> None:
+    async def broken(self: TurnWriter) -> None:
         try:
             raise KeyError(f"inner {TOKEN}")
         except KeyError as exc:
             raise RuntimeError(f"defect of {KEY}") from exc
 
-    monkeypatch.setattr(Writer, "_run_driver", broken)
+    monkeypatch.setattr(TurnWriter, "_run_driver", broken)
     run, _ = start(tmp_path)
     run.wait(200, raise_on_stop=False)
     with pytest.raises(RuntimeError, match=r"defect of \[key\]") as caught:
