@@ -13,7 +13,7 @@ from nb_agents import events as ev
 from nb_agents.errors import UserError
 from nb_agents.events.turn_events import Say
 from nb_agents.runs import turn
-from nb_agents.runs.drivers import Job
+from nb_agents.runs.drivers import DriverDeps
 from nb_agents.runs.run import MAX_SAID, Run
 from nb_agents.runs.turn import TurnWriter
 from nb_agents.session.history import load_session
@@ -164,7 +164,7 @@ def test_a_text_said_before_the_team_is_there_is_heard(
     make = turn.driver_for
     writers: list[TurnWriter] = []
 
-    async def say_first(job: Job, *given: Any) -> object:
+    async def say_first(job: DriverDeps, *given: Any) -> object:
         writers[0].take(Say(TEXT))
         return await make(job, *given)
 
