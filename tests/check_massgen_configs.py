@@ -13,9 +13,9 @@ from collections import Counter
 from pathlib import Path
 
 from nb_agents import TeamSpec
-from nb_agents.config.massgen_keys import SECTIONS, Section, sort_of
-from nb_agents.config.team import SECTIONS as SPECS
+from nb_agents.config.massgen_keys import SECTIONS, SectionKeys, sort_of
 from nb_agents.errors import ConfigError
+from tests.config.massgen_page import SPECS
 
 
 def main(folder: Path) -> int:
@@ -48,7 +48,7 @@ def _print_sorts() -> None:
         path = tuple(map(str, section))
         if path[:1] == ("callable_agents",):
             continue
-        table, fields = SECTIONS.get(path, Section()), frozenset[str]()
+        table, fields = SECTIONS.get(path, SectionKeys()), frozenset[str]()
         if section in SPECS:
             fields = frozenset(SPECS[section].model_fields)
         listed = (*table.harmless, *table.enforced, *table.withheld, *table.refused)

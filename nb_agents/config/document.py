@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +29,11 @@ from nb_agents.unicode import well_formed
 __all__ = [
     "Document",
     "FileKind",
+    "Keys",
     "Place",
     "TEAM_FILE",
     "expand",
     "front_matter",
-    "load_document",
     "parse_document",
     "read_source",
     "unset_variable",
@@ -55,6 +55,10 @@ _BARE_TEMPLATE = re.compile(r"[:-] +\{\{")
 _QUOTE_IT = 'YAML takes {{…}} without quotes for a mapping. Put the value in quotes: "{{name}}".'
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 _KEPT_AS_WRITTEN = ("extra_body", "extra_headers", "mcp_servers")
+
+
+Keys = tuple[object, ...]
+"""Keys and list positions from the top of a file."""
 
 
 class Place(NamedTuple):
@@ -94,42 +98,26 @@ class Document:
 
     data: dict[str, Any]
     file: str
-    keys: Mapping[tuple[object, ...], Place]
-    values: Mapping[tuple[object, ...], Place]
+    keys: Mapping[Keys, Place]
+    values: Mapping[Keys, Place]
 
-    def place(self, path: Sequence[object], *, key: bool = False) -> Place | None:
-        """Find the place of ``path``, or of its nearest part that the file has.
+    def place(self, path: Keys, *, key: bool = False) -> Place:
+        """Return the place of ``path``, or of its nearest part that the file has.
 
         Args:
             path: Keys and list positions from the top; parts that the file lacks are skipped.
             key: Whether the key itself is meant, not its value.
-
-        Returns:
-            The place, or None when the file has none of it.
         """
-        known: tuple[object, ...] = ()
+        known: Keys = ()
         for part in path:
             if (*known, part) in self.values:
                 known = (*known, part)
         marks = self.keys if key and known in self.keys else self.values
-        return marks.get(known)
+        return marks[known]
 
-
-def load_document(path: str | os.PathLike[str]) -> Document:
-    """Read a YAML or JSON file.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Its content with places. ``${VAR}`` is expanded from the environment in every string;
-        a variable that is not set stays as it is.
-
-    Raises:
-        ConfigError: The file is missing, too large, not UTF-8, malformed, has a key twice, or is
-            not a mapping.
-    """
-    return parse_document(read_source(path, TEAM_FILE), str(path), TEAM_FILE)
+    def error(self, what: str, path: Keys, key: bool = False) -> ConfigError:
+        """Return the error of a fault at ``path``; see `place`."""
+        return ConfigError(what, file=self.file, **self.place(path, key=key)._asdict())
 
 
 def parse_document(text: str, file: str, kind: FileKind) -> Document:
@@ -141,37 +129,41 @@ def parse_document(text: str, file: str, kind: FileKind) -> Document:
         kind: What it is for.
 
     Returns:
-        Its content with places.
+        Its content with places. A variable that is not set stays as it is.
 
     Raises:
         ConfigError: It is malformed, has a key twice, or is not a mapping.
     """
     try:
         return _parse(text, file, kind)
+    except ConfigError as exc:
+        error = exc
     except yaml.MarkedYAMLError as exc:
-        mark = exc.problem_mark or exc.context_mark
-        lines = text.splitlines()[mark.line : mark.line + 1] if mark else []
-        if mark and any(map(_BARE_TEMPLATE.search, lines)):
-            raise ConfigError(_QUOTE_IT, file=file, line=mark.line + 1) from None
-        what = _QUOTED.sub(r"\1", exc.problem or exc.context or "")
-        raise ConfigError(
-            f"Not valid YAML: {what}. Mend that line.",
-            file=file,
-            line=mark.line + 1 if mark else None,
-            column=mark.column + 1 if mark else None,
-        ) from None
+        error = _malformed(exc, text)
+    except ReaderError as exc:
+        error = ConfigError(
+            f"Not valid YAML: character {exc.position + 1} can't be printed. Save it as plain text."
+        )
     except yaml.YAMLError as exc:
-        raise ConfigError(_unreadable(exc), file=file) from None
+        error = ConfigError(f"Not valid YAML: {exc}")
     except RecursionError:
-        raise ConfigError(f"Nested too deeply: not a {kind.noun}.", file=file) from None
-    except _TooManyNodes:
-        what = f"More than {MAX_NODES} keys and values in one file. Split it."
-        raise ConfigError(what, file=file) from None
+        error = ConfigError(f"Nested too deeply: not a {kind.noun}.")
     except (ValueError, TypeError, AttributeError, LookupError):
         # PyYAML's constructors let these out for a scalar that only looks like a date or a number.
-        raise ConfigError(
-            "Not valid YAML: a date or number can't be read. Quote it.", file=file
-        ) from None
+        error = ConfigError("Not valid YAML: a date or number can't be read. Quote it.")
+    error.file = file
+    raise error
+
+
+def _malformed(exc: yaml.MarkedYAMLError, text: str) -> ConfigError:
+    problem = _QUOTED.sub(r"\1", exc.problem or exc.context or "")
+    what = f"Not valid YAML: {problem}. Mend that line."
+    mark = exc.problem_mark or exc.context_mark
+    if mark is None:
+        return ConfigError(what)
+    if any(map(_BARE_TEMPLATE.search, text.splitlines()[mark.line : mark.line + 1])):
+        return ConfigError(_QUOTE_IT, line=mark.line + 1)
+    return ConfigError(what, line=mark.line + 1, column=mark.column + 1)
 
 
 def _parse(text: str, file: str, kind: FileKind) -> Document:
@@ -179,30 +171,16 @@ def _parse(text: str, file: str, kind: FileKind) -> Document:
     loader, node = _nodes(text if data is None else _as_yaml(text))
     try:
         if not isinstance(node, yaml.MappingNode):
-            what = f"{_top(node)}; a {kind.noun} is a mapping with {kind.keys}."
-            raise ConfigError(what, file=file, line=1)
-        keys: dict[tuple[object, ...], Place] = {}
-        values: dict[tuple[object, ...], Place] = {(): Place(1, 1)}
-        _walk(node, (), keys, values, file)
+            found = "list" if isinstance(node, yaml.SequenceNode) else "single value"
+            top = f"The file holds a {found}" if node else "The file is empty"
+            raise ConfigError(f"{top}; a {kind.noun} is a mapping with {kind.keys}.", line=1)
+        keys: dict[Keys, Place] = {}
+        values: dict[Keys, Place] = {}
+        _walk(node, (), keys, values)
         data = well_formed(loader.construct_document(node) if data is None else data)
         return Document(expand(data) if kind.expands else data, file, keys, values)
     finally:
         loader.dispose()
-
-
-def _top(node: yaml.Node | None) -> str:
-    """Return what a file's top level is, where it should be a mapping."""
-    if node is None:
-        return "The file is empty"
-    return f"The file holds a {'list' if isinstance(node, yaml.SequenceNode) else 'single value'}"
-
-
-def _unreadable(exc: yaml.YAMLError) -> str:
-    if isinstance(exc, ReaderError):
-        return (
-            f"Not valid YAML: character {exc.position + 1} can't be printed. Save it as plain text."
-        )
-    return f"Not valid YAML: {exc}"
 
 
 class _Bounded(Composer):
@@ -213,7 +191,7 @@ class _Bounded(Composer):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            raise _TooManyNodes
+            raise _too_many_nodes()
         return super().compose_node(parent, index)
 
 
@@ -246,8 +224,8 @@ def _nodes(text: str) -> tuple[Any, yaml.Node | None]:
     return (loader := own(text)), loader.get_single_node()
 
 
-class _TooManyNodes(Exception):
-    """A file has more than `MAX_NODES`."""
+def _too_many_nodes() -> ConfigError:
+    return ConfigError(f"More than {MAX_NODES} keys and values in one file. Split it.")
 
 
 def _from_json(text: str) -> dict[str, Any] | None:
@@ -301,53 +279,43 @@ def read_source(path: str | os.PathLike[str], kind: FileKind) -> str:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # a pipe or device may never end
-            raise ConfigError(f"Not a file. Give the path of a {kind.noun}.", file=str(path))
-        if found.st_size > MAX_FILE_BYTES:
-            raise ConfigError(
-                f"Larger than {MAX_FILE_BYTES} bytes: not a {kind.noun}.", file=str(path)
-            )
-        return path.read_bytes().decode("utf-8")
+            what = f"Not a file. Give the path of a {kind.noun}."
+        elif found.st_size > MAX_FILE_BYTES:
+            what = f"Larger than {MAX_FILE_BYTES} bytes: not a {kind.noun}."
+        else:
+            return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        raise ConfigError(
-            f"No such file (looked from {Path.cwd()}). Check the path.", file=str(path)
-        ) from None
+        what = f"No such file (looked from {Path.cwd()}). Check the path."
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"Not UTF-8 text: {exc.reason}.", file=str(path)) from None
+        what = f"Not UTF-8 text: {exc.reason}."
     except OSError as exc:
-        raise ConfigError(f"Can't be read: {exc.strerror}.", file=str(path)) from None
+        what = f"Can't be read: {exc.strerror}."
     except ValueError as exc:  # a NUL or half a surrogate pair in the path
         raise ConfigError(f"Not a path: {exc}.", file=repr(path)) from None
+    raise ConfigError(what, file=str(path))
 
 
-def _walk(
-    node: yaml.Node,
-    path: tuple[object, ...],
-    keys: dict[tuple[object, ...], Place],
-    values: dict[tuple[object, ...], Place],
-    file: str,
-) -> None:
+def _walk(node: yaml.Node, path: Keys, keys: dict[Keys, Place], values: dict[Keys, Place]) -> None:
     if len(keys) + len(values) > MAX_NODES:
-        raise _TooManyNodes
+        raise _too_many_nodes()
     values[path] = _place(node)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            _walk(item, (*path, index), keys, values, file)
+            _walk(item, (*path, index), keys, values)
     elif isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
+            place = _place(key_node)
             if not isinstance(key_node, yaml.ScalarNode):
                 is_template = isinstance(key_node, yaml.MappingNode)
                 what = _QUOTE_IT if is_template else "A key must be a word."
-                raise ConfigError(what, file=file, **_place(key_node)._asdict())
+                raise ConfigError(what, **place._asdict())
             child = (*path, key_node.value)
             if child in keys:
-                raise ConfigError(
-                    f"Key {key_node.value!r} stands twice (first on line {keys[child].line}). "
-                    f"Keep one.",
-                    file=file,
-                    **_place(key_node)._asdict(),
-                )
-            keys[child] = _place(key_node)
-            _walk(value_node, child, keys, values, file)
+                first = f"first on line {keys[child].line}"
+                what = f"Key {key_node.value!r} stands twice ({first}). Keep one."
+                raise ConfigError(what, **place._asdict())
+            keys[child] = place
+            _walk(value_node, child, keys, values)
 
 
 def _place(node: yaml.Node) -> Place:

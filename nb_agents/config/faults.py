@@ -9,21 +9,22 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cache, lru_cache
+from typing import Any, NamedTuple, Self, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from nb_agents.config.document import Document, Place
+from nb_agents.config.document import Document, Keys
 from nb_agents.config.massgen_keys import (
     SECTIONS,
     Restriction,
-    Section,
+    SectionKeys,
     Sort,
     sort_of,
     sounds_restricting,
 )
+from nb_agents.config.spec import Spec
 from nb_agents.errors import ConfigError
 
 __all__ = [
@@ -31,7 +32,7 @@ __all__ = [
     "Finding",
     "ForeignKey",
     "Origin",
-    "Sections",
+    "Section",
     "as_error",
     "foreign_keys",
     "invalid",
@@ -40,14 +41,13 @@ __all__ = [
     "nearest",
     "own_foreign_keys",
     "refusal",
+    "sections",
     "slips",
+    "specs_in",
 ]
 
-Sections = Mapping[tuple[object, ...], type[BaseModel]]
-"""For each section of a file, by its path with "*" for list positions, the spec it becomes."""
-
 MAX_FAULTS = 10
-"""Faults told of one file; who has more begins with these."""
+"""Faults shown of one file, the first ones."""
 MAX_FOUND = 100
 """Faults looked for in one file: a hint and a place for each take their time."""
 
@@ -63,19 +63,26 @@ _OTHER_NAMES = {"system_prompt": "system_message"}
 _UNKNOWN = Restriction("what agents may do, by its name or its place")
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A mistake in a file, with its place.
+class Fault(NamedTuple):
+    """A mistake in a file, or a key of it that does nothing.
 
     Attributes:
         what: A sentence, without its place.
-        place: Where it is, or None when the file has no such place.
-        is_slip: Whether it is a key that is nearly one of ours.
+        path: Where it is.
+        at_key: Whether the key itself is meant, not its value.
     """
 
     what: str
-    place: Place | None
-    is_slip: bool = False
+    path: Keys
+    at_key: bool = False
+
+
+class Section(NamedTuple):
+    """A mapping of a file, and the spec that it becomes."""
+
+    spec: type[Spec]
+    path: Keys
+    data: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,11 @@ class Finding:
     line: int | None = None
     column: int | None = None
 
+    @classmethod
+    def of(cls, error: ConfigError) -> Self:
+        """Return an error as a record."""
+        return cls(error.message, error.file, error.line, error.column)
+
     def __str__(self) -> str:
         return str(ConfigError(self.what, file=self.file, line=self.line, column=self.column))
 
@@ -110,58 +122,78 @@ class Origin:
     def __hash__(self) -> int:
         return 0
 
-    def fault(self, what: str, path: tuple[object, ...]) -> ConfigError:
+    def fault(self, what: str, path: Keys) -> ConfigError:
         """Return the error of a fault at ``path``, with its place where one is known."""
         if self.document is None:
             return ConfigError(what)
-        place = self.document.place(_as_written(path, self.document))
-        return as_error([Fault(what, place)], self.document.file)
+        return self.document.error(what, _as_written(path, self.document))
 
 
-def as_error(faults: Iterable[Fault], file: str) -> ConfigError:
-    """Return one error for a file's faults: the first one's message, with the others attached."""
-    kept = _without_doubles(faults)
-    errors = [
-        ConfigError(f.what, file=file, **f.place._asdict() if f.place else {})
-        for f in kept[:MAX_FAULTS]
-    ]
-    if more := kept[MAX_FAULTS:]:
-        least = " at least" if len(kept) >= MAX_FOUND else ""
-        errors.append(ConfigError(f"{len(more)} more faults{least}.", file=file))
-    errors[0].others = tuple(errors[1:])
-    return errors[0]
-
-
-def slips(document: Document, sections: Sections) -> list[Fault]:
-    """Find keys that are nearly one of ours.
+def as_error(
+    document: Document, faults: Iterable[Fault], slips: Iterable[Fault] = ()
+) -> ConfigError:
+    """Return one error for a file's faults: the first one's message, with the others attached.
 
     Args:
-        document: A file.
-        sections: Its sections.
-
-    Returns:
-        A fault for each.
+        document: The file.
+        faults: What is wrong with it.
+        slips: Misspelled keys; one at the place of a fault is that fault.
     """
-    found = []
-    for path in document.keys:
-        place, key = _pattern(_as_spec(path[:-1])), str(path[-1])
-        section = sections.get(place)
-        near = meant_by(key, section) if section else ""
-        if near and not _is_massgens(place, key):
-            name = ".".join(str(p) for p in path)
-            what = f"Unknown key {name!r}; did you mean {near!r}?"
-            found.append(Fault(what, document.place(path, key=True), is_slip=True))
-    return found
+    found = [document.error(*each) for each in faults]
+    taken = {(error.line, error.column) for error in found}
+    slipped = (document.error(*each) for each in slips)
+    found += [error for error in slipped if (error.line, error.column) not in taken]
+    found.sort(key=lambda error: (error.line or 0, error.column or 0))
+    first, *others = found[:MAX_FAULTS]
+    if more := len(found[MAX_FAULTS:]):
+        least = " at least" if len(found) >= MAX_FOUND else ""
+        others.append(ConfigError(f"{more} more faults{least}.", file=document.file))
+    first.others = tuple(others)
+    return first
 
 
-def _is_massgens(section: tuple[object, ...], key: str) -> bool:
-    """Return whether MassGen has such a key, even if it resembles one of ours."""
-    names = tuple("agents" if part == "callable_agents" else str(part) for part in section)
-    return sort_of(names, key) != "unknown"
+def sections(spec: type[Spec], data: Mapping[str, Any], path: Keys = ()) -> Iterator[Section]:
+    """Yield a mapping of a file, and those inside it that become specs."""
+    yield Section(spec, path, data)
+    for key, (inner, is_list) in specs_in(spec).items():
+        value = data.get(key)
+        if isinstance(value, dict) and not is_list:
+            yield from sections(inner, value, (*path, key))
+        for number, item in enumerate(value if isinstance(value, list) and is_list else ()):
+            if isinstance(item, dict):
+                yield from sections(inner, item, (*path, key, number))
+
+
+@cache
+def specs_in(spec: type[Spec]) -> Mapping[str, tuple[type[Spec], bool]]:
+    """Return the keys of a spec whose values become specs: which, and whether a list of them."""
+    found = {f.alias or name: _spec_in(f.annotation) for name, f in spec.model_fields.items()}
+    return {key: inner for key, inner in found.items() if inner is not None}
+
+
+def _spec_in(annotation: Any, is_list: bool = False) -> tuple[type[Spec], bool] | None:
+    if isinstance(annotation, type):
+        return (annotation, is_list) if issubclass(annotation, Spec) else None
+    is_list |= get_origin(annotation) is tuple
+    return next((s for arg in get_args(annotation) if (s := _spec_in(arg, is_list))), None)
+
+
+def slips(mapped: Iterable[Section]) -> Iterator[Fault]:
+    """Yield the keys of a file that are misspellings of ours."""
+    for spec, path, data in mapped:
+        for key in data:
+            if near := meant_by(str(key), spec):
+                here = (*path, key)
+                yield Fault(f"Unknown key {dotted(here)!r}; did you mean {near!r}?", here, True)
+
+
+def dotted(path: Keys) -> str:
+    """Return a path as messages show it."""
+    return ".".join(map(str, path))
 
 
 def invalid(exc: ValidationError, document: Document) -> list[Fault]:
-    """Turn pydantic's faults into sentences with their places."""
+    """Return pydantic's errors as faults."""
     errors = exc.errors(include_url=False)[:MAX_FOUND]
     inside = {error["loc"][:1] for error in errors if len(error["loc"]) > 1}
     # Of a list whose items are all faulty pydantic says besides that it is empty.
@@ -171,18 +203,17 @@ def invalid(exc: ValidationError, document: Document) -> list[Fault]:
 
 def _fault(error: ErrorDetails, document: Document) -> Fault:
     path = _as_written(tuple(error["loc"]), document)
-    name = ".".join(str(p) for p in path)
+    name = dotted(path)
     if error["type"] == "missing":
         near = nearest(str(path[-1]), _beside(document, path))
         hint = f"; is {near!r} meant for it?" if near else "."
-        place = document.place((*path[:-1], near) if near else path, key=True)
-        return Fault(f"{name!r} is missing{hint}", place)
+        return Fault(f"{name!r} is missing{hint}", (*path[:-1], near or path[-1]), at_key=True)
     what = error["msg"].removeprefix("Value error, ") + _nearest_value(error)
     if error["type"] == "tuple_type":
         what = "it is not a list; begin each item of it with `- `"
     if error["type"] in ("model_type", "dict_type"):
         what = "it is not a mapping of keys"
-    return Fault(f"{name}: {what}." if name else f"{what}.", document.place(path))
+    return Fault(f"{name}: {what}." if name else f"{what}.", path)
 
 
 def _nearest_value(error: ErrorDetails) -> str:
@@ -214,14 +245,7 @@ def meant_by(key: str, section: type[BaseModel]) -> str:
     return next(iter(swapped + near), "")
 
 
-def _without_doubles(faults: Iterable[Fault]) -> list[Fault]:
-    """Sort faults by their place in the file, and merge a missing key with its misspelling."""
-    inorder = sorted(faults, key=lambda fault: fault.place or Place(0, 0))
-    told = {fault.place for fault in inorder if not fault.is_slip}
-    return [fault for fault in inorder if not (fault.is_slip and fault.place in told)]
-
-
-def _beside(document: Document, path: tuple[object, ...]) -> list[str]:
+def _beside(document: Document, path: Keys) -> list[str]:
     section: Any = document.data
     try:
         for part in path[:-1]:
@@ -239,19 +263,11 @@ def nearest(word: str, words: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(word, known, n=1)), "")
 
 
-def _as_written(path: tuple[object, ...], document: Document) -> tuple[object, ...]:
+def _as_written(path: Keys, document: Document) -> Keys:
     """Return a spec's path as the file has it, where a lone agent is ``agent``."""
     if path[:2] == ("agents", 0) and "agents" not in document.data:
         return ("agent", *path[2:])
     return path
-
-
-def _as_spec(path: tuple[object, ...]) -> tuple[object, ...]:
-    return ("agents", 0, *path[1:]) if path[:1] == ("agent",) else path
-
-
-def _pattern(path: tuple[object, ...]) -> tuple[object, ...]:
-    return tuple("*" if isinstance(part, int) else part for part in path)
 
 
 class ForeignKey(NamedTuple):
@@ -264,7 +280,7 @@ class ForeignKey(NamedTuple):
         value: What it was given.
     """
 
-    path: tuple[object, ...]
+    path: Keys
     sort: Sort
     restriction: Restriction | None
     value: Any
@@ -277,20 +293,14 @@ class ForeignKey(NamedTuple):
     @property
     def name(self) -> str:
         """Its path without positions and ids, with dots."""
-        return ".".join(str(part) for part in self._pattern)
-
-    @property
-    def _pattern(self) -> tuple[object, ...]:
-        skips = {"agents", "callable_agents"}
-        return tuple(
-            part
-            for before, part in zip((None, *self.path), self.path, strict=False)
-            if before not in skips and not isinstance(part, int)
-        )
+        before = (None, *self.path)
+        is_id = (each in ("agents", "callable_agents") for each in before)
+        parts = zip(self.path, is_id, strict=False)
+        return dotted(tuple(p for p, skip in parts if not skip and not isinstance(p, int)))
 
 
 def foreign_keys(
-    spec: BaseModel, path: tuple[object, ...] = (), section: tuple[str, ...] = ()
+    spec: BaseModel, path: Keys = (), section: tuple[str, ...] = ()
 ) -> Iterator[ForeignKey]:
     """Yield every unknown key of a spec and of those below it.
 
@@ -312,7 +322,7 @@ def foreign_keys(
 
 
 def own_foreign_keys(
-    spec: BaseModel, path: tuple[object, ...] = (), section: tuple[str, ...] = ()
+    spec: BaseModel, path: Keys = (), section: tuple[str, ...] = ()
 ) -> Iterator[ForeignKey]:
     """Yield every unknown key of a spec itself; see `foreign_keys`."""
     for key, value in (spec.model_extra or {}).items():
@@ -332,9 +342,7 @@ def refusal(found: ForeignKey) -> str:
     )
 
 
-def _judged(
-    path: tuple[object, ...], section: tuple[str, ...], key: str, value: Any
-) -> Iterator[ForeignKey]:
+def _judged(path: Keys, section: tuple[str, ...], key: str, value: Any) -> Iterator[ForeignKey]:
     inner = (*section, key)
     is_ignored = section in SECTIONS and key in SECTIONS[section].harmless
     if inner in SECTIONS and isinstance(value, dict) and not is_ignored:
@@ -345,7 +353,7 @@ def _judged(
 
 
 def _judge(section: tuple[str, ...], key: str, value: Any) -> tuple[Sort, Restriction | None]:
-    table, sort = SECTIONS.get(section, Section()), sort_of(section, key)
+    table, sort = SECTIONS.get(section, SectionKeys()), sort_of(section, key)
     if sort in ("withheld", "refused"):
         restriction = {**table.withheld, **table.refused}[key]
         return (sort, restriction) if restriction.restricts(value) else ("enforced", None)
@@ -356,7 +364,7 @@ def _judge(section: tuple[str, ...], key: str, value: Any) -> tuple[Sort, Restri
     return sort, None
 
 
-def _failing(table: Section) -> tuple[Sort, Restriction]:
+def _failing(table: SectionKeys) -> tuple[Sort, Restriction]:
     return ("withheld" if table.withholds else "refused"), _UNKNOWN
 
 

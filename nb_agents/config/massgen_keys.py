@@ -7,12 +7,13 @@ A restriction in a file is never only words. So what may be ignored is listed by
 - *enforced*: it restricts, and what it restricts is so in any case; nothing is said.
 - *withheld*: it restricts a tool, and can't be enforced: the agent does not get that tool.
 - *refused*: it restricts, and can't be enforced: the team does not start.
-- *unknown*: it is not in the table. Where every key restricts (`Section.is_strict`), and where its
-  name sounds like a restriction (`sounds_restricting`), it is treated as one that can't be
+- *unknown*: it is not in the table. Where every key restricts (`SectionKeys.is_strict`), and where
+  its name sounds like a restriction (`sounds_restricting`), it is treated as one that can't be
   enforced, else listed as unknown. Not every unknown key is refused, because MassGen passes what it
   does not know to the model's API, and has new keys each week.
 
-Keys that a spec has as a field are *supported*, or *enforced* if they restrict (`Section.fields`).
+Keys that a spec has as a field are *supported*, or *enforced* if they restrict
+(`SectionKeys.fields`).
 
 Source: MassGen 0.1.97, `backend/_excluded_params.py`, `agent_config.py`, `config_validator.py`,
 `mcp_tools/security.py`, `permissions/`, and the keys of its 276 configs. The tests hold the table
@@ -28,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Restriction", "SECTIONS", "Section", "Sort", "sort_of", "sounds_restricting"]
+__all__ = ["Restriction", "SECTIONS", "SectionKeys", "Sort", "sort_of", "sounds_restricting"]
 
 Sort = Literal["supported", "enforced", "withheld", "refused", "harmless", "unknown"]
 
@@ -52,7 +53,7 @@ class Restriction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Section:
+class SectionKeys:
     """The keys of one section.
 
     Attributes:
@@ -74,7 +75,7 @@ class Section:
     withholds: bool = False
 
 
-def _section(written: Mapping[str, Any]) -> Section:
+def _section(written: Mapping[str, Any]) -> SectionKeys:
     made = dict(written)
     for name in ("fields", "enforced"):
         made[name] = frozenset(made.get(name, "").split())
@@ -82,11 +83,11 @@ def _section(written: Mapping[str, Any]) -> Section:
         made[name] = {key: Restriction(**each) for key, each in made.get(name, {}).items()}
     reasons = made.get("harmless", {})
     made["harmless"] = {key: why for why, keys in reasons.items() for key in keys.split()}
-    return Section(**made)
+    return SectionKeys(**made)
 
 
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-SECTIONS: Mapping[tuple[str, ...], Section] = {
+SECTIONS: Mapping[tuple[str, ...], SectionKeys] = {
     tuple(path.split(".")) if path else (): _section(each) for path, each in _TABLE.items()
 }
 """What becomes of the keys of a section, by its path: keys from the top, "*" for a list's item."""
@@ -112,7 +113,7 @@ def sort_of(section: tuple[str, ...], key: str, fields: frozenset[str] = frozens
         >>> sort_of(("agents", "*", "backend"), "enable_audio_generation")
         'harmless'
     """
-    table = SECTIONS.get(section, Section())
+    table = SECTIONS.get(section, SectionKeys())
     if key in fields:
         return "enforced" if key in table.fields else "supported"
     sorts: tuple[Sort, ...] = ("harmless", "enforced", "withheld", "refused")

@@ -1,7 +1,8 @@
-"""The keys of a backend that are parameters of its model's requests: a table.
+"""The keys of a backend that are parameters of its model's requests.
 
-Each key names, per wire format, the setting of pydantic-ai that it becomes. One that a format does
-not have is not sent, which a check and a start tell; where it restricts, the team does not start.
+Each is annotated with the setting of pydantic-ai that it becomes, per wire format. One that a
+format does not have is not sent, and a check and a start list it; where it restricts, the team does
+not start.
 
 Source: MassGen 0.1.97, `api_params_handler/` and `backend/inference.py` (which keys go to whom);
 the settings are those of pydantic-ai's `ModelSettings` and of its models' own.
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, JsonValue, SecretStr
 
+from nb_agents.config.faults import specs_in
 from nb_agents.config.spec import Count, Spec, Texts
 
 __all__ = [
@@ -69,6 +71,102 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+class ModelKey(NamedTuple):
+    """What becomes of a key.
+
+    Attributes:
+        settings: For each wire format that has it, the setting of pydantic-ai, with dots for what
+            stands within one.
+        words: For a wire format with other words for its values, those; others can't be sent.
+        restricts: What it restricts, after "restricts"; "" when it does not.
+        shapes: For a wire format that has its value in another shape, what makes that.
+    """
+
+    settings: Mapping[WireFormat, str]
+    words: Mapping[WireFormat, Mapping[Any, Any]] = {}
+    restricts: str = ""
+    shapes: Mapping[WireFormat, Callable[[Any], Any]] = {}
+
+
+_ALL: tuple[WireFormat, ...] = ("openai chat", "openai responses", "anthropic", "google")
+_OPENAI: tuple[WireFormat, ...] = ("openai chat", "openai responses")
+
+
+def _sent(setting: str, *formats: WireFormat, restricts: str = "") -> ModelKey:
+    return ModelKey(dict.fromkeys(formats, setting), restricts=restricts)
+
+
+def _each(*words: str) -> dict[Any, Any]:
+    return dict(zip(words, words, strict=True))
+
+
+_EFFORT = ModelKey(
+    {
+        **dict.fromkeys(_OPENAI, "openai_reasoning_effort"),
+        "anthropic": "anthropic_effort",
+        "google": "thinking",
+    },
+    {
+        "anthropic": _each("low", "medium", "high", "xhigh", "max"),
+        "google": {"none": False, **_each("minimal", "low", "medium", "high", "xhigh", "max")},
+    },
+)
+_STOP = _sent("stop_sequences", "openai chat", "anthropic", "google")
+_MAX_TOKENS = _sent("max_tokens", *_ALL)
+_THINKING = ModelKey(
+    {"anthropic": "anthropic_thinking.type", "google": "google_thinking_config"},
+    {
+        "google": {
+            "enabled": {"include_thoughts": True},
+            "adaptive": {"include_thoughts": True},
+            "disabled": {"thinking_budget": 0},
+        }
+    },
+)
+_THOUGHTS = "how much a model thinks"
+_BUDGET = ModelKey(
+    {
+        "anthropic": "anthropic_thinking.budget_tokens",
+        "google": "google_thinking_config.thinking_budget",
+    },
+    restricts=_THOUGHTS,
+)
+_THOUGHTS_GIVEN = _sent("google_thinking_config.include_thoughts", "google")
+# Not `openai_text_verbosity`: the SDK lets `extra_body.text` replace the whole of what that writes.
+_VERBOSITY = ModelKey(
+    {"openai chat": "openai_text_verbosity", "openai responses": "extra_body.text.verbosity"}
+)
+_SERVICE_TIER = ModelKey(
+    {
+        **dict.fromkeys(_OPENAI, "openai_service_tier"),
+        "anthropic": "anthropic_service_tier",
+        "google": "service_tier",
+    },
+    {
+        "anthropic": _each("auto", "standard_only"),
+        "google": {"standard": "default", **_each("default", "flex", "priority")},
+    },
+)
+
+
+def _text_format(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a response format as the Responses API has it: a schema's parts stand beside its type.
+
+    Source: https://platform.openai.com/docs/guides/migrate-to-responses
+    """
+    schema = value.get("json_schema")
+    return {"type": value.get("type"), **schema} if isinstance(schema, dict) else value
+
+
+_RESPONSE_FORMAT = ModelKey(
+    {"openai chat": "extra_body.response_format", "openai responses": "extra_body.text.format"},
+    shapes={"openai responses": _text_format},
+)
+_USER = ModelKey(
+    {**dict.fromkeys(_OPENAI, "openai_user"), "anthropic": "anthropic_metadata.user_id"}
+)
+
+
 class Reasoning(Spec):
     """How a model reasons, in OpenAI's and OpenRouter's words.
 
@@ -80,9 +178,12 @@ class Reasoning(Spec):
         exclude: OpenRouter's: whether the thoughts are left out of the reply.
     """
 
-    effort: Effort | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None
-    max_tokens: Count | None = None
+    effort: Annotated[Effort | None, _EFFORT] = None
+    summary: Annotated[
+        Literal["auto", "concise", "detailed"] | None,
+        _sent("openai_reasoning_summary", "openai responses"),
+    ] = None
+    max_tokens: Annotated[Count | None, ModelKey({}, restricts=_THOUGHTS)] = None
     enabled: bool | None = None
     exclude: bool | None = None
 
@@ -99,12 +200,17 @@ class Thinking(Spec):
         include_thoughts: Google's: whether the thoughts are given.
     """
 
-    type: Literal["enabled", "disabled", "adaptive"] | None = None
-    budget_tokens: Annotated[int, Field(ge=0)] | None = None
-    display: Literal["summarized", "omitted"] | None = None
-    thinking_budget: Annotated[int, Field(ge=-1)] | None = None
-    thinking_level: Literal["minimal", "low", "medium", "high"] | None = None
-    include_thoughts: bool | None = None
+    type: Annotated[Literal["enabled", "disabled", "adaptive"] | None, _THINKING] = None
+    budget_tokens: Annotated[Annotated[int, Field(ge=0)] | None, _BUDGET] = None
+    display: Annotated[
+        Literal["summarized", "omitted"] | None, _sent("anthropic_thinking.display", "anthropic")
+    ] = None
+    thinking_budget: Annotated[Annotated[int, Field(ge=-1)] | None, _BUDGET] = None
+    thinking_level: Annotated[
+        Literal["minimal", "low", "medium", "high"] | None,
+        _sent("google_thinking_config.thinking_level", "google"),
+    ] = None
+    include_thoughts: Annotated[bool | None, _THOUGHTS_GIVEN] = None
 
 
 class TextOptions(Spec):
@@ -115,8 +221,10 @@ class TextOptions(Spec):
         format: Its JSON schema.
     """
 
-    verbosity: Literal["low", "medium", "high"] | None = None
-    format: dict[str, JsonValue] | None = None
+    verbosity: Annotated[Literal["low", "medium", "high"] | None, _VERBOSITY] = None
+    format: Annotated[
+        dict[str, JsonValue] | None, _sent("extra_body.text.format", "openai responses")
+    ] = None
 
 
 class SafetySetting(Spec):
@@ -143,6 +251,7 @@ def _as_ttl(value: Any) -> Any:
 
 _Switch = Annotated[Thinking, BeforeValidator(_as_thinking)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
+_Body = Annotated[dict[str, JsonValue], AfterValidator(_leaves_ours)]
 _HeaderValue = Annotated[SecretStr, BeforeValidator(_text)]
 _Ttl = Annotated[Literal["5m", "1h"], BeforeValidator(_as_ttl)]
 _ToolChoice = Annotated[
@@ -151,7 +260,7 @@ _ToolChoice = Annotated[
 
 
 class ModelKeys(Spec):
-    """What a backend says of its model's requests; `MODEL_KEYS` has what each becomes.
+    """What a backend says of its model's requests, and what becomes of each key.
 
     Attributes:
         temperature, top_p, top_k, min_p, seed, frequency_penalty, presence_penalty,
@@ -180,196 +289,72 @@ class ModelKeys(Spec):
             made, so that a journal can keep them.
     """
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Count | None = None
+    temperature: Annotated[float | None, _sent("temperature", *_ALL)] = None
+    top_p: Annotated[float | None, _sent("top_p", *_ALL)] = None
+    top_k: Annotated[Count | None, _sent("top_k", "anthropic", "google")] = None
     min_p: float | None = None
-    seed: int | None = None
-    frequency_penalty: _Penalty | None = None
-    presence_penalty: _Penalty | None = None
+    seed: Annotated[int | None, _sent("seed", "openai chat", "google")] = None
+    frequency_penalty: Annotated[
+        _Penalty | None, _sent("frequency_penalty", "openai chat", "google")
+    ] = None
+    presence_penalty: Annotated[
+        _Penalty | None, _sent("presence_penalty", "openai chat", "google")
+    ] = None
     repetition_penalty: float | None = None
-    logit_bias: dict[str, int] | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    max_output_tokens: int | None = None
-    stop: Texts | None = None
-    stop_sequences: Texts | None = None
+    logit_bias: Annotated[dict[str, int] | None, _sent("logit_bias", "openai chat")] = None
+    max_tokens: Annotated[int | None, _MAX_TOKENS] = None
+    max_completion_tokens: Annotated[int | None, _MAX_TOKENS] = None
+    max_output_tokens: Annotated[int | None, _MAX_TOKENS] = None
+    stop: Annotated[Texts | None, _STOP] = None
+    stop_sequences: Annotated[Texts | None, _STOP] = None
     reasoning: Reasoning | None = None
-    reasoning_effort: Effort | None = None
-    effort: Effort | None = None
+    reasoning_effort: Annotated[Effort | None, _EFFORT] = None
+    effort: Annotated[Effort | None, _EFFORT] = None
     thinking: _Switch | None = None
     thinking_config: Thinking | None = None
-    include_thoughts: bool | None = None
+    include_thoughts: Annotated[bool | None, _THOUGHTS_GIVEN] = None
     text: TextOptions | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
-    response_format: dict[str, JsonValue] | None = None
-    parallel_tool_calls: bool | None = None
-    tool_choice: _ToolChoice | None = None
-    service_tier: str | None = None
-    user: str | None = None
-    store: bool | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    prompt_cache_key: str | None = None
-    cache_control: _Ttl | None = None
-    safety_settings: tuple[SafetySetting, ...] | None = None
-    betas: Texts | None = None
+    verbosity: Annotated[Literal["low", "medium", "high"] | None, _VERBOSITY] = None
+    response_format: Annotated[dict[str, JsonValue] | None, _RESPONSE_FORMAT] = None
+    # Where it can't be sent it is kept all the same: calls are made one after the other.
+    parallel_tool_calls: Annotated[
+        bool | None, _sent("parallel_tool_calls", *_OPENAI, "anthropic")
+    ] = None
+    tool_choice: Annotated[
+        _ToolChoice | None, _sent("tool_choice", *_ALL, restricts="which tools agents may call")
+    ] = None
+    service_tier: Annotated[str | None, _SERVICE_TIER] = None
+    user: Annotated[str | None, _USER] = None
+    store: Annotated[bool | None, _sent("openai_store", *_OPENAI)] = None
+    truncation: Annotated[
+        Literal["auto", "disabled"] | None, _sent("openai_truncation", "openai responses")
+    ] = None
+    prompt_cache_key: Annotated[str | None, _sent("openai_prompt_cache_key", *_OPENAI)] = None
+    cache_control: Annotated[_Ttl | None, _sent("cache", "anthropic")] = None
+    safety_settings: Annotated[
+        tuple[SafetySetting, ...] | None,
+        _sent("google_safety_settings", "google", restricts="what a model may write"),
+    ] = None
+    betas: Annotated[Texts | None, _sent("anthropic_betas", "anthropic")] = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
     separate_reasoning: bool | None = None
-    extra_body: Annotated[dict[str, JsonValue], AfterValidator(_leaves_ours)] | None = Field(
+    extra_body: Annotated[_Body | None, _sent("extra_body", *_OPENAI, "anthropic")] = Field(
         default=None, repr=False
     )
-    extra_headers: dict[str, _HeaderValue] | None = None
+    extra_headers: Annotated[dict[str, _HeaderValue] | None, _sent("extra_headers", *_ALL)] = None
 
 
-class ModelKey(NamedTuple):
-    """What becomes of a key.
-
-    Attributes:
-        settings: For each wire format that has it, the setting of pydantic-ai, with dots for what
-            stands within one.
-        words: For a wire format with other words for its values, those; others can't be sent.
-        restricts: What it restricts, after "restricts"; "" when it does not.
-        shapes: For a wire format that has its value in another shape, what makes that.
-    """
-
-    settings: Mapping[WireFormat, str]
-    words: Mapping[WireFormat, Mapping[Any, Any]] = {}
-    restricts: str = ""
-    shapes: Mapping[WireFormat, Callable[[Any], Any]] = {}
+def _rows(spec: type[Spec], prefix: str = "") -> Iterator[tuple[str, ModelKey]]:
+    inner = specs_in(spec)
+    for name, field in spec.model_fields.items():
+        row = next((each for each in field.metadata if isinstance(each, ModelKey)), None)
+        if row is None and name in inner:
+            yield from _rows(inner[name][0], f"{name}.")
+        else:
+            yield f"{prefix}{name}", row or ModelKey({})
 
 
-_ALL: tuple[WireFormat, ...] = ("openai chat", "openai responses", "anthropic", "google")
-_OPENAI: tuple[WireFormat, ...] = ("openai chat", "openai responses")
-_GOOGLES_SWITCH = {
-    "enabled": {"include_thoughts": True},
-    "adaptive": {"include_thoughts": True},
-    "disabled": {"thinking_budget": 0},
-}
-_THOUGHTS = "how much a model thinks"
-
-
-def _same(setting: str, *formats: WireFormat) -> dict[WireFormat, str]:
-    return dict.fromkeys(formats, setting)
-
-
-_EFFORT = ModelKey(
-    {
-        **_same("openai_reasoning_effort", *_OPENAI),
-        "anthropic": "anthropic_effort",
-        "google": "thinking",
-    },
-    {
-        "anthropic": {word: word for word in ("low", "medium", "high", "xhigh", "max")},
-        "google": {
-            "none": False,
-            **{word: word for word in ("minimal", "low", "medium", "high", "xhigh", "max")},
-        },
-    },
-)
-_STOP = ModelKey(_same("stop_sequences", "openai chat", "anthropic", "google"))
-_MAX_TOKENS = ModelKey(_same("max_tokens", *_ALL))
-_BUDGET = ModelKey(
-    {
-        "anthropic": "anthropic_thinking.budget_tokens",
-        "google": "google_thinking_config.thinking_budget",
-    },
-    restricts=_THOUGHTS,
-)
-_THOUGHTS_GIVEN = ModelKey({"google": "google_thinking_config.include_thoughts"})
-# Not `openai_text_verbosity`: the SDK lets `extra_body.text` replace the whole of what that writes.
-_VERBOSITY = ModelKey(
-    {"openai chat": "openai_text_verbosity", "openai responses": "extra_body.text.verbosity"}
-)
-_THINKING = {
-    "type": ModelKey(
-        {"anthropic": "anthropic_thinking.type", "google": "google_thinking_config"},
-        {"google": _GOOGLES_SWITCH},
-    ),
-    "budget_tokens": _BUDGET,
-    "display": ModelKey({"anthropic": "anthropic_thinking.display"}),
-    "thinking_budget": _BUDGET,
-    "thinking_level": ModelKey({"google": "google_thinking_config.thinking_level"}),
-    "include_thoughts": _THOUGHTS_GIVEN,
-}
-
-
-def _text_format(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a response format as the Responses API has it: a schema's parts stand beside its type.
-
-    Source: https://platform.openai.com/docs/guides/migrate-to-responses
-    """
-    schema = value.get("json_schema")
-    return {"type": value.get("type"), **schema} if isinstance(schema, dict) else value
-
-
-MODEL_KEYS: Mapping[str, ModelKey] = {
-    "temperature": ModelKey(_same("temperature", *_ALL)),
-    "top_p": ModelKey(_same("top_p", *_ALL)),
-    "top_k": ModelKey(_same("top_k", "anthropic", "google")),
-    "min_p": ModelKey({}),
-    "seed": ModelKey(_same("seed", "openai chat", "google")),
-    "frequency_penalty": ModelKey(_same("frequency_penalty", "openai chat", "google")),
-    "presence_penalty": ModelKey(_same("presence_penalty", "openai chat", "google")),
-    "repetition_penalty": ModelKey({}),
-    "logit_bias": ModelKey(_same("logit_bias", "openai chat")),
-    "max_tokens": _MAX_TOKENS,
-    "max_completion_tokens": _MAX_TOKENS,
-    "max_output_tokens": _MAX_TOKENS,
-    "stop": _STOP,
-    "stop_sequences": _STOP,
-    "reasoning.effort": _EFFORT,
-    "reasoning.summary": ModelKey(_same("openai_reasoning_summary", "openai responses")),
-    "reasoning.max_tokens": ModelKey({}, restricts=_THOUGHTS),
-    "reasoning.enabled": ModelKey({}),
-    "reasoning.exclude": ModelKey({}),
-    "reasoning_effort": _EFFORT,
-    "effort": _EFFORT,
-    **{f"thinking.{name}": key for name, key in _THINKING.items()},
-    **{f"thinking_config.{name}": key for name, key in _THINKING.items()},
-    "include_thoughts": _THOUGHTS_GIVEN,
-    "text.verbosity": _VERBOSITY,
-    "text.format": ModelKey({"openai responses": "extra_body.text.format"}),
-    "verbosity": _VERBOSITY,
-    "response_format": ModelKey(
-        {
-            "openai chat": "extra_body.response_format",
-            "openai responses": "extra_body.text.format",
-        },
-        shapes={"openai responses": _text_format},
-    ),
-    # Where it can't be sent it is kept all the same: calls are made one after the other.
-    "parallel_tool_calls": ModelKey(_same("parallel_tool_calls", *_OPENAI, "anthropic")),
-    "tool_choice": ModelKey(_same("tool_choice", *_ALL), restricts="which tools agents may call"),
-    "service_tier": ModelKey(
-        {
-            **_same("openai_service_tier", *_OPENAI),
-            "anthropic": "anthropic_service_tier",
-            "google": "service_tier",
-        },
-        {
-            "anthropic": {"auto": "auto", "standard_only": "standard_only"},
-            "google": {
-                "default": "default",
-                "standard": "default",
-                "flex": "flex",
-                "priority": "priority",
-            },
-        },
-    ),
-    "user": ModelKey({**_same("openai_user", *_OPENAI), "anthropic": "anthropic_metadata.user_id"}),
-    "store": ModelKey(_same("openai_store", *_OPENAI)),
-    "truncation": ModelKey(_same("openai_truncation", "openai responses")),
-    "prompt_cache_key": ModelKey(_same("openai_prompt_cache_key", *_OPENAI)),
-    "cache_control": ModelKey(_same("cache", "anthropic")),
-    "safety_settings": ModelKey(
-        _same("google_safety_settings", "google"), restricts="what a model may write"
-    ),
-    "betas": ModelKey(_same("anthropic_betas", "anthropic")),
-    "chat_template_kwargs": ModelKey({}),
-    "separate_reasoning": ModelKey({}),
-    "extra_body": ModelKey(_same("extra_body", *_OPENAI, "anthropic")),
-    "extra_headers": ModelKey(_same("extra_headers", *_ALL)),
-}
+MODEL_KEYS: Mapping[str, ModelKey] = dict(_rows(ModelKeys))
 """What becomes of each key, with dots for one within another."""
 
 

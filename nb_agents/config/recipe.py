@@ -19,9 +19,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
 
 from nb_agents.config import recipe_rules as rules
-from nb_agents.config.document import Document, FileKind, parse_document, read_source
-from nb_agents.config.faults import MAX_FOUND, Fault, Finding, Origin, as_error, invalid
-from nb_agents.config.recipe_rules import Breach, Keys
+from nb_agents.config.document import Document, FileKind, Keys, parse_document, read_source
+from nb_agents.config.faults import MAX_FOUND, Finding, Origin, as_error, invalid
 from nb_agents.config.recipe_step import Approval, ProviderPreference, Stage, Step
 from nb_agents.config.recipe_values import (
     Backoff,
@@ -210,8 +209,7 @@ class Recipe(Spec):
 
     def finding(self, what: str, *path: object) -> Finding:
         """Return a finding, as `fault` returns an error."""
-        error = self.fault(what, *path)
-        return Finding(what, error.file, error.line, error.column)
+        return Finding.of(self.fault(what, *path))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Recipe:
@@ -255,16 +253,14 @@ class Recipe(Spec):
 
     @classmethod
     def _checked(cls, document: Document, text: str, path: Path | None) -> Recipe:
-        slips = islice(rules.slipped_keys(cls, document.data), MAX_FOUND)
-        found = [_fault(b, document, is_slip=True) for b in slips]
-        broken = islice(rules.breaches(document.data), MAX_FOUND)
-        found += [_fault(b, document) for b in broken]
+        slips = list(islice(rules.slipped_keys(cls, document.data), MAX_FOUND))
+        broken = list(islice(rules.breaches(document.data), MAX_FOUND))
         try:
             recipe = cls.model_validate(document.data)
         except ValidationError as exc:
-            raise as_error([*found, *invalid(exc, document)], document.file) from None
-        if found:
-            raise as_error(found, document.file)
+            raise as_error(document, [*broken, *invalid(exc, document)], slips) from None
+        if broken or slips:
+            raise as_error(document, broken, slips)
         if recipe.steps:
             only = Stage.model_construct(name="", steps=recipe.steps)
             recipe = recipe.model_copy(update={"stages": (only,)})
@@ -275,16 +271,11 @@ class Recipe(Spec):
         return recipe
 
 
-def _fault(breach: Breach, document: Document, *, is_slip: bool = False) -> Fault:
-    return Fault(breach.what, document.place(breach.path, key=breach.at_key), is_slip=is_slip)
-
-
 def _warnings(spec: type[Spec], document: Document) -> Iterator[Finding]:
     idle = [*rules.unknown_keys(spec, document.data), *rules.idle_keys(document.data)]
-    placed = [(document.place(each.path, key=each.at_key), each.what) for each in idle]
-    for place, what in sorted(placed, key=lambda pair: pair[0] or (0, 0)):
-        line, column = place or (None, None)
-        yield Finding(what, document.file, line, column)
+    errors = [document.error(*each) for each in idle]
+    for error in sorted(errors, key=lambda each: (each.line or 0, each.column or 0)):
+        yield Finding.of(error)
 
 
 def is_recipe(path: str | os.PathLike[str]) -> bool:

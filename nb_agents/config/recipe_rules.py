@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from nb_agents.config.faults import keys_of, meant_by, nearest
+from nb_agents.config.document import Keys
+from nb_agents.config.faults import (
+    Fault,
+    Section,
+    dotted,
+    keys_of,
+    meant_by,
+    nearest,
+    sections,
+    slips,
+)
 from nb_agents.config.recipe_step import Approval, ProviderPreference, Stage, Step
 from nb_agents.config.recipe_values import is_template
 from nb_agents.config.spec import Spec
 
-__all__ = ["Breach", "Keys", "breaches", "idle_keys", "sections", "slipped_keys", "unknown_keys"]
-
-Keys = tuple[object, ...]
-"""Keys and list positions from the top of a file."""
+__all__ = ["breaches", "idle_keys", "slipped_keys", "unknown_keys"]
 
 _NEEDS = {
     "agent": {"agent": "who is asked", "prompt": "what it is asked"},
@@ -47,28 +53,6 @@ _LIKE_A_PROMPT = re.compile(r"prompt|message|question|text|ask", re.IGNORECASE)
 _FOREACH = re.compile(r"\s*\{\{\s*\w+(\.\w+)*\s*\}\}\s*")
 
 
-class Breach(NamedTuple):
-    """A rule that a file breaks, or a key that does nothing.
-
-    Attributes:
-        what: A sentence.
-        path: Where.
-        at_key: Whether the key itself is meant, not its value.
-    """
-
-    what: str
-    path: Keys
-    at_key: bool = False
-
-
-class Section(NamedTuple):
-    """A mapping of a file, and the spec that it becomes."""
-
-    spec: type[Spec]
-    path: Keys
-    data: Mapping[str, Any]
-
-
 class _Located(NamedTuple):
     path: Keys
     step: Mapping[str, Any]
@@ -76,31 +60,17 @@ class _Located(NamedTuple):
     """Ids that it may depend on, as they are while the step is looked at."""
 
 
-def sections(spec: type[Spec], data: Mapping[str, Any], path: Keys = ()) -> Iterator[Section]:
-    """Yield a mapping, and those inside it that become specs."""
-    yield Section(spec, path, data)
-    for key, inner in _specs_in(spec):
-        value = data.get(key)
-        items = enumerate(value) if isinstance(value, list) else [(None, value)]
-        for number, item in items:
-            if isinstance(item, dict):
-                below = (*path, key) if number is None else (*path, key, number)
-                yield from sections(inner, item, below)
-
-
-def slipped_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Breach]:
+def slipped_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield the keys that are misspellings of ours, and gates where or as there is none."""
+    yield from slips(sections(spec, data))
     for section in sections(spec, data):
         for key in section.data:
             path = (*section.path, key)
-            if near := meant_by(str(key), section.spec):
-                what = f"Unknown key {_dotted(path)!r}; did you mean {near!r}?"
-                yield Breach(what, path, at_key=True)
-            elif key in _GATE_KEYS and section.spec is not Stage:
-                what = f"{_dotted(path)!r} has no effect there: only a stage has a gate. Move it."
-                yield Breach(what, path, at_key=True)
-            elif meant := _gate_key(section, str(key)):
-                yield Breach(f"Unknown key {_dotted(path)!r}; {meant}.", path, at_key=True)
+            if key in _GATE_KEYS and section.spec is not Stage:
+                what = f"{dotted(path)!r} has no effect there: only a stage has a gate. Move it."
+                yield Fault(what, path, at_key=True)
+            elif not meant_by(str(key), section.spec) and (meant := _gate_key(section, str(key))):
+                yield Fault(f"Unknown key {dotted(path)!r}; {meant}.", path, at_key=True)
 
 
 def _gate_key(section: Section, key: str) -> str:
@@ -121,7 +91,7 @@ def _gate_key(section: Section, key: str) -> str:
     return f"is a gate meant? {only}as `approval_required: true` with `approval_message: …`"
 
 
-def unknown_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Breach]:
+def unknown_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield the unknown keys."""
     for section in sections(spec, data):
         ours = keys_of(section.spec)
@@ -131,10 +101,10 @@ def unknown_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Breach]:
                 near = other if other in ours else nearest(str(key), ours)
                 hint = f" The nearest key is {near!r}." if near else ""
                 path = (*section.path, key)
-                yield Breach(f"Unknown key {_dotted(path)!r} is ignored.{hint}", path, at_key=True)
+                yield Fault(f"Unknown key {dotted(path)!r} is ignored.{hint}", path, at_key=True)
 
 
-def idle_keys(data: Mapping[str, Any]) -> Iterator[Breach]:
+def idle_keys(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield the keys that are known and have no effect where they stand."""
     for stage, path in _stages(data):
         if stage.get("auto_approve_if") and not _has_gate(stage):
@@ -145,7 +115,7 @@ def idle_keys(data: Mapping[str, Any]) -> Iterator[Breach]:
         yield from _idle_in(each)
 
 
-def breaches(data: Mapping[str, Any]) -> Iterator[Breach]:
+def breaches(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield the rules that a recipe breaks.
 
     Args:
@@ -160,7 +130,7 @@ def breaches(data: Mapping[str, Any]) -> Iterator[Breach]:
         yield from _in_stage(stage, path)
         name = stage.get("name")
         if isinstance(name, str) and name in names:
-            yield Breach(f"Two stages are named {name!r}. Rename one.", (*path, "name"))
+            yield Fault(f"Two stages are named {name!r}. Rename one.", (*path, "name"))
         names.add(name if isinstance(name, str) else None)
     ids = {id_ for each in _steps(data) if isinstance(id_ := each.step.get("id"), str)}
     told: set[str] = set()
@@ -168,24 +138,24 @@ def breaches(data: Mapping[str, Any]) -> Iterator[Breach]:
         id_ = each.step.get("id")
         if isinstance(id_, str):
             if id_ in told:
-                yield Breach(f"Two steps are named {id_!r}. Rename one.", (*each.path, "id"))
+                yield Fault(f"Two steps are named {id_!r}. Rename one.", (*each.path, "id"))
             told.add(id_)
         yield from _in_step(each)
         yield from _dependencies(each, ids)
 
 
-def _shape(data: Mapping[str, Any]) -> Iterator[Breach]:
+def _shape(data: Mapping[str, Any]) -> Iterator[Fault]:
     both = [key for key in ("steps", "stages") if data.get(key)]
     if len(both) == 2:
-        yield Breach("Both `steps` and `stages` are given. Keep one.", ("stages",), at_key=True)
+        yield Fault("Both `steps` and `stages` are given. Keep one.", ("stages",), at_key=True)
     elif not both:
-        yield Breach("A recipe needs `steps` or `stages`, with at least one step.", ())
+        yield Fault("A recipe needs `steps` or `stages`, with at least one step.", ())
 
 
-def _in_stage(stage: Mapping[str, Any], path: Keys) -> Iterator[Breach]:
+def _in_stage(stage: Mapping[str, Any], path: Keys) -> Iterator[Fault]:
     name = stage.get("name", "")
     if not stage.get("steps"):
-        yield Breach(f"Stage {name!r} needs at least one step.", path)
+        yield Fault(f"Stage {name!r} needs at least one step.", path)
     approval = stage.get("approval")
     prompt = approval.get("prompt") if isinstance(approval, dict) else None
     if (
@@ -196,7 +166,7 @@ def _in_stage(stage: Mapping[str, Any], path: Keys) -> Iterator[Breach]:
         key = "approval" if approval else "approval_required"
         says = "`prompt` in `approval`" if approval else "`approval_message`"
         what = f"The gate of stage {name!r} has no prompt. Say what it asks in {says}."
-        yield Breach(what, (*path, key))
+        yield Fault(what, (*path, key))
 
 
 def _asks_otherwise(stage: Mapping[str, Any]) -> bool:
@@ -217,25 +187,25 @@ def _has_gate(stage: Mapping[str, Any]) -> bool:
     return bool(inside or stage.get("approval_required"))
 
 
-def _in_step(each: _Located) -> Iterator[Breach]:
+def _in_step(each: _Located) -> Iterator[Fault]:
     if not _slips(each.step) & {"type"}:
         yield from _kind(each)
     yield from _loop(each)
     yield from _model(each)
 
 
-def _kind(each: _Located) -> Iterator[Breach]:
+def _kind(each: _Located) -> Iterator[Fault]:
     step, path, kind = each.step, each.path, each.step.get("type") or "agent"
     if not isinstance(kind, str) or kind not in _NEEDS:
         return
     who = f"Step {step.get('id', '')!r}"
     missing = [k for k in _NEEDS[kind] if not _is_said(step.get(k)) and k not in _slips(step)]
     for key in missing if not step.get("steps") else ():
-        yield Breach(f"{who} has no `{key}`. Say {_NEEDS[kind][key]}.", (*path, key))
+        yield Fault(f"{who} has no `{key}`. Say {_NEEDS[kind][key]}.", (*path, key))
     for key in _FORBIDS[kind]:
         if step.get(key):
             what = f"{who} is of type {kind} and can't have `{key}`. {_way_out(key)}"
-            yield Breach(what, (*path, key), at_key=True)
+            yield Fault(what, (*path, key), at_key=True)
 
 
 def _is_said(value: object) -> bool:
@@ -246,30 +216,30 @@ def _way_out(key: str) -> str:
     return f"Remove it, or set `type: {_OWNER[key]}`." if key in _OWNER else "Remove it."
 
 
-def _loop(each: _Located) -> Iterator[Breach]:
+def _loop(each: _Located) -> Iterator[Fault]:
     step, path = each.step, each.path
     foreach, repeats = step.get("foreach"), step.get("while_condition") is not None
     if foreach and repeats:
-        yield Breach("A loop has `foreach` or `while_condition`, not both.", (*path, "foreach"))
+        yield Fault("A loop has `foreach` or `while_condition`, not both.", (*path, "foreach"))
     if isinstance(foreach, str) and foreach and not _FOREACH.fullmatch(foreach):
         what = '`foreach` takes one variable and nothing else, as "{{files}}".'
-        yield Breach(what, (*path, "foreach"))
+        yield Fault(what, (*path, "foreach"))
     if repeats and not _is_condition(step["while_condition"]):
         what = "`while_condition` needs a {{variable}}, or is `true`."
-        yield Breach(what, (*path, "while_condition"))
+        yield Fault(what, (*path, "while_condition"))
     if step.get("update_context") and not repeats:
-        yield Breach("`update_context` needs `while_condition`.", (*path, "update_context"), True)
+        yield Fault("`update_context` needs `while_condition`.", (*path, "update_context"), True)
     if step.get("break_when") and not (repeats or foreach):
         what = "`break_when` needs `while_condition` or `foreach`."
-        yield Breach(what, (*path, "break_when"), at_key=True)
+        yield Fault(what, (*path, "break_when"), at_key=True)
     for key in ("parallel", "checkpoint_iterations"):
         if step.get(key) and not foreach:
-            yield Breach(f"`{key}` needs `foreach`.", (*path, key), at_key=True)
+            yield Fault(f"`{key}` needs `foreach`.", (*path, key), at_key=True)
     if step.get("parallel") and step.get("checkpoint_iterations"):
         what = "`checkpoint_iterations` is for a loop that is not parallel. Remove one of them."
-        yield Breach(what, (*path, "checkpoint_iterations"), at_key=True)
+        yield Fault(what, (*path, "checkpoint_iterations"), at_key=True)
     if step.get("steps") and not (foreach or repeats):
-        yield Breach("Nested `steps` need `foreach` or `while_condition`.", (*path, "steps"), True)
+        yield Fault("Nested `steps` need `foreach` or `while_condition`.", (*path, "steps"), True)
 
 
 def _is_condition(value: object) -> bool:
@@ -280,23 +250,23 @@ def _is_true(text: str) -> bool:
     return text.strip().strip("'\"").lower() == "true"
 
 
-def _model(each: _Located) -> Iterator[Breach]:
+def _model(each: _Located) -> Iterator[Fault]:
     step, path = each.step, each.path
     ways = [k for k in ("provider", "model", "provider_preferences", "model_role") if step.get(k)]
     others = [key for key in ways if key not in ("provider", "model")]
     if len(others) + (len(others) < len(ways)) > 1:
         what = "A step's model is said in one way: `provider` and `model`, or "
         what += "`provider_preferences`, or `model_role`. Keep one."
-        yield Breach(what, (*path, ways[-1]), at_key=True)
+        yield Fault(what, (*path, ways[-1]), at_key=True)
     wished = step.get("provider_preferences")
     for number, wish in enumerate(wished if isinstance(wished, list) else ()):
         if isinstance(wish, dict) and not (wish.get("provider") or wish.get("class")):
             if not any(meant_by(str(key), ProviderPreference) for key in wish):
                 what = "A preference names a `provider` or a `class`."
-                yield Breach(what, (*path, "provider_preferences", number))
+                yield Fault(what, (*path, "provider_preferences", number))
 
 
-def _dependencies(each: _Located, ids: set[str]) -> Iterator[Breach]:
+def _dependencies(each: _Located, ids: set[str]) -> Iterator[Fault]:
     given = each.step.get("depends_on") or []
     one = isinstance(given, str)
     for number, id_ in enumerate([given] if one else given if isinstance(given, list) else []):
@@ -305,13 +275,13 @@ def _dependencies(each: _Located, ids: set[str]) -> Iterator[Breach]:
             continue
         if id_ in ids:
             what = f"Step {id_!r} does not come earlier in this list or in one around it."
-            yield Breach(f"{what} Name one that does.", path)
+            yield Fault(f"{what} Name one that does.", path)
         else:
             near = nearest(id_, each.earlier)
-            yield Breach(f"No step {id_!r}." + (f" Did you mean {near!r}?" if near else ""), path)
+            yield Fault(f"No step {id_!r}." + (f" Did you mean {near!r}?" if near else ""), path)
 
 
-def _idle_in(each: _Located) -> Iterator[Breach]:
+def _idle_in(each: _Located) -> Iterator[Fault]:
     step, path = each.step, each.path
     kind = step.get("type") or "agent"
     if step.get("steps"):
@@ -333,8 +303,8 @@ def _idle_in(each: _Located) -> Iterator[Breach]:
                 yield _idle(path, key, "the step is not a loop")
 
 
-def _idle(path: Keys, key: str, why: str) -> Breach:
-    return Breach(f"`{key}` is not used: {why}.", (*path, key), at_key=True)
+def _idle(path: Keys, key: str, why: str) -> Fault:
+    return Fault(f"`{key}` is not used: {why}.", (*path, key), at_key=True)
 
 
 def _stages(data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Keys]]:
@@ -366,20 +336,3 @@ def _listed(steps: object, path: Keys, earlier: dict[str, None]) -> Iterator[_Lo
 def _slips(step: Mapping[str, Any]) -> set[str]:
     """Return the keys that others are misspellings of; those are reported already."""
     return {meant_by(str(key), Step) for key in step}
-
-
-@cache
-def _specs_in(spec: type[Spec]) -> tuple[tuple[str, type[Spec]], ...]:
-    """Return the keys of a spec whose values become specs, each with its class."""
-    found = ((f.alias or name, _spec_in(f.annotation)) for name, f in spec.model_fields.items())
-    return tuple((key, inner) for key, inner in found if inner is not None)
-
-
-def _spec_in(annotation: Any) -> type[Spec] | None:
-    if isinstance(annotation, type):
-        return annotation if issubclass(annotation, Spec) else None
-    return next((s for arg in get_args(annotation) if (s := _spec_in(arg))), None)
-
-
-def _dotted(path: Keys) -> str:
-    return ".".join(str(part) for part in path)

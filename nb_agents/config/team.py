@@ -10,7 +10,7 @@ Agents that can't run here are kept too, and listed in `TeamSpec.unsupported`.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,22 +25,21 @@ from pydantic import (
 
 from nb_agents.config import report
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, why_unsupported
-from nb_agents.config.document import load_document
+from nb_agents.config.document import TEAM_FILE, Keys, parse_document, read_source
 from nb_agents.config.faults import (
     Origin,
-    Sections,
+    Section,
     as_error,
     foreign_keys,
     invalid,
     refusal,
+    sections,
     slips,
 )
-from nb_agents.config.mcp_servers import McpEnvSecurity, McpSecurity, McpServerSpec
-from nb_agents.config.model_keys import Reasoning, SafetySetting, TextOptions, Thinking
+from nb_agents.config.massgen_keys import sort_of
 from nb_agents.config.orchestrator import (
     DEFAULT_ORCHESTRATOR_TIMEOUT_S,
     ApprovalSpec,
-    BackgroundSpec,
     CancelSpec,
     ContextPath,
     CoordinationSpec,
@@ -48,10 +47,8 @@ from nb_agents.config.orchestrator import (
     RetrySpec,
     TimeoutSpec,
 )
-from nb_agents.config.permissions import CommandLimits, PermissionRules, PermissionSpec
 from nb_agents.config.report import Unsupported
 from nb_agents.config.spec import SafeName, Spec, safe_name, start_place
-from nb_agents.config.tools import CustomToolSpec, ToolRule
 from nb_agents.errors import ConfigError
 
 __all__ = [
@@ -64,7 +61,6 @@ __all__ = [
     "OWN",
     "OrchestratorSpec",
     "RetrySpec",
-    "SECTIONS",
     "TeamSpec",
     "TimeoutSpec",
     "Unsupported",
@@ -400,19 +396,19 @@ class TeamSpec(Spec):
             ConfigError: With file, line, column and the nearest valid key; further faults in the
                 same file are in its ``others``.
         """
-        document = load_document(path)
+        document = parse_document(read_source(path, TEAM_FILE), str(path), TEAM_FILE)
         if _is_rate_table(document.data):
             return cls.model_construct(agents=(), **document.data)
         if document.data.keys() & {"steps", "stages"} and not document.data.keys() & _TEAM_KEYS:
             raise ConfigError(_A_RECIPE, file=document.file)
-        found = slips(document, SECTIONS)
+        found = [each for each in slips(_sections(document.data)) if not _is_massgens(each.path)]
         try:
             context = {"folder": Path(path).absolute().parent}
             team = cls.model_validate(document.data, context=context)
         except ValidationError as exc:
-            raise as_error([*found, *invalid(exc, document)], document.file) from None
+            raise as_error(document, invalid(exc, document), found) from None
         if found:
-            raise as_error(found, document.file)
+            raise as_error(document, (), found)
         team._origin = Origin(document)
         return team
 
@@ -465,38 +461,20 @@ class TeamSpec(Spec):
         return ("agents", ids.index(path[1]), *path[2:]) if path[1] in ids else ("callable_agents",)
 
 
-_SERVER = ("backend", "mcp_servers", "*")
-_OF_AN_AGENT: Sections = {
-    (): AgentSpec,
-    ("backend",): BackendSpec,
-    ("backend", "custom_tools", "*"): CustomToolSpec,
-    ("backend", "limits"): CommandLimits,
-    ("backend", "reasoning"): Reasoning,
-    ("backend", "thinking"): Thinking,
-    ("backend", "thinking_config"): Thinking,
-    ("backend", "text"): TextOptions,
-    ("backend", "safety_settings", "*"): SafetySetting,
-    _SERVER: McpServerSpec,
-    (*_SERVER, "security"): McpSecurity,
-    (*_SERVER, "security", "env"): McpEnvSecurity,
-    ("backend", "permissions"): PermissionSpec,
-    ("backend", "permissions", "rules"): PermissionRules,
-    ("backend", "tool_policy", "*"): ToolRule,
-}
-SECTIONS: Sections = {
-    (): TeamSpec,
-    **{("agents", "*", *path): spec for path, spec in _OF_AN_AGENT.items()},
-    **{("callable_agents", "*", *path): spec for path, spec in _OF_AN_AGENT.items()},
-    ("orchestrator",): OrchestratorSpec,
-    ("orchestrator", "context_paths", "*"): ContextPath,
-    ("orchestrator", "coordination"): CoordinationSpec,
-    ("orchestrator", "coordination", "background_subagents"): BackgroundSpec,
-    ("timeout_settings",): TimeoutSpec,
-    ("retry",): RetrySpec,
-    ("cancel",): CancelSpec,
-    ("approval",): ApprovalSpec,
-}
-"""The sections of a team file, each with the spec that it becomes."""
+def _sections(data: dict[str, Any]) -> Iterator[Section]:
+    yield from sections(TeamSpec, data)
+    if isinstance(lone := data.get("agent"), dict):
+        yield from sections(AgentSpec, lone, ("agent",))
+
+
+def _is_massgens(path: Keys) -> bool:
+    """Return whether MassGen has such a key, even if it resembles one of ours."""
+    section = ["*" if isinstance(part, int) else str(part) for part in path[:-1]]
+    if section[:1] == ["agent"]:
+        section[:1] = ["agents", "*"]
+    elif section[:1] == ["callable_agents"]:
+        section[0] = "agents"
+    return sort_of(tuple(section), str(path[-1])) != "unknown"
 
 
 def _with_id(agent: Any, number: int) -> Any:

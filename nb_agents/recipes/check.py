@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nb_agents.config.document import Keys
 from nb_agents.config.faults import Finding, nearest
 from nb_agents.config.recipe import PlacedStage, Recipe
-from nb_agents.config.recipe_rules import Keys
 from nb_agents.config.recipe_step import Stage, Step
 from nb_agents.config.recipe_values import is_template
 from nb_agents.config.spec import Spec, start_place
@@ -393,9 +393,7 @@ class _Checker:
         try:
             sub = Recipe.from_file(file)
         except ConfigError as exc:
-            self.faults += (
-                Finding(e.message, e.file, e.line, e.column) for e in (exc, *exc.others)
-            )
+            self.faults += (Finding.of(each) for each in (exc, *exc.others))
             return
         missing = [name for name in sub.required if name not in step.context]
         if missing:

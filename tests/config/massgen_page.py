@@ -14,10 +14,12 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from nb_agents.config.massgen_keys import SECTIONS, Restriction, Section
-from nb_agents.config.team import SECTIONS as SPECS
+from nb_agents.config.faults import specs_in
+from nb_agents.config.massgen_keys import SECTIONS, Restriction, SectionKeys
+from nb_agents.config.spec import Spec
+from nb_agents.config.team import TeamSpec
 
-__all__ = ["PAGE", "Row", "about", "page", "rows"]
+__all__ = ["PAGE", "SPECS", "Row", "about", "page", "rows"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "massgen-keys.md"
 
@@ -44,6 +46,16 @@ Row = tuple[str, str, str]
 Place = tuple[str, ...]
 
 
+def _specs(spec: type[Spec], place: Place = ()) -> Iterator[tuple[Place, type[Spec]]]:
+    yield place, spec
+    for key, (inner, is_list) in specs_in(spec).items():
+        yield from _specs(inner, (*place, key, *(["*"] if is_list else [])))
+
+
+SPECS = dict(_specs(TeamSpec))
+"""For each section of a team file the spec that it becomes."""
+
+
 def page() -> str:
     """The whole page."""
     lines = [f"| `{key}` | {happens} | {said} |\n" for key, happens, said in rows()]
@@ -66,7 +78,7 @@ def rows() -> Iterator[Row]:
 
 
 def _of_spec(place: Place, spec: type[BaseModel]) -> dict[str, tuple[str, str]]:
-    restricting = SECTIONS.get(place, Section()).fields
+    restricting = SECTIONS.get(place, SectionKeys()).fields
     return {
         field.alias or name: (
             "enforced" if name in restricting else "supported",

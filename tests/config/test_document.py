@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nb_agents.config import document
-from nb_agents.config.document import Place, expand, load_document, unset_variable
+from nb_agents.config.document import TEAM_FILE, Document, Place, expand, unset_variable
 from nb_agents.errors import ConfigError
 
 
@@ -19,6 +19,10 @@ def written(folder: Path, text: str | bytes, name: str = "team.yaml") -> Path:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
+
+
+def load_document(path: Path) -> Document:
+    return document.parse_document(document.read_source(path, TEAM_FILE), str(path), TEAM_FILE)
 
 
 def refused(path: Path) -> ConfigError:
@@ -215,5 +219,5 @@ def read(loader: Any, text: str) -> object:
     made = loader(text)
     node = made.get_single_node()
     places = dict[tuple[object, ...], Place](), dict[tuple[object, ...], Place]()
-    document._walk(node, (), *places, "")
+    document._walk(node, (), *places)
     return made.construct_document(node), places

@@ -80,3 +80,15 @@ def test_a_file_that_is_all_wrong_is_told_in_part(tmp_path: Path) -> None:
 def test_where_a_team_was_read_is_no_part_of_what_it_says() -> None:
     assert Origin() == Origin(None) and hash(Origin()) == hash(Origin())
     assert Origin() != "elsewhere"
+
+
+def test_a_slip_is_found_in_every_section_that_a_spec_has(tmp_path: Path) -> None:
+    uploads = "backend: {type: demo, upload_files: [{image_pth: plot.png, image_path: plot.png}]}"
+    error = refused(tmp_path, f"agent: {{id: ada, {uploads}}}\n")
+    assert "'image_path'" in error.message and error.column == 56
+
+
+def test_the_name_of_a_server_is_no_slip(tmp_path: Path) -> None:
+    path = tmp_path / "team.yaml"
+    path.write_text("agent: {backend: {type: demo, mcp_servers: {commnd: {command: python}}}}\n")
+    assert TeamSpec.from_file(path).agents[0].backend.mcp_servers[0].name == "commnd"

@@ -18,11 +18,10 @@ from nb_agents.config.faults import foreign_keys
 from nb_agents.config.massgen_keys import SECTIONS, Sort, sort_of
 from nb_agents.config.report import tool_notices
 from nb_agents.config.secrets import snapshot
-from nb_agents.config.team import SECTIONS as SPECS
 from nb_agents.errors import ConfigError
 from nb_agents.launch.team_report import report_on
 from nb_agents.models.providers import check_team
-from tests.config.massgen_page import PAGE, page, rows
+from tests.config.massgen_page import PAGE, SPECS, page, rows
 
 ROOT = Path(__file__).parents[2]
 BACKEND = ("agents", "*", "backend")
