@@ -26,8 +26,6 @@ from nb_agents.runs.turn import TurnWriter
 from nb_agents.runs.turn_spec import (
     Resumed,
     TurnSpec,
-    mask_for,
-    owner,
     project_place,
     writable_places,
 )
@@ -37,7 +35,6 @@ from nb_agents.session.history import Session
 from nb_agents.session.layout import TurnPaths, restore_workspaces
 from nb_agents.session.lookup import origin_here
 from nb_agents.session.ownership import OwnerMark
-from nb_agents.tools.offer import OfferedFunction
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
@@ -116,54 +113,13 @@ def asking_before_start(ask: Callable[[Path, str], object]) -> Iterator[None]:
         _before_start.reset(token)
 
 
-def build_spec(
-    session: Session,
-    *,
-    task: str,
-    team: TeamSpec,
-    mark: OwnerMark,
-    timeout_s: float,
-    notices: tuple[str, ...],
-    config: str,
-    recipe: Recipe | None,
-    given: Mapping[str, Any],
-    functions: Sequence[Callable[..., Any] | OfferedFunction],
-    options: RunOptions,
-    resumed: Resumed | None = None,
-) -> TurnSpec:
-    """Return the spec of the next turn of a session; see `TurnSpec`."""
-    paths = session.next_turn
-    past = session.before(resumed.turn) if resumed else session
-    return TurnSpec(
-        task=task,
-        team=team,
-        paths=paths,
-        mark=mark,
-        history=past.messages,
-        context=(*team.readable_paths, *past.context_paths),
-        writable=() if recipe else writable_places(team, paths.root),
-        project=project_place(recipe, team, given, paths.root) if recipe else None,
-        timeout_s=timeout_s,
-        notices=notices,
-        owner=owner(),
-        origin=origin_here(paths.root),
-        config=config,
-        resumed=resumed,
-        recipe=recipe,
-        given=given,
-        functions=functions,
-        options=replace(options, from_turn=None),
-        mask=mask_for(team),
-    )
-
-
 def launch(spec: TurnSpec, session: Session) -> Run:
     """Claim the next turn of a session and start a run in it.
 
     An interrupt ends what is copied first, and other runs start meanwhile.
 
     Args:
-        spec: The turn's spec.
+        spec: The turn's spec, without what follows from its session.
         session: The session, as loaded.
 
     Raises:
@@ -183,8 +139,7 @@ def launch(spec: TurnSpec, session: Session) -> Run:
             undo.callback(layout.discard_turn, paths)
             undo.callback(lock.release)
         try:
-            left_out = _fill(paths, spec, session)
-            spec = replace(spec, paths=paths, notices=(*spec.notices, *not_copied(left_out)))
+            spec = _filled(spec, session, paths)
             # Hold interrupts until the run is in the list, where a stop can find it.
             with interrupts_held():
                 run = _begin(f"r{next(_numbers)}", spec, lock, undo)
@@ -194,23 +149,35 @@ def launch(spec: TurnSpec, session: Session) -> Run:
             raise StorageError(str(paths.path), said_by(exc)) from None
 
 
-def _fill(paths: TurnPaths, spec: TurnSpec, session: Session) -> tuple[str, ...]:
-    """Write what a turn goes on with to its directory; return what could not be copied."""
-    resumed = spec.resumed
-    left_out: tuple[str, ...] = ()
-    if resumed is not None:
-        before = TurnPaths(paths.path.with_name(f"turn_{resumed.turn}"))
-        if resumed.task is not None and paths.task == resumed.task:
-            left_out = restore_workspaces(resumed.task, before)
-        else:
-            left_out = copy_workspaces(before.workspaces, paths.live_workspaces)
-    if spec.recipe is not None:
+def _filled(spec: TurnSpec, session: Session, paths: TurnPaths) -> TurnSpec:
+    """Write to a claimed turn what it goes on with, and return its spec."""
+    team, recipe, resumed = spec.team, spec.recipe, spec.resumed
+    past = session.before(resumed.turn) if resumed else session
+    left_out = _copy_workspaces(resumed, paths) if resumed else ()
+    if recipe is not None:
         from nb_agents.launch.recipes import keep_recipe
 
-        keep_recipe(paths, spec.recipe, spec.mask, resumed.view.recipe if resumed else "")
-    elif resumed is None and spec.team.orchestrator.coordination.enable_memory_filesystem_mode:
-        session.copy_memories(paths, [agent.id for agent in spec.team.agents])
-    return left_out
+        keep_recipe(paths, recipe, spec.mask, resumed.view.recipe if resumed else "")
+    elif resumed is None and team.orchestrator.coordination.enable_memory_filesystem_mode:
+        session.copy_memories(paths, [agent.id for agent in team.agents])
+    return replace(
+        spec,
+        paths=paths,
+        history=past.messages,
+        context=(*team.readable_paths, *past.context_paths),
+        writable=() if recipe else writable_places(team, paths.root),
+        project=project_place(recipe, team, spec.given, paths.root) if recipe else None,
+        notices=(*spec.notices, *not_copied(left_out)),
+        origin=origin_here(paths.root),
+    )
+
+
+def _copy_workspaces(resumed: Resumed, paths: TurnPaths) -> tuple[str, ...]:
+    """Copy the workspaces of the turn that another resumes; return what could not be copied."""
+    before = TurnPaths(paths.path.with_name(f"turn_{resumed.turn}"))
+    if resumed.task is not None and paths.task == resumed.task:
+        return restore_workspaces(resumed.task, before)
+    return copy_workspaces(before.workspaces, paths.live_workspaces)
 
 
 def _begin(run_id: str, spec: TurnSpec, lock: FileLock, undo: ExitStack) -> Run:

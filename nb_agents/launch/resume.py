@@ -18,7 +18,7 @@ from nb_agents.agents.replay import replay
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError, SessionBusyError, UserError
 from nb_agents.events import Event, TurnStarted
-from nb_agents.launch.here import Loaded, RunRequest, build_spec, launch
+from nb_agents.launch.here import Loaded, RunRequest, launch
 from nb_agents.launch.resume_plan import (
     Preview,
     Resumption,
@@ -31,7 +31,7 @@ from nb_agents.models.fit import check_fit
 from nb_agents.models.providers import check_team, load
 from nb_agents.runs.live_runs import owner_of, wait_until_saved
 from nb_agents.runs.run import Run
-from nb_agents.runs.turn_spec import Resumed, checked_functions, config_path, timeout_of
+from nb_agents.runs.turn_spec import Resumed, TurnSpec, checked_functions, config_path, timeout_of
 from nb_agents.session import layout
 from nb_agents.session.history import PastTurn, Session, load_session, past_events
 from nb_agents.session.layout import find_task, turns_of
@@ -78,10 +78,7 @@ def preview(
         if config is not None or recipe is not None:
             raise
         team = None  # models created in Python are needed for a resume, but not for its preview
-    given = _given(context, events, from_step)
-    changed = _changed_recipe(recipe, events, team, given)
-    again = _named(agent, events)
-    return what_resumes(events, again, team, changed, given, from_step).preview
+    return _resumption(events, team, agent, recipe, context, from_step).preview
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +97,8 @@ class ResumeRequest(RunRequest):
             )
         turn, session = _find(self.session or "", options.session_root, self.agent, self.from_step)
         events = turn.events
-        again = _named(self.agent, events)
         team = _team(self.config, events)
-        given = _given(self.context, events, self.from_step)
-        changed = _changed_recipe(self.recipe, events, team.spec, given)
-        kept = what_resumes(events, again, team.spec, changed, given, self.from_step)
+        kept = _resumption(events, team.spec, self.agent, self.recipe, self.context, self.from_step)
         if kept.going and kept.going.stuck:
             raise RecipeError(kept.going.stuck)
         mark = trusted_mark(session.path, options, lambda: _would_run(team.spec, kept))
@@ -114,7 +108,7 @@ class ResumeRequest(RunRequest):
             team.spec,
             session.path.name,
             mark,
-            partial(self._begin, session, turn, team, mark, kept, again),
+            partial(self._begin, session, turn, team, mark, kept),
             _project_of(events) if options.cluster is not None else None,
         )
 
@@ -125,16 +119,15 @@ class ResumeRequest(RunRequest):
         team: ResumedTeam,
         mark: OwnerMark,
         kept: Resumption,
-        again: tuple[str, ...],
     ) -> Run:
         load({agent.backend.type for agent in team.spec.everyone})
         fit, going, events = check_fit(team.spec), kept.going, turn.events
         told = (str(kept.preview), f"Session: {with_task(session.path, turn.view.task)}")
         before = [e.resumes for e in events if isinstance(e, TurnStarted) and e.resumes]
-        spec = build_spec(
-            session,
+        spec = TurnSpec(
             task=turn.view.task,
             team=team.spec,
+            paths=session.next_turn,
             mark=mark,
             timeout_s=timeout_of(self.options.timeout_s, team.spec, is_recipe=going is not None),
             notices=(*told, *team.notices, *fit, *(going.notices if going else ())),
@@ -149,7 +142,7 @@ class ResumeRequest(RunRequest):
                 turn.view,
                 TimelineFold(events),
                 going.progress if going else None,
-                again,
+                (self.agent,) if self.agent else (),
                 going.revised if going else {},
                 find_task(session.path, [turn.paths.number, *before]),
             ),
@@ -209,29 +202,27 @@ def _project_of(events: Sequence[Event]) -> Path | None:
     return Path(progress.context["_project"]) if is_there else None
 
 
-def _given(
-    context: Mapping[str, Any] | None, events: Sequence[Event], from_step: str
-) -> Mapping[str, Any]:
-    """Return the values to add to a recipe's context; refuse what a team's turn has no use for."""
-    if (context or from_step) and not started_of(events).recipe:
-        raise UserError(f"The turn ran no recipe: leave out {'--set' if context else '--from'}.")
-    return context or {}
-
-
-def _changed_recipe(
-    changed: str | os.PathLike[str] | Recipe | None,
+def _resumption(
     events: Sequence[Event],
     team: TeamSpec | None,
-    given: Mapping[str, Any],
-) -> Recipe | None:
-    """Load the recipe that replaces the turn's, if any."""
-    if changed is None or team is None:
-        return None
-    if not started_of(events).recipe:
-        raise UserError("The turn ran no recipe: leave out --recipe.")
-    from nb_agents.launch.recipes import read_recipe, started_values
+    agent: str,
+    recipe: str | os.PathLike[str] | Recipe | None,
+    context: Mapping[str, Any] | None,
+    from_step: str,
+) -> Resumption:
+    """Return what a resume keeps; refuse arguments that are of no use for the turn."""
+    given = context or {}
+    useless = {"--set": context, "--from": from_step, "--recipe": recipe}
+    if not started_of(events).recipe and (named := [key for key in useless if useless[key]]):
+        raise UserError(f"The turn ran no recipe: leave out {named[0]}.")
+    if agent:
+        _check_agent(agent, events)
+    changed = None
+    if recipe is not None and team is not None:
+        from nb_agents.launch.recipes import read_recipe, started_values
 
-    return read_recipe(changed, {**started_values(events), **given}, team)
+        changed = read_recipe(recipe, {**started_values(events), **given}, team)
+    return what_resumes(events, (agent,) if agent else (), team, changed, given, from_step)
 
 
 def _agents(events: Sequence[Event]) -> list[str]:
@@ -239,10 +230,8 @@ def _agents(events: Sequence[Event]) -> list[str]:
     return [a.id for a in started[-1].agents] if started else []
 
 
-def _named(agent: str, events: Sequence[Event]) -> tuple[str, ...]:
-    """Return the agent to take part again, if any, after checking that it failed or was stopped."""
-    if not agent:
-        return ()
+def _check_agent(agent: str, events: Sequence[Event]) -> None:
+    """Raise `UserError` unless an agent failed or was stopped, so that it can take part again."""
     if started_of(events).recipe:
         raise UserError(f"The turn ran a recipe, which has no agent {agent!r} to resume alone.")
     known = _agents(events)
@@ -254,7 +243,6 @@ def _named(agent: str, events: Sequence[Event]) -> tuple[str, ...]:
             f"Agent {agent!r} was not stopped alone, nor has it failed: there is nothing to resume "
             "of it by itself."
         )
-    return (agent,)
 
 
 class ResumedTeam(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import SessionBusyError, TaskError, UserError
-from nb_agents.launch.here import Loaded, RunRequest, build_spec, launch
+from nb_agents.launch.here import Loaded, RunRequest, launch
 from nb_agents.launch.team_report import skipped
 from nb_agents.launch.trust import trusted_mark, would_run
 from nb_agents.models.fit import check_fit
@@ -20,7 +20,7 @@ from nb_agents.models.providers import check_team, load_or_leave
 from nb_agents.options import RunOptions
 from nb_agents.runs.live_runs import owner_of, wait_until_saved
 from nb_agents.runs.run import Run
-from nb_agents.runs.turn_spec import checked_functions, config_path, timeout_of
+from nb_agents.runs.turn_spec import TurnSpec, checked_functions, config_path, timeout_of
 from nb_agents.session import layout
 from nb_agents.session.copying import not_copied
 from nb_agents.session.history import Session, load_session
@@ -76,10 +76,10 @@ class StartRequest(RunRequest):
         fit = check_fit(team)
         session, left_out = _open_session(self.options, found)
         past = [f"Session: {with_task(session.path, t.view.task)}" for t in session.turns[-1:]]
-        spec = build_spec(
-            session,
+        spec = TurnSpec(
             task=title or task,
             team=team,
+            paths=session.next_turn,
             mark=mark,
             timeout_s=timeout_s,
             notices=(*notices, *fit, *recipe_notices, *session.restored(), *past, *left_out),
@@ -87,7 +87,7 @@ class StartRequest(RunRequest):
             recipe=recipe,
             given=given,
             functions=functions,
-            options=self.options,
+            options=replace(self.options, from_turn=None),
         )
         return launch(spec, session)
 

@@ -7,6 +7,8 @@ loop thread once the run has started.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -49,14 +51,13 @@ class TurnFiles:
     Args:
         run_id: The run's id, for the log.
         paths: The turn's paths.
-        owner: A description of the process that runs it.
         recorder: Has the turn's view, and records notices on what could not be written.
     """
 
-    def __init__(self, run_id: str, paths: TurnPaths, owner: str, recorder: Recorder) -> None:
+    def __init__(self, run_id: str, paths: TurnPaths, recorder: Recorder) -> None:
         self._id = run_id
         self._paths = paths
-        self._owner = owner
+        self._owner = f"pid {os.getpid()} on {socket.gethostname()}"
         self._recorder = recorder
 
     def write(self) -> OSError | None:

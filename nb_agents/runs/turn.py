@@ -145,7 +145,7 @@ class TurnWriter:
 
         journal = Journal(spec.paths.journal, spec.mark)
         self._recorder = _recorder(journal, spec)
-        self._files = TurnFiles(run_id, spec.paths, spec.owner, self._recorder)
+        self._files = TurnFiles(run_id, spec.paths, self._recorder)
         self.subscribers = Subscribers()
         self.hooks = Hooks(run_id, spec, self._recorder.note)
         self._limits = Limits(spec, self.hooks, lambda: self.view, self.take, self._recorder.note)

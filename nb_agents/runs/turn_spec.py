@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -45,7 +44,6 @@ __all__ = [
     "config_path",
     "mask_for",
     "offered_of",
-    "owner",
     "project_place",
     "timeout_of",
     "writable_places",
@@ -106,7 +104,6 @@ class TurnSpec:
         project: The user's directory that a recipe's steps work in, if any.
         timeout_s: The orchestrator timeout, in seconds.
         notices: One-line notices for the panel.
-        owner: A description of the process that runs it.
         origin: The notebook or terminal that it was begun in; see `nb_agents.session.lookup`.
         config: The team file's path, or "".
         resumed: The turn that this one resumes, or None.
@@ -114,7 +111,6 @@ class TurnSpec:
         given: The values that the recipe was started with.
         functions: Functions of this process or another that all agents may call.
         options: The user's options; see `cancel`, `approval` and `retry`.
-        mask: Masks secrets in everything that is written and shown.
     """
 
     task: str
@@ -127,7 +123,6 @@ class TurnSpec:
     project: WritablePath | None = None
     timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S
     notices: tuple[str, ...] = ()
-    owner: str = ""
     origin: str = ""
     config: str = ""
     resumed: Resumed | None = None
@@ -135,7 +130,6 @@ class TurnSpec:
     given: Mapping[str, Any] = field(default_factory=dict)
     functions: Sequence[Callable[..., Any] | OfferedFunction] = ()
     options: RunOptions = RunOptions()
-    mask: Mask = field(default_factory=Mask)
 
     @property
     def workspaces(self) -> tuple[str, ...]:
@@ -164,6 +158,11 @@ class TurnSpec:
         return Retry(
             spec.attempts, spec.delay, spec.backoff, spec.max_delay, max_silence=spec.max_silence
         )
+
+    @cached_property
+    def mask(self) -> Mask:
+        """The mask of secrets in everything that is written and shown."""
+        return mask_for(self.team)
 
     @cached_property
     def started(self) -> ev.TurnStarted:
@@ -284,11 +283,6 @@ def offered_of(functions: Sequence[object], command: OfferTools) -> list[Offered
 def mask_for(team: TeamSpec) -> Mask:
     """Return the mask of this process's and a team's secrets."""
     return Mask([*secrets_of_environment(), *secrets_of_team(team)])
-
-
-def owner() -> str:
-    """Return a description of this process, as the owner of its runs."""
-    return f"pid {os.getpid()} on {socket.gethostname()}"
 
 
 def config_path(config: object) -> str:
