@@ -35,7 +35,8 @@ from nb_agents.runs.status import log_lines
 from nb_agents.session.journal import follow, read_journal
 from nb_agents.session.layout import TurnPaths, session_root
 from nb_agents.session.lookup import find_session
-from nb_agents.sweeps.sweep_lookup import AnySweep, find_sweep
+from nb_agents.sweeps.sweep_handle import SweepHandle
+from nb_agents.sweeps.sweep_lookup import find_sweep
 
 __all__: list[str] = []
 
@@ -125,7 +126,7 @@ def wait(name: LiveRun = "", root: Root = None, as_json: Json = False) -> None:
     wait_for_end(_found_run(name, root), as_json)
 
 
-def _wait_for_sweep(sweep: AnySweep, as_json: bool) -> NoReturn:
+def _wait_for_sweep(sweep: SweepHandle, as_json: bool) -> NoReturn:
     sweep.wait()
     row = sweep_row(sweep.path)
     table(SWEEP_HEADS, [row], as_json, "")

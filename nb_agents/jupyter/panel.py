@@ -38,7 +38,7 @@ from nb_agents.view.run_view import RunView
 
 if TYPE_CHECKING:
     from nb_agents.sweeps.sweep_fold import SweepView
-    from nb_agents.sweeps.sweep_lookup import AnySweep
+    from nb_agents.sweeps.sweep_handle import SweepHandle
 
 __all__ = [
     "LiveOutputs",
@@ -257,7 +257,7 @@ def _shown_path(run: Run) -> str:
     return text.shown_path(run.path)
 
 
-def show_sweep(sweep: AnySweep) -> None:
+def show_sweep(sweep: SweepHandle) -> None:
     """Show a sweep in the current cell: live if it is, its card if it is over."""
     with _sweeps_lock:
         if not sweep.is_over:
@@ -272,7 +272,7 @@ def show_sweep(sweep: AnySweep) -> None:
 class _SweepPanel:
     """Shows one sweep in any number of outputs. Made on a cell's thread."""
 
-    def __init__(self, sweep: AnySweep) -> None:
+    def __init__(self, sweep: SweepHandle) -> None:
         self._sweep = sweep
         self._title, self._path = sweep_title(sweep.path), text.shown_path(sweep.path)
         self._opened: _Opened | None = None
@@ -349,6 +349,6 @@ def _milestone(view: SweepView) -> tuple[object, ...]:
     return view.status, view.waiting > 0
 
 
-def _bundle(sweep: AnySweep, view: SweepView) -> dict[str, Any]:
+def _bundle(sweep: SweepHandle, view: SweepView) -> dict[str, Any]:
     table = sweep.table() if view.is_over else []
     return sweep_bundle(view, sweep_title(sweep.path), text.shown_path(sweep.path), table)

@@ -22,7 +22,7 @@ from nb_agents.runs.finding import find_run
 from nb_agents.tools.functions import find_functions
 
 if TYPE_CHECKING:
-    from nb_agents.sweeps.sweep_lookup import AnySweep
+    from nb_agents.sweeps.sweep_handle import SweepHandle
 
 __all__ = [
     "dead_sweeps",
@@ -97,7 +97,7 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
     return sweep
 
 
-def follow_sweep(ip: Any, sweep: AnySweep, *, wait: bool) -> None:
+def follow_sweep(ip: Any, sweep: SweepHandle, *, wait: bool) -> None:
     """Show a sweep, and wait for it if asked to, or if nobody could see it later.
 
     Args:
@@ -153,7 +153,7 @@ def dead_sweeps(root: Path) -> list[str]:
     return said
 
 
-def shown_sweep(name: str, root: str | None) -> AnySweep | None:
+def shown_sweep(name: str, root: str | None) -> SweepHandle | None:
     """Find the sweep that a name means, or by none the one that the latest run was of; or None.
 
     Args:

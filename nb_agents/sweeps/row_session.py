@@ -6,7 +6,7 @@ the sweep follows such a run instead of starting another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from nb_agents.sweeps.sweep_fold import sum_of, tokens_of
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
-__all__ = ["find_row", "result_of_turn", "running_row"]
+__all__ = ["find_row", "result_of_turn"]
 
 
 def find_row(session: Path, tools: Sequence[Callable[..., Any]] = ()) -> Run | RowResult | None:
@@ -55,17 +55,6 @@ def _live_run(turn: TurnPaths, tools: Sequence[Callable[..., Any]]) -> Run:
         with suppress(UserError):  # its worker has them already, or the run has ended
             run.offer(tools)
     return run
-
-
-def running_row(sweep: str, runs: Mapping[str, Run], row: str) -> Run:
-    """Return the run of a sweep's row.
-
-    Raises:
-        UserError: No such row is running.
-    """
-    if row not in runs:
-        raise UserError(f"Sweep {sweep} has no row {row!r} at work.")
-    return runs[row]
 
 
 def result_of_turn(name: str, view: RunView, path: Path) -> RowResult:

@@ -11,12 +11,11 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from inspect import isawaitable
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -28,7 +27,6 @@ from nb_agents.cancel import (
     CancellationStatus,
     StopRequest,
     StopResult,
-    StopSource,
 )
 from nb_agents.errors import ClusterLostError, SessionBusyError, UserError, said_by
 from nb_agents.events.turn_events import Continue, Pause
@@ -50,10 +48,11 @@ from nb_agents.sweeps.notes import (
     SweepChanged,
     SweepStatus,
 )
-from nb_agents.sweeps.row_session import find_row, result_of_turn, running_row
+from nb_agents.sweeps.row_session import find_row, result_of_turn
 from nb_agents.sweeps.source import Row
 from nb_agents.sweeps.sweep_fold import FIRST_ROWS, LiveRow, SweepView, sum_of
-from nb_agents.sweeps.sweep_table import COLUMNS, outputs_of, plain_cells, renamed, row_record
+from nb_agents.sweeps.sweep_handle import SweepHandle
+from nb_agents.sweeps.sweep_table import COLUMNS, outputs_of, renamed, row_record, to_frame
 
 __all__ = ["Score", "Sweep", "SweepSpec", "over_budget"]
 
@@ -116,7 +115,7 @@ class SweepSpec:
     withdraw: Callable[[], object] = lambda: None
 
 
-class Sweep:
+class Sweep(SweepHandle):
     """Handle of a sweep: one run for each row. Created by `nb_agents.map`; thread-safe.
 
     Args:
@@ -126,13 +125,12 @@ class Sweep:
         rows: All rows.
         path: The sweep's directory.
         began_at: When this process started the sweep, in Unix seconds.
-        done: Resolved when the sweep has ended.
     """
 
     def __init__(self, spec: SweepSpec) -> None:
         self.rows, self.path = spec.rows, spec.path
         self.began_at = time.time()
-        self.done = Future[None]()
+        self._done = Future[None]()
         self._spec, self._manifest = spec, Manifest(spec.path, spec.about)
         self._fold = self._manifest.fold
         # Rows that an earlier process left at work: they may live on elsewhere.
@@ -146,7 +144,6 @@ class Sweep:
         self._is_paused, self._is_over = False, False
         self._has_begun_one, self._at_end = False, ExitStack()
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._subscribers: tuple[Callable[[SweepView], object], ...] = ()
         has_scores = spec.score is not None or spec.judge is not None
         self._scorers = ThreadPoolExecutor(spec.limit, "nb_agents score") if has_scores else None
         self._scoring = 0
@@ -157,7 +154,7 @@ class Sweep:
         if self._waiting or self._left or spec.judge is not None:
             self._check_budget(self._fold.spent)
         self._score_those_without()
-        self.view = self._current_view()
+        self._view = self._current_view()
         self._unregister = join(self)
         Thread(target=self._work, name=f"nb_agents sweep {self.name}", daemon=True).start()
 
@@ -172,25 +169,22 @@ class Sweep:
             retry_failed,
         )
 
-    def __repr__(self) -> str:
-        return f"<Sweep {self.view}>"
-
     # State ----------------------------------------------------------------------------------
 
     @property
-    def name(self) -> str:
-        """The sweep's name, which is that of its directory."""
-        return self.path.name
-
-    @property
-    def status(self) -> SweepStatus:
-        """The sweep's status."""
-        return self.view.status
+    def view(self) -> SweepView:
+        """The sweep's state, at most a fifth of a second old."""
+        return self._view
 
     @property
     def is_over(self) -> bool:
         """Whether the sweep has ended and everything is written."""
-        return self.done.done()
+        return self._done.done()
+
+    @property
+    def done(self) -> Future[None]:
+        """A future that is resolved when the sweep has ended."""
+        return self._done
 
     @property
     def runs(self) -> Mapping[str, Run]:
@@ -230,84 +224,25 @@ class Sweep:
         Example:
             sweep.to_frame().to_csv("answers.csv")
         """
-        try:
-            pandas = import_module("pandas")
-        except ImportError:
-            raise UserError(
-                "sweep.to_frame() needs pandas: `pip install pandas`. sweep.table() has the same."
-            ) from None
-        return pandas.DataFrame(plain_cells(self.table()))
+        return to_frame(self.table())
 
     def _record(self, row: str, result: RowResult | None, is_running: bool) -> dict[str, Any]:
         state = "running" if is_running else result.status if result else "waiting"
         return row_record(row, state, result, self.path / row)
 
-    # Waiting --------------------------------------------------------------------------------
-
-    def wait(self, timeout: float | None = None) -> SweepView:
-        """Block until the sweep ends. An interrupt stops the sweep, and the wait goes on.
-
-        Args:
-            timeout: Seconds after which to give up waiting; the sweep goes on. None means never.
-
-        Returns:
-            The final state; neither a stop nor failed rows raise an error.
-
-        Raises:
-            TimeoutError: ``timeout`` passed.
-        """
-        wait_interruptibly(self.done, self.press, timeout)
-        return self.view
-
-    def __await__(self) -> Generator[Any, None, SweepView]:
-        return self._wait_async().__await__()
-
-    async def _wait_async(self) -> SweepView:
-        with interrupt_calls(self.press):
-            await asyncio.wrap_future(self.done)
-        return self.view
-
     # Stopping -------------------------------------------------------------------------------
 
-    def stop(
-        self,
-        now: bool = False,
-        row: str | None = None,
-        reason: str = "",
-        *,
-        source: StopSource = "api",
-    ) -> StopResult:
-        """Request a stop of the sweep or of one row, without waiting for it; idempotent.
-
-        Args:
-            now: Whether to interrupt work in progress instead of letting it finish.
-            row: Name of the one row to stop; the others go on.
-            reason: The reason, for the record.
-            source: The interface that the request came from, for the record.
-
-        Returns:
-            Whether this changed anything, and the sweep's state.
-
-        Raises:
-            UserError: No such row is running.
-        """
-        if row is not None:
-            return running_row(self.name, self.runs, row).stop(now, reason=reason, source=source)
-        if self.is_over:
-            return StopResult(False, "finished")
-        level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
-        is_new, self._asked = level > self._asked, max(level, self._asked)
-        self._inbox.put(lambda: self._on_stop(StopRequest(level, source, reason)))
+    def _request_stop(self, request: StopRequest) -> StopResult:
+        is_new = request.level > self._asked
+        self._asked = max(request.level, self._asked)
+        self._inbox.put(lambda: self._on_stop(request))
+        now = request.level >= CancellationStatus.IMMEDIATE
         return StopResult(is_new, "stopping-now" if now else "stopping")
 
     def press(self) -> None:
         """Handle an interrupt: the first stops gracefully, the next immediately."""
         now = self._asked > CancellationStatus.NONE
         self.stop(now, reason="interrupted", source="interrupt")
-
-    def pause(self) -> None:
-        """Pause: start no more rows, and pause the running ones at their next boundary."""
-        self.hold(True)
 
     def hold(self, is_paused: bool) -> bool:
         """Pause the sweep, or continue it; return whether it is running."""
@@ -324,22 +259,6 @@ class Sweep:
             self.hold(False)
             return self
         return Sweep(replace(self._spec, retry_failed=False))
-
-    def subscribe(self, callback: Callable[[SweepView], object]) -> Callable[[], None]:
-        """Call a function with the view, at most five times a second, and at the end.
-
-        Args:
-            callback: Called in the sweep's thread, so it must not wait for the sweep.
-
-        Returns:
-            A function that unsubscribes.
-        """
-        self._subscribers = (*self._subscribers, callback)
-
-        def end() -> None:
-            self._subscribers = tuple(s for s in self._subscribers if s is not callback)
-
-        return end
 
     # The sweep's thread ---------------------------------------------------------------------
 
@@ -365,7 +284,7 @@ class Sweep:
             ):
                 with ServiceLoop.SWEEPS.item():
                     end()
-            self.done.set_result(None)
+            self._done.set_result(None)
 
     def _collect(self) -> None:
         """Start rows, and handle what becomes of them, until the sweep is over."""
@@ -675,10 +594,8 @@ class Sweep:
         self._note(SweepChanged(time.time(), self._status(), reason))
 
     def _publish(self) -> None:
-        self.view = self._current_view()
-        for callback in self._subscribers:
-            with ServiceLoop.VIEWS.item():
-                callback(self.view)
+        self._view = self._current_view()
+        super()._publish()
 
     def _current_view(self) -> SweepView:
         live = [LiveRow(name, run.address, run.view) for name, run in self._running.items()]

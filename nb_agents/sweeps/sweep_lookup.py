@@ -10,21 +10,18 @@ from nb_agents.runs.finding import live_runs_of_here, runs_elsewhere_of_here
 from nb_agents.runs.registry import find_group, group_at
 from nb_agents.session.layout import session_root
 from nb_agents.sweeps.manifest import is_sweep, sweep_of
-from nb_agents.sweeps.sweep import Sweep
+from nb_agents.sweeps.sweep_handle import SweepHandle
 from nb_agents.sweeps.sweep_reader import SweepReader
 
-AnySweep = Sweep | SweepReader
-"""The handle of a sweep in this process, or of one in another process or on disk."""
 
-
-def open_sweep(path: Path) -> AnySweep | None:
+def open_sweep(path: Path) -> SweepHandle | None:
     """Return the sweep in a directory, of this process or another, or over; None without one."""
     if (here := group_at(path)) is not None:
-        return cast(Sweep, here)
+        return cast(SweepHandle, here)
     return SweepReader(path) if is_sweep(path) else None
 
 
-def find_sweep(name: str, root: str | os.PathLike[str] | None = None) -> AnySweep | None:
+def find_sweep(name: str, root: str | os.PathLike[str] | None = None) -> SweepHandle | None:
     """Return the sweep that the user refers to; None if there is none.
 
     Args:
@@ -37,7 +34,7 @@ def find_sweep(name: str, root: str | os.PathLike[str] | None = None) -> AnySwee
         UserError: This process runs several sweeps of that name.
     """
     if (group := find_group(name, root)) is not None:
-        return cast(Sweep, group)
+        return cast(SweepHandle, group)
     if name:
         return open_sweep(session_root(root) / name)
     if live_runs_of_here(root):

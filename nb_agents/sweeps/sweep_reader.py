@@ -11,11 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from nb_agents.cancel import CancellationStatus, StopRequest, StopResult, StopSource
+from nb_agents.cancel import StopRequest, StopResult
 from nb_agents.errors import UserError
 from nb_agents.events import Command
 from nb_agents.events.turn_events import Continue, Pause
-from nb_agents.loop import wait_interruptibly
 from nb_agents.runs.finding import attach
 from nb_agents.runs.run import Run
 from nb_agents.service_loops import ServiceLoop
@@ -23,20 +22,19 @@ from nb_agents.session.commands import send
 from nb_agents.session.layout import SWEEP_FILE, TurnPaths
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import is_live_sweep
-from nb_agents.sweeps.notes import ROWS, NoteReader, SweepStatus
-from nb_agents.sweeps.row_session import running_row
+from nb_agents.sweeps.notes import ROWS, NoteReader
 from nb_agents.sweeps.sweep_fold import FIRST_ROWS, LiveRow, SweepFold, SweepView
+from nb_agents.sweeps.sweep_handle import SweepHandle
 from nb_agents.sweeps.sweep_table import row_record
 
 POLL_S = 0.2
 """Interval at which a sweep of another process is read while somebody follows it."""
 
 
-class SweepReader:
+class SweepReader(SweepHandle):
     """Reads a sweep's notes when accessed, and continuously once it is followed.
 
-    Has the interface of `nb_agents.sweeps.sweep.Sweep`, for a sweep of another process or one that
-    has ended. Thread-safe.
+    It is the handle of a sweep of another process, or of one that has ended.
 
     Args:
         path: The sweep's directory.
@@ -58,24 +56,8 @@ class SweepReader:
         self._runs: dict[str, Run] = {}
         # Separates cells, and a panel's thread, from the thread that follows.
         self._lock = threading.RLock()
-        self._subscribers: tuple[Callable[[SweepView], object], ...] = ()
         self._done: Future[None] | None = None
         self._was_pressed = False
-
-    def __repr__(self) -> str:
-        return f"<Sweep {self.view}>"
-
-    # State ----------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The sweep's name, which is that of its directory."""
-        return self.path.name
-
-    @property
-    def status(self) -> SweepStatus:
-        """The sweep's status."""
-        return self.view.status
 
     @property
     def is_over(self) -> bool:
@@ -166,22 +148,18 @@ class SweepReader:
             died_at = max([self.changed_at or 0.0, *map(_written_at, self.turns.values())])
         return self._fold.view(self.name, live, time.time() if now is None else now, died_at)
 
-    # Waiting --------------------------------------------------------------------------------
-
-    def wait(self, timeout: float | None = None) -> SweepView:
-        """Block until no process runs the sweep; see `Sweep.wait`."""
-        wait_interruptibly(self._follow(), self.press, timeout)
-        return self.view
+    # Following ------------------------------------------------------------------------------
 
     def subscribe(self, callback: Callable[[SweepView], object]) -> Callable[[], None]:
-        """Call a function with the view when it changes, and at the end; see `Sweep.subscribe`."""
-        self._subscribers = (*self._subscribers, callback)
+        """Call a function with the view, about five times a second, and at the end."""
+        end = super().subscribe(callback)
         self._follow()
-
-        def end() -> None:
-            self._subscribers = tuple(s for s in self._subscribers if s is not callback)
-
         return end
+
+    @property
+    def done(self) -> Future[None]:
+        """A future that is resolved when no process runs the sweep any more."""
+        return self._follow()
 
     def _follow(self) -> Future[None]:
         with self._lock:
@@ -203,33 +181,10 @@ class SweepReader:
         finally:
             done.set_result(None)
 
-    def _publish(self) -> None:
-        view = self.view
-        for callback in self._subscribers:
-            with ServiceLoop.VIEWS.item():
-                callback(view)
-
     # Stopping -------------------------------------------------------------------------------
 
-    def stop(
-        self,
-        now: bool = False,
-        row: str | None = None,
-        reason: str = "",
-        *,
-        source: StopSource = "api",
-    ) -> StopResult:
-        """Request a stop of the sweep or of one row, without waiting for it; see `Sweep.stop`.
-
-        Raises:
-            UserError: No such row is running.
-            StorageError: The request can't be written.
-        """
-        if row is not None:
-            return running_row(self.name, self.runs, row).stop(now, reason=reason, source=source)
-        level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
-        is_sent = self._send(StopRequest(level, source, reason))
-        return StopResult(True, "asked") if is_sent else StopResult(False, "finished")
+    def _request_stop(self, request: StopRequest) -> StopResult:
+        return StopResult(True, "asked") if self._send(request) else StopResult(False, "finished")
 
     def press(self) -> None:
         """Handle an interrupt: the first stops gracefully, the next immediately."""
@@ -239,11 +194,7 @@ class SweepReader:
         threading.Thread(target=self.stop, args=(now,), kwargs=arguments).start()
 
     def hold(self, is_paused: bool) -> bool:
-        """Pause the sweep, or continue it; return whether a process runs it.
-
-        Raises:
-            StorageError: The request can't be written.
-        """
+        """Pause the sweep, or continue it; return whether a process runs it."""
         return self._send(Pause() if is_paused else Continue())
 
     def _send(self, command: Command) -> bool:

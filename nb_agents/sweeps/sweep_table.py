@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from nb_agents.errors import UserError
 from nb_agents.sweeps.notes import RowResult
 
 COLUMNS = frozenset(
@@ -62,36 +63,27 @@ def renamed(values: Mapping[str, Any], taken: Collection[str], prefix: str) -> d
     return made
 
 
-def plain_cells(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a table whose columns have one type each, as Parquet needs them.
+def to_frame(table: Sequence[Mapping[str, Any]]) -> Any:
+    """Return a table as a pandas DataFrame whose columns have one type each, as Parquet needs them.
 
     In a column with lists, mappings or values of several types, values that are not text are
     converted to JSON.
+
+    Raises:
+        UserError: pandas is not installed.
     """
-    kinds = defaultdict[str, set[str]](set)
-    for record in table:
-        for name, value in record.items():
-            kinds[name].add(_kind(value))
-    texts = {name for name, found in kinds.items() if len(found - {""}) > 1 or "nested" in found}
-    return [
-        {name: _as_text(value) if name in texts else value for name, value in record.items()}
-        for record in table
-    ]
+    try:
+        pandas = import_module("pandas")
+    except ImportError:
+        raise UserError(
+            "sweep.to_frame() needs pandas: `pip install pandas`. sweep.table() has the same."
+        ) from None
+    frame = pandas.DataFrame(table)
+    for name, column in frame.items():
+        if pandas.api.types.infer_dtype(column, skipna=True) in ("mixed", "mixed-integer"):
+            frame[name] = column.map(_as_text, na_action="ignore")
+    return frame
 
 
-def _kind(value: Any) -> str:
-    match value:
-        case None:
-            return ""
-        case str():
-            return "text"
-        case bool():
-            return "truth"
-        case int() | float():
-            return "number"
-    return "nested"
-
-
-def _as_text(value: Any) -> str | None:
-    is_text = value is None or isinstance(value, str)
-    return value if is_text else json.dumps(value, ensure_ascii=False)
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
