@@ -203,13 +203,13 @@ class Sweep(SweepHandle):
         found = [results.get(row.name) for row in self.rows]
         answers = [result.answer for result in found if result]
         outputs = {name for each in answers if isinstance(each, dict) for name in outputs_of(each)}
-        return [
-            {
-                **renamed(row.values, COLUMNS | outputs, "row"),
-                **self._record(row.name, result, row.name in running),
-            }
-            for row, result in zip(self.rows, found, strict=True)
-        ]
+        records = []
+        for row, result in zip(self.rows, found, strict=True):
+            ended = result.status if result else "waiting"
+            status = "running" if row.name in running else ended
+            record = row_record(row.name, status, result, self.path / row.name)
+            records.append({**renamed(row.values, COLUMNS | outputs, "row"), **record})
+        return records
 
     def to_frame(self) -> Any:
         """Return the current `table` as a pandas DataFrame.
@@ -225,10 +225,6 @@ class Sweep(SweepHandle):
             sweep.to_frame().to_csv("answers.csv")
         """
         return to_frame(self.table())
-
-    def _record(self, row: str, result: RowResult | None, is_running: bool) -> dict[str, Any]:
-        state = "running" if is_running else result.status if result else "waiting"
-        return row_record(row, state, result, self.path / row)
 
     # Stopping -------------------------------------------------------------------------------
 
@@ -265,7 +261,7 @@ class Sweep(SweepHandle):
     def _work(self) -> None:
         try:
             for name in tuple(self._left):
-                self._look_in_thread(self._by_name[name])
+                self._begin_in_thread(self._by_name[name])
             self._collect()
         except BaseException as exc:  # no row may go on that nobody collects
             logger.exception("sweep %s crashed", self.name)
@@ -358,15 +354,15 @@ class Sweep(SweepHandle):
                 return
             row = self._waiting.popleft()
             self._beginning.add(row.name)
-            # The system may have no thread left.
-            with ServiceLoop.SWEEPS.item(partial(self._put_back, row)):
-                # A row that waits for a place on a cluster must not delay the others.
-                _in_thread(self._begin, row)
+            self._begin_in_thread(row)
             if row.name not in self._beginning:
                 return
 
-    def _put_back(self, row: Row, why: str) -> None:
-        self._on_begun(row, None)
+    def _begin_in_thread(self, row: Row) -> None:
+        # The system may have no thread left.
+        with ServiceLoop.SWEEPS.item(lambda _: self._on_begun(row, None)):
+            # A row that waits for a place on a cluster must not delay the others.
+            _in_thread(self._begin, row)
 
     def _is_throttled(self) -> bool:
         """Return whether a provider has too many requests of a row that runs elsewhere.
@@ -382,10 +378,14 @@ class Sweep(SweepHandle):
         )
 
     def _begin(self, row: Row) -> None:
-        """Start a row's run, in a thread of its own."""
+        """Start a row's run, or find one that an earlier process left, in a thread of its own."""
         begun: Run | RowResult | None = None
+        was_left = row.name in self._left
         try:
-            begun = self._find_or_begin(row)
+            if was_left:
+                begun = find_row(self.path / row.name, self._spec.tools)
+            else:
+                begun = self._find_or_begin(row)
         except SessionBusyError:  # the next attempt finds the run that holds it
             time.sleep(SHOW_S)
         except ClusterLostError as exc:  # no more rows can start: they are left for another call
@@ -394,7 +394,8 @@ class Sweep(SweepHandle):
         except Exception as exc:  # an error of one row must not affect the others
             if not isinstance(exc, UserError):
                 logger.exception("sweep %s: row %s can't begin", self.name, row.name)
-            begun = RowResult(row.name, "failed", error=said_by(exc))
+            if not was_left:  # which is looked up once more before it is started
+                begun = RowResult(row.name, "failed", error=said_by(exc))
         self._put_for(row, lambda: self._on_begun(row, begun), begun)
 
     def _find_or_begin(self, row: Row) -> Run | RowResult | None:
@@ -414,42 +415,25 @@ class Sweep(SweepHandle):
         found = find_row(self.path / row.name, self._spec.tools)
         return None if isinstance(found, RowResult) and found.status != "completed" else found
 
-    def _look_in_thread(self, row: Row) -> None:
-        with ServiceLoop.SWEEPS.item(lambda _: self._on_found(row, None)):
-            _in_thread(self._look_for, row)
-
-    def _look_for(self, row: Row) -> None:
-        """Look up a row that an earlier process left running, in a thread of its own."""
-        found: Run | RowResult | None = None
-        try:
-            found = find_row(self.path / row.name, self._spec.tools)
-        except UserError as exc:  # looked up once more before it is started
-            logger.info("sweep %s: row %s: %s", self.name, row.name, exc)
-        except Exception:
-            logger.exception("sweep %s: row %s can't be read", self.name, row.name)
-        self._put_for(row, lambda: self._on_found(row, found), found)
-
-    def _on_found(self, row: Row, found: Run | RowResult | None) -> None:
-        self._left.remove(row.name)
-        if isinstance(found, Run):
-            self._follow(row, found)
-        elif found is not None and found.is_final(self._spec.retry_failed):
-            self._end(found)
-        else:
-            self._waiting.appendleft(row)
-            if found is not None:  # count what it cost before its process died
-                self._note(replace(found, status="cancelled"))
-        if not self._left:
-            self._check_budget(self._fold.spent)
-
     def _on_begun(self, row: Row, begun: Run | RowResult | None) -> None:
-        self._beginning.remove(row.name)
+        was_left = row.name in self._left
+        self._left.discard(row.name)
+        self._beginning.discard(row.name)
         if isinstance(begun, Run):
             self._follow(row, begun)
-        elif begun is not None and (self._stop is None or begun.status == "completed"):
+        elif begun is not None and self._is_end(begun, was_left):
             self._end(begun)
-        else:  # it was stopped before it started
+        else:  # it was stopped before it started, or goes on from what an earlier process left
             self._waiting.appendleft(row)
+            if begun is not None and was_left:  # count what it cost before its process died
+                self._note(replace(begun, status="cancelled"))
+        if was_left and not self._left:
+            self._check_budget(self._fold.spent)
+
+    def _is_end(self, result: RowResult, was_left: bool) -> bool:
+        if was_left:
+            return result.is_final(self._spec.retry_failed)
+        return self._stop is None or result.status == "completed"
 
     def _follow(self, row: Row, run: Run) -> None:
         if not self._has_begun_one:  # after the first run's imports

@@ -12,6 +12,7 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
+from nb_agents.errors import UserError
 from nb_agents.presentation.sweep_card import MAX_TABLE
 from nb_agents.runs import registry
 from nb_agents.sweeps.manifest import is_live_sweep
@@ -168,6 +169,35 @@ def test_the_time_to_go_is_that_of_the_rows_that_ended_and_leaves_pauses_out(
         file.write(json.dumps({"kind": "sweep_changed", "at": 170, "status": "paused"}) + "\n")
     reader.read()
     assert reader.view_of((), True, 500.0).left_s == 30.0 * 3
+
+
+def test_a_reader_is_the_handle_of_a_sweep_in_another_process(
+    options: RunOptions, gate: Gate
+) -> None:
+    sweep = begin(options, gate)
+    gate.wait_reached(2)
+    reader = SweepReader(sweep.path)
+    views: list[SweepView] = []
+    end = reader.subscribe(views.append)
+    wait_until(lambda: len(reader.runs) == 2)
+    assert {row.name for row in reader.view.live} == set(sweep.runs)
+    assert all(row.view.agents for row in reader.view.live)
+    assert reader.hold(True)
+    wait_until(lambda: sweep.status == reader.status == "paused")
+    assert reader.hold(False)
+    wait_until(lambda: sweep.status == reader.status == "running")
+    with pytest.raises(UserError, match="no row 'none' at work"):
+        reader.stop(row="none")
+    assert reader.stop(reason="seen enough").status == "asked"
+    wait_until(lambda: sweep.status == "stopping")
+    gate.open()
+    ended = reader.wait(WAIT_S)
+    assert timeless(ended) == timeless(sweep.wait(WAIT_S))
+    assert (views[0].status, views[-1].status) == ("running", "cancelled")
+    assert repr(reader) == repr(sweep)
+    assert reader.stop().status == "finished"
+    assert not reader.hold(True)
+    end()
 
 
 @pytest.mark.parametrize(
