@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -260,42 +260,24 @@ _PLAIN = re.compile(r"[\w./\\:~-][\w ./\\:~+,@=-]*")
 """Words that IPython takes as they stand: nothing in them is a quote, ``$name`` or ``{name}``."""
 
 
-@dataclass(frozen=True)
-class _Button:
-    """A button that runs a command of JupyterLab; without a kernel the plugin asks the server.
+def _buttons(view: RunView, path: str) -> dict[str, str]:
+    """Return the arguments of the card's buttons, which add a cell to the notebook.
 
     Source: CommandLinker, https://jupyterlab.readthedocs.io/en/stable/user/commands.html
     """
-
-    command: str
-    args: str
-
-
-def _resume_button(view: RunView, path: str) -> _Button | None:
-    """Return the button that runs the card's cell; None when there is no such cell."""
     # While the journal lacks its end, a resume would go on from before.
-    line = _resume(view, path, None)[-1:]
-    if not line or not _can_go_on(view, path):
-        return None
-    return _cell_button(f"{_LOAD}\n{line[0]}", "notebook:run-cell")
+    if not (view.is_saved and all(_PLAIN.fullmatch(word) for word in _words(view, path))):
+        return {}
+    cells = {"continue": (f"{_continue(view, path)}\n", "notebook:enter-edit-mode")}
+    if line := _resume(view, path, None)[-1:]:
+        cells["resume"] = (f"{_LOAD}\n{line[0]}", "notebook:run-cell")
+    return {name: _add_cell(*cell) for name, cell in cells.items()}
 
 
-def _continue_button(view: RunView, path: str) -> _Button | None:
-    """Return the button that adds a cell for a new task."""
-    if not _can_go_on(view, path):
-        return None
-    return _cell_button(f"{_continue(view, path)}\n", "notebook:enter-edit-mode")
-
-
-def _can_go_on(view: RunView, path: str) -> bool:
-    return view.is_saved and all(_PLAIN.fullmatch(word) for word in _words(view, path))
-
-
-def _cell_button(source: str, then: str) -> _Button:
+def _add_cell(source: str, then: str) -> str:
     commands = ["notebook:insert-cell-below", "notebook:replace-selection", then]
     # One object for all of them: JupyterLab 4.6 looks for a list of arguments in the wrong place.
-    args = {"commands": commands, "args": {"text": source}}
-    return _Button("apputils:run-all-enabled", json.dumps(args))
+    return json.dumps({"commands": commands, "args": {"text": source}})
 
 
 _LOAD = 'get_ipython().extension_manager.load_extension("nb_agents")'
@@ -372,8 +354,7 @@ def _html(
         notices=_notes(view, door),
         resume_cell="\n".join(_resume(view, path, again, door)),
         resume_line="".join(_resume(view, path, None, door)[-1:]),
-        resume_button=_resume_button(view, path) if door is CELL else None,
-        continue_button=_continue_button(view, path) if door is CELL else None,
+        buttons=_buttons(view, path) if door is CELL else {},
         continue_cell=_continue(view, path, door) + door.task_below,
         files=_files(view),
         markdown=lambda words: as_html(_cut(words)),
