@@ -30,7 +30,6 @@ from nb_agents.cancel import (
 )
 from nb_agents.errors import ClusterLostError, SessionBusyError, UserError, said_by
 from nb_agents.events.turn_events import Continue, Pause
-from nb_agents.loop import interrupt_calls, wait_interruptibly
 from nb_agents.runs.live_turns import watched
 from nb_agents.runs.registry import join
 from nb_agents.runs.run import Run

@@ -11,7 +11,7 @@ from typing import Any
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopResult, StopSource
 from nb_agents.errors import UserError
-from nb_agents.runs.loop import interrupt_calls, wait_interruptibly
+from nb_agents.loop import interrupt_calls, wait_interruptibly
 from nb_agents.runs.run import Run
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.sweeps.notes import SweepStatus
