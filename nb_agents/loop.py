@@ -330,8 +330,11 @@ def is_loop_thread() -> bool:
 
 
 def at_shutdown(action: Callable[[], None]) -> None:
-    """Call ``action`` when the interpreter exits, before the loop ends; it must not take long."""
-    _before_exit.append(action)
+    """Call ``action`` when the interpreter exits, before the loop ends; it must not take long.
+
+    Actions are called in the reverse order in which they were registered, as those of `atexit`.
+    """
+    _before_exit.insert(0, action)
 
 
 def _serve(ready: Future[_Background]) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nb_agents.errors import StorageError
+from nb_agents.loop import at_shutdown
 from nb_agents.runs.run import Run
 from nb_agents.session import layout
 from nb_agents.session.views import read_json
@@ -19,6 +20,7 @@ __all__ = [
     "owner_of",
     "remember",
     "save_patiently",
+    "stop_runs",
     "wait_until_saved",
 ]
 
@@ -27,6 +29,11 @@ SAVED_S = 2.0
 
 SAVE_AGAIN_S = 1.0
 """Interval at which a disk that has refused something is tried again."""
+
+SHUTDOWN_S = 2.0
+"""ipykernel gets SIGTERM 2.5 s after a shutdown request. Source: jupyter_client manager.py."""
+
+SHUTDOWN = "the kernel or process is shutting down"
 
 MAX_OVER = 50
 """Ended runs that are kept in the list; the handle of an older one can still be used."""
@@ -125,3 +132,25 @@ def owner_of(session: Path) -> str:
     except LookupError:
         owner = ""
     return f"another process, {owner}" if owner else "another process"
+
+
+def stop_runs() -> None:
+    """Stop all runs immediately, as the process is ending, and wait until they are saved.
+
+    Returns after `SHUTDOWN_S` at the latest; a run's journal is on disk in any case.
+    """
+    live = live_runs()
+    for run in live:
+        run.stop(True, reason=SHUTDOWN, source="parent")
+    deadline = time.monotonic() + SHUTDOWN_S
+    for run in live:
+        with suppress(TimeoutError):
+            run.wait(max(0.0, deadline - time.monotonic()), raise_on_stop=False)
+    for run in begun_runs():
+        if run.is_unsaved:  # the disk may have space now
+            with suppress(TimeoutError, StorageError):
+                run.save(max(0.0, deadline - time.monotonic()))
+
+
+# Here, so that no run can be remembered by a process that does not stop it at its end.
+at_shutdown(stop_runs)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from nb_agents.cancel import StopResult, StopSource
-from nb_agents.errors import StorageError, UnknownRunError, UserError
+from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.loop import at_shutdown, interrupt_tries
 from nb_agents.runs.finding import find_run
-from nb_agents.runs.live_runs import begun_runs, live_runs
+from nb_agents.runs.live_runs import SHUTDOWN, begun_runs, live_runs, stop_runs
 from nb_agents.runs.run import Run
 
 __all__ = [
@@ -29,11 +28,6 @@ __all__ = [
     "stop",
     "stop_all",
 ]
-
-SHUTDOWN_S = 2.0
-"""ipykernel gets SIGTERM 2.5 s after a shutdown request. Source: jupyter_client manager.py."""
-
-SHUTDOWN = "the kernel or process is shutting down"
 
 
 class Group(Protocol):
@@ -171,23 +165,14 @@ def stop(
 
 
 def stop_all() -> None:
-    """Stop all runs immediately, as the process is ending, and wait until they are saved.
+    """Stop all groups and runs immediately, as the process is ending, as `stop_runs` does."""
+    _stop_groups()
+    stop_runs()
 
-    Returns after `SHUTDOWN_S` at the latest; a run's journal is on disk in any case.
-    """
+
+def _stop_groups() -> None:
     for group in groups():
         group.stop(True, reason=SHUTDOWN, source="parent")
-    live = live_runs()
-    for run in live:
-        run.stop(True, reason=SHUTDOWN, source="parent")
-    deadline = time.monotonic() + SHUTDOWN_S
-    for run in live:
-        with suppress(TimeoutError):
-            run.wait(max(0.0, deadline - time.monotonic()), raise_on_stop=False)
-    for run in begun_runs():
-        if run.is_unsaved:  # the disk may have space now
-            with suppress(TimeoutError, StorageError):
-                run.save(max(0.0, deadline - time.monotonic()))
 
 
-at_shutdown(stop_all)
+at_shutdown(_stop_groups)
