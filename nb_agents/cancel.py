@@ -23,20 +23,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = [
-    "AgentStopped",
-    "CancelPolicy",
-    "CancelToken",
-    "CancellationStatus",
-    "StopRequest",
-    "StopResult",
-    "StopSource",
-    "bind",
-    "checkpoint",
-    "current_token",
-    "should_stop",
-]
-
 StopSource = Literal[
     "widget", "interrupt", "api", "magic", "rest", "cli", "timeout", "budget", "approval", "parent"
 ]

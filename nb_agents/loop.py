@@ -31,19 +31,6 @@ import anyio
 from nb_agents.errors import UserError
 from nb_agents.models.reading import cell_waits
 
-__all__ = [
-    "at_shutdown",
-    "call",
-    "ensure_loop",
-    "interrupt_calls",
-    "interrupt_tries",
-    "interrupts_held",
-    "is_loop_thread",
-    "post",
-    "submit",
-    "wait_interruptibly",
-]
-
 logger = logging.getLogger("nb_agents")
 
 THREAD_NAME = "nb_agents"

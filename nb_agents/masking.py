@@ -30,8 +30,6 @@ from nb_agents.config.secrets import Secret, secrets_of_environment
 from nb_agents.errors import NbAgentsError, UserError
 from nb_agents.unicode import field_names
 
-__all__ = ["Mask", "MaskedStream", "Match", "SecretSearch", "replaced", "safe_errors"]
-
 MAX_HEAD = 200
 """Characters that are enough to know a text by, whatever they are."""
 

@@ -16,8 +16,6 @@ from enum import Enum
 
 from nb_agents.cancel import AgentStopped
 
-__all__ = ["ServiceLoop"]
-
 logger = logging.getLogger("nb_agents")
 
 

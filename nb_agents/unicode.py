@@ -22,8 +22,6 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
-__all__ = ["WithoutControls", "field_names", "half_at_end", "well_formed", "without_controls"]
-
 _Value = TypeVar("_Value")
 
 # Source: ECMA-48, https://ecma-international.org/publications-and-standards/standards/ecma-48/

@@ -15,8 +15,6 @@ from nb_agents.agents.decisions import decision_tools, read_call
 from nb_agents.agents.runner import Round
 from nb_agents.tools.base import Tool, ToolError
 
-__all__ = ["Ballot"]
-
 TAKEN = "Recorded. Your work in this round is done: stop here."
 DECIDED = "you have decided already, and your first decision stands. Stop here."
 

@@ -20,27 +20,6 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.tools import ToolDefinition
 
-__all__ = [
-    "Abstained",
-    "Answered",
-    "DECISIONS",
-    "Decision",
-    "Note",
-    "Offer",
-    "Reading",
-    "Refused",
-    "Results",
-    "RoundContext",
-    "Stale",
-    "Submitted",
-    "TeamContext",
-    "Verdict",
-    "Voted",
-    "decision_tools",
-    "has_refused_answer",
-    "read_response",
-]
-
 _UNREADABLE = "the arguments of its call could not be read"
 
 MAX_NEWS = 2

@@ -25,17 +25,6 @@ from nb_agents.disk.entry import RefusedError
 from nb_agents.events import WorktreeBased
 from nb_agents.session.memories import Memory
 
-__all__ = [
-    "Skill",
-    "fenced",
-    "find_skills",
-    "guides",
-    "memory_note",
-    "skills_guide",
-    "step_guides",
-    "worktrees_guide",
-]
-
 _FRAMES = re.compile(
     r"<(/?(?:TASK|FOLLOW_UP|ANSWER|CURRENT_ANSWERS|CONVERSATION_HISTORY|FINAL PRESENTATION"
     r"|MEMORY|NOTE|FINAL_ANSWER|PREVIOUS_ATTEMPT))",

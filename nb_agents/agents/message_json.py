@@ -15,8 +15,6 @@ from nb_agents.events import RoundStarted
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
-__all__ = ["AskedCall", "Opening", "calls_of", "dump_messages", "load_messages", "opening_of"]
-
 
 class Opening(NamedTuple):
     """What an agent is told first in a round.

@@ -42,8 +42,6 @@ from nb_agents.unicode import well_formed
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 
-__all__ = ["ModelRound", "ModelRunner", "load_round", "opening_messages"]
-
 logger = logging.getLogger("nb_agents")
 
 MAX_MODEL_CALLS = 100

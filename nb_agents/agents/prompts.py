@@ -34,23 +34,6 @@ from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.shell import kept_folder
 from nb_agents.tools.workspace import Workspace
 
-__all__ = [
-    "Briefing",
-    "Elapsed",
-    "REMINDER",
-    "Role",
-    "coordination_prompt",
-    "duration",
-    "follow_up",
-    "is_late",
-    "judging_prompt",
-    "news",
-    "presentation_prompt",
-    "round_is_over",
-    "system_prompt",
-    "time_note",
-]
-
 Role = Literal["alone", "member", "voter", "presenter", "judge"]
 """Who an agent is: a team of one, one of a team, one that can only vote, the one that presents, the
 one that judges what it presented."""

@@ -35,19 +35,6 @@ from nb_agents.process.writable import WritablePath
 from nb_agents.tools.workspace import compare, look
 from nb_agents.view.growing import grown
 
-__all__ = [
-    "CANCELLED",
-    "Exchange",
-    "Fate",
-    "Past",
-    "PastChild",
-    "PastRound",
-    "STOPPED_ALONE",
-    "readable",
-    "replay",
-    "telling_changes",
-]
-
 MAX_NAMED = 100
 LOOK_S = 2.0
 """A stop waits no longer for the look at what was changed."""

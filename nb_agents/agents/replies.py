@@ -39,15 +39,6 @@ if TYPE_CHECKING:
 
     from nb_agents.agents.replay import Exchange
 
-__all__ = [
-    "Keep",
-    "MAX_PAUSES",
-    "Replies",
-    "is_paused",
-    "joined",
-    "with_images_kept",
-]
-
 MAX_CUTS = 10
 """Replies of one round that may be cut off: with so many pieces an answer is taken as it is."""
 MAX_EMPTY_CUTS = 3

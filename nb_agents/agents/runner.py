@@ -32,8 +32,6 @@ from nb_agents.errors import said_by
 from nb_agents.tools.base import Toolbox
 from nb_agents.unicode import well_formed
 
-__all__ = ["AgentRunner", "Promise", "Round", "Runners", "WordStream"]
-
 Promise = Literal["exactly", "goes on"]
 """What a resume of an agent promises: that no finished call of it is made again, or that it goes on
 from what it had said and done."""

@@ -13,8 +13,6 @@ from nb_agents.models.providers import backend_for
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["RUNNER_TYPES", "RunnerType", "promise_of", "runner_for"]
-
 
 class RunnerType(NamedTuple):
     """A kind of runner that is no model loop of ours.

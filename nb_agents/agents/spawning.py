@@ -36,8 +36,6 @@ from nb_agents.cancel import (
 from nb_agents.config.orchestrator import CoordinationSpec
 from nb_agents.tools.base import Tool, ToolError, ToolResult, current_call
 
-__all__ = ["SPAWNING_TOOLS", "Spawner"]
-
 SPAWNING_TOOLS = ("spawn_subagents", "list_subagents", "wait_for_subagents", "cancel_subagent")
 MAX_INPUT_CHARS = 50_000
 _RESULTS = "Sub-agents of yours have ended."

@@ -23,8 +23,6 @@ import anyio
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, bind
 from nb_agents.models.retry import retry_delay_s
 
-__all__ = ["PauseGate", "RunPolicy", "StopScope", "bind_policy", "current_policy", "person_asked"]
-
 
 class PauseGate:
     """A pause that work waits out at its boundaries; lives on the loop."""

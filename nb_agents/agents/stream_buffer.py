@@ -24,18 +24,6 @@ from nb_agents.unicode import half_at_end, well_formed
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, ModelResponseStreamEvent, ToolCallPart
 
-__all__ = [
-    "ANSWER_TOOL",
-    "Cut",
-    "Draft",
-    "answer_so_far",
-    "cut_of",
-    "join",
-    "marked",
-    "read_arguments",
-    "told",
-]
-
 MAX_REPLY_CHARS = 500_000
 """Words and thoughts of one reply, about 125,000 tokens; who streams on for ever is cut here."""
 MAX_TOOL_CALLS = 256

@@ -41,8 +41,6 @@ from nb_agents.loop import submit
 from nb_agents.tools.base import Tool, ToolCall, ToolError, current_call
 from nb_agents.tools.policy import AgentTools
 
-__all__ = ["Child", "MAX_CHILDREN", "MAX_DEPTH", "SubAgentDeps", "SubAgents", "call"]
-
 logger = logging.getLogger("nb_agents")
 
 MAX_DEPTH = 3

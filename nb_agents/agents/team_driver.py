@@ -35,13 +35,12 @@ from nb_agents.agents.turn_result import TurnResult
 from nb_agents.agents.voting import rules_of
 from nb_agents.agents.worktrees import Worktrees
 from nb_agents.cancel import AgentStopped, CancelToken
-from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, TeamSpec
+from nb_agents.config.orchestrator import DEFAULT_ORCHESTRATOR_TIMEOUT_S
+from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ModelCallError, said_by
 from nb_agents.session.conversation import PastMessage
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.policy import AgentTools
-
-__all__ = ["Team"]
 
 logger = logging.getLogger("nb_agents")
 

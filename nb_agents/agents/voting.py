@@ -27,31 +27,6 @@ from nb_agents import events as ev
 from nb_agents.config.orchestrator import FinalAnswerStrategy, Sensitivity
 from nb_agents.config.team import TeamSpec
 
-__all__ = [
-    "Coordinate",
-    "Coordination",
-    "Finish",
-    "Judge",
-    "NoAnswer",
-    "Present",
-    "Restart",
-    "Rules",
-    "Step",
-    "apply",
-    "awaited",
-    "begin",
-    "is_alone",
-    "judge_answer",
-    "judge_vote",
-    "labels",
-    "may_answer",
-    "next_step",
-    "rules_of",
-    "seen",
-    "similarity",
-    "voting_is_open",
-]
-
 MAX_SIMILARITY = {"lenient": None, "balanced": 0.70, "strict": 0.50}
 """Share of words in common above which an answer is not new. Source: MassGen (Jaccard)."""
 

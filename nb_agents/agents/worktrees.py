@@ -29,8 +29,6 @@ from nb_agents.process.git import Drift, GitFailed, Repository, has_git
 from nb_agents.process.writable import WritablePath
 from nb_agents.session.layout import WORKTREES, TurnPaths
 
-__all__ = ["Worktrees", "repository_of"]
-
 
 def repository_of(paths: TurnPaths) -> Path:
     """Return the directory of a session's repository, which need not exist."""

@@ -15,35 +15,6 @@ from nb_agents.errors import UserError
 from nb_agents.presentation.arguments import files_at, session_names
 from nb_agents.runs.finding import runs
 
-__all__ = [
-    "Bundles",
-    "COMPLETE",
-    "ClusterAddress",
-    "Config",
-    "Continue",
-    "Detach",
-    "FAILED",
-    "File",
-    "INCOMPLETE",
-    "Json",
-    "LiveRun",
-    "Message",
-    "Model",
-    "RecipeFile",
-    "Root",
-    "Session",
-    "Settings",
-    "SomeLiveRun",
-    "SomeRun",
-    "SomeSession",
-    "StoredSession",
-    "Timeout",
-    "Trust",
-    "USAGE",
-    "app",
-    "main",
-]
-
 COMPLETE, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
 
 app = typer.Typer(

@@ -20,8 +20,6 @@ from nb_agents.runs.run import Run
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.view.run_view import RunView
 
-__all__ = ["CANCELLED", "Chat", "GOODBYE", "NEXT", "SAVED", "STOPPING"]
-
 STOPPING = "Cancellation requested - saving partial progress…"
 SAVED = "Partial progress saved. Session can be resumed with --continue"
 CANCELLED = "Turn cancelled. Partial progress saved."

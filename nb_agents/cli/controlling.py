@@ -38,8 +38,6 @@ from nb_agents.session.lookup import find_session
 from nb_agents.sweeps.sweep_handle import SweepHandle
 from nb_agents.sweeps.sweep_lookup import find_sweep
 
-__all__: list[str] = []
-
 
 def _found_run(name: str, root: Path | None) -> Run:
     """Find a run of whoever's process, or else a turn on disk: by default the last one."""

@@ -24,8 +24,6 @@ from nb_agents.runs.run import Run
 from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import GateView
 
-__all__ = ["asked", "told_of"]
-
 REDRAWS = 4
 """A second."""
 MAX_TASK = 60

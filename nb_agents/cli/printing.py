@@ -28,18 +28,6 @@ from nb_agents.errors import UserError
 from nb_agents.masking import Mask
 from nb_agents.unicode import without_controls
 
-__all__ = [
-    "complain",
-    "in_terminal",
-    "mask",
-    "replace_what_is_lacking",
-    "say",
-    "say_json",
-    "shown",
-    "table",
-    "warn",
-]
-
 _COMMANDS = {
     "`%agents`": "`nb-agents runs`",
     "%%agents --continue": "nb-agents run --continue",

@@ -12,8 +12,6 @@ from nb_agents.errors import StorageError
 from nb_agents.runs.live_runs import save_patiently
 from nb_agents.runs.run import Run
 
-__all__ = ["save"]
-
 PATIENCE_S = 60.0
 """How long the disk is tried where nobody can be asked."""
 

@@ -50,8 +50,6 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.status import failure_of
 from nb_agents.view.receipt import total_cost
 
-__all__ = ["card_of", "facts_of", "wait_for_end", "work"]
-
 
 @app.command("run")
 def run_(

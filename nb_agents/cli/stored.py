@@ -33,8 +33,6 @@ from nb_agents.session.lookup import find_session
 from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.sweeps.prune import PruneSpec, parse_age, prune
 
-__all__: list[str] = []
-
 
 @app.command("check")
 def check(

@@ -29,9 +29,6 @@ from nb_agents.config.tools import (
 )
 from nb_agents.config.uploads import UploadSpec, is_taken
 
-__all__ = ["BACKEND_TYPES", "BackendSpec", "BackendType", "type_at", "why_unsupported"]
-
-
 _DECIDING = frozenset({"new_answer", "vote"})
 """Tools by which an agent decides: no choice takes them away, and no round begins with them."""
 

@@ -26,19 +26,6 @@ from yaml.resolver import Resolver
 from nb_agents.errors import ConfigError
 from nb_agents.unicode import well_formed
 
-__all__ = [
-    "Document",
-    "FileKind",
-    "Keys",
-    "Place",
-    "TEAM_FILE",
-    "expand",
-    "front_matter",
-    "parse_document",
-    "read_source",
-    "unset_variable",
-]
-
 MAX_FILE_BYTES = 2_000_000
 """A file of ours is read by a person; anything larger is not one."""
 

@@ -27,25 +27,6 @@ from nb_agents.config.massgen_keys import (
 from nb_agents.config.spec import Spec
 from nb_agents.errors import ConfigError
 
-__all__ = [
-    "Fault",
-    "Finding",
-    "ForeignKey",
-    "Origin",
-    "Section",
-    "as_error",
-    "foreign_keys",
-    "invalid",
-    "keys_of",
-    "meant_by",
-    "nearest",
-    "own_foreign_keys",
-    "refusal",
-    "sections",
-    "slips",
-    "specs_in",
-]
-
 MAX_FAULTS = 10
 """Faults shown of one file, the first ones."""
 MAX_FOUND = 100

@@ -29,8 +29,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Restriction", "SECTIONS", "SectionKeys", "Sort", "sort_of", "sounds_restricting"]
-
 Sort = Literal["supported", "enforced", "withheld", "refused", "harmless", "unknown"]
 
 

@@ -23,14 +23,6 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_v
 from nb_agents.config.faults import foreign_keys
 from nb_agents.config.spec import Seconds, Spec, Texts, start_place
 
-__all__ = [
-    "McpEnvSecurity",
-    "McpSecurity",
-    "McpServerSpec",
-    "is_reference_or_harmless",
-    "is_storable",
-]
-
 Level = Literal["strict", "moderate", "permissive"]
 
 _PROGRAMS = frozenset(

@@ -18,19 +18,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, JsonValu
 from nb_agents.config.faults import specs_in
 from nb_agents.config.spec import Count, Spec, Texts
 
-__all__ = [
-    "Assignment",
-    "MODEL_KEYS",
-    "ModelKey",
-    "ModelKeys",
-    "Reasoning",
-    "SafetySetting",
-    "TextOptions",
-    "Thinking",
-    "WireFormat",
-    "assignments",
-]
-
 WireFormat = Literal["openai chat", "openai responses", "anthropic", "google"]
 """How a server is spoken to: OpenAI's two APIs, Anthropic's messages, Google's generateContent."""
 

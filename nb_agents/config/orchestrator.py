@@ -14,24 +14,6 @@ from pydantic import Field, StrictInt, ValidationInfo, field_validator, model_va
 
 from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec, Texts, start_place
 
-__all__ = [
-    "ApprovalSpec",
-    "BackgroundSpec",
-    "CancelSpec",
-    "ContextPath",
-    "CoordinationSpec",
-    "DEFAULT_ORCHESTRATOR_TIMEOUT_S",
-    "DEFAULT_ROUND_GRACE_S",
-    "DriftConflictPolicy",
-    "FinalAnswerStrategy",
-    "Novelty",
-    "OnTimeout",
-    "OrchestratorSpec",
-    "RetrySpec",
-    "Sensitivity",
-    "TimeoutSpec",
-]
-
 DEFAULT_ORCHESTRATOR_TIMEOUT_S = 1800.0
 """Source: MassGen's timeout configuration (orchestrator: 1800 seconds)."""
 

@@ -27,20 +27,6 @@ from pydantic import ConfigDict, field_validator, model_validator
 
 from nb_agents.config.spec import Count, Spec, Texts
 
-__all__ = [
-    "Act",
-    "Blocked",
-    "CommandLimits",
-    "CommandRules",
-    "Names",
-    "PermissionRules",
-    "PermissionSpec",
-    "Role",
-    "Verdict",
-    "as_pattern",
-    "from_glob",
-]
-
 PROCESSES = 2_000
 MEMORY_MB = 8_000
 TMP_MB = 2_000

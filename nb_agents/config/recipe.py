@@ -21,33 +21,15 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 from nb_agents.config import recipe_rules as rules
 from nb_agents.config.document import Document, FileKind, Keys, parse_document, read_source
 from nb_agents.config.faults import MAX_FOUND, Finding, Origin, as_error, invalid
-from nb_agents.config.recipe_step import Approval, ProviderPreference, Stage, Step
+from nb_agents.config.recipe_step import Stage, Step
 from nb_agents.config.recipe_values import (
-    Backoff,
     Orchestrator,
     PlainMap,
     RateLimiting,
     Recursion,
-    StepRetry,
 )
 from nb_agents.config.spec import Spec
 from nb_agents.errors import ConfigError
-
-__all__ = [
-    "Approval",
-    "Backoff",
-    "Orchestrator",
-    "PlacedStage",
-    "ProviderPreference",
-    "RECIPE_FILE",
-    "RateLimiting",
-    "Recipe",
-    "Recursion",
-    "Stage",
-    "Step",
-    "StepRetry",
-    "is_recipe",
-]
 
 RECIPE_FILE = FileKind("recipe", "`name:`, `description:`, `version:` and `steps:`", expands=False)
 """``${VAR}`` is left alone: in a recipe it belongs to bash, and may be a secret."""

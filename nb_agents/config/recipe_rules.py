@@ -25,8 +25,6 @@ from nb_agents.config.recipe_step import Approval, ProviderPreference, Stage, St
 from nb_agents.config.recipe_values import is_template
 from nb_agents.config.spec import Spec
 
-__all__ = ["breaches", "idle_keys", "slipped_keys", "unknown_keys"]
-
 _NEEDS = {
     "agent": {"agent": "who is asked", "prompt": "what it is asked"},
     "bash": {"command": "what bash runs"},

@@ -28,8 +28,6 @@ from nb_agents.config.recipe_values import (
 )
 from nb_agents.config.spec import Spec
 
-__all__ = ["Approval", "OnError", "ProviderPreference", "Stage", "Step", "StepKind", "StepType"]
-
 StepType = Literal["agent", "bash", "recipe"]
 StepKind = Literal["agent", "bash", "recipe", "group"]
 OnError = Literal["fail", "continue", "skip_remaining"]

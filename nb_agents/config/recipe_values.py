@@ -22,40 +22,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from nb_agents.config.spec import Spec
 from nb_agents.unicode import well_formed
 
-__all__ = [
-    "APPROVAL_TIMEOUT",
-    "ATTEMPTS",
-    "Backoff",
-    "DELAY",
-    "FACTOR",
-    "FENCED",
-    "INITIAL_DELAY_MS",
-    "ITERATIONS",
-    "LoopVariable",
-    "MAX_CONCURRENT",
-    "MAX_DEPTH",
-    "MAX_STEPS",
-    "MIN_DELAY_MS",
-    "Name",
-    "Number",
-    "Orchestrator",
-    "PARALLEL",
-    "Pacing",
-    "Plain",
-    "PlainMap",
-    "Range",
-    "RateLimiting",
-    "Recursion",
-    "SUCCESSES",
-    "StepRetry",
-    "TIMEOUT",
-    "Text",
-    "Texts",
-    "VariableName",
-    "WHILE_ITERATIONS",
-    "is_template",
-]
-
 RESERVED = ("recipe", "session", "step")
 """Variables that the runtime sets; a step can't."""
 

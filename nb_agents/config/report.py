@@ -20,19 +20,6 @@ from nb_agents.config.orchestrator import CoordinationSpec, OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.tools import Missing, ToolKeys, is_for_images
 
-__all__ = [
-    "CommandLine",
-    "Unsupported",
-    "command_line",
-    "foreign",
-    "foreign_values",
-    "of_backends",
-    "of_orchestrator",
-    "tool_notices",
-    "unsendable",
-    "unsupported",
-]
-
 _ALWAYS_READ_ONLY = tuple(f"/{name}/" for name in "bin boot dev etc lib proc sbin sys usr".split())
 """What no sandbox lets be written, and where no workspace is."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 
-__all__ = ["MASK", "MIN_SECRET_CHARS", "is_distinctive", "is_place", "is_secret_name"]
-
 MASK = "[key]"
 """What stands for a key where it would be written down."""
 

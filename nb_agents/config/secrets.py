@@ -29,15 +29,6 @@ from nb_agents.config.mcp_servers import (
 from nb_agents.config.secret_names import is_secret_name
 from nb_agents.config.team import TeamSpec
 
-__all__ = [
-    "Secret",
-    "has_secret_argument",
-    "secrets_of_environment",
-    "secrets_of_server",
-    "secrets_of_team",
-    "snapshot",
-]
-
 API_KEY_NAMES = ("api_key", "authorization", "x-api-key", "x-goog-api-key")
 """What a model's key is called in a file, by the SDKs, and in requests."""
 

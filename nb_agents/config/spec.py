@@ -22,20 +22,6 @@ from pydantic import (
     model_validator,
 )
 
-__all__ = [
-    "Count",
-    "Dollars",
-    "Grace",
-    "SafeName",
-    "Seconds",
-    "Spec",
-    "Texts",
-    "as_tuple",
-    "safe_name",
-    "start_place",
-    "started_in",
-]
-
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )

@@ -38,36 +38,16 @@ from nb_agents.config.faults import (
 )
 from nb_agents.config.massgen_keys import sort_of
 from nb_agents.config.orchestrator import (
-    DEFAULT_ORCHESTRATOR_TIMEOUT_S,
     ApprovalSpec,
     CancelSpec,
     ContextPath,
-    CoordinationSpec,
     OrchestratorSpec,
     RetrySpec,
     TimeoutSpec,
 )
 from nb_agents.config.report import Unsupported
-from nb_agents.config.spec import SafeName, Spec, safe_name, start_place
+from nb_agents.config.spec import SafeName, Spec, start_place
 from nb_agents.errors import ConfigError
-
-__all__ = [
-    "AgentSpec",
-    "BackendSpec",
-    "ContextPath",
-    "CoordinationSpec",
-    "DEFAULT_ORCHESTRATOR_TIMEOUT_S",
-    "NO_AGENTS",
-    "OWN",
-    "OrchestratorSpec",
-    "RetrySpec",
-    "TeamSpec",
-    "TimeoutSpec",
-    "Unsupported",
-    "WritableSpec",
-    "chosen_team",
-    "safe_name",
-]
 
 
 class WritableSpec(NamedTuple):

@@ -31,25 +31,6 @@ from nb_agents.config.secret_names import is_distinctive, is_secret_name
 from nb_agents.config.spec import Spec, Texts, as_tuple
 from nb_agents.config.uploads import beside_the_file
 
-__all__ = [
-    "CustomFunction",
-    "CustomToolSpec",
-    "Missing",
-    "NATIVE_KEYS",
-    "NativeTool",
-    "OFFERED",
-    "ToolAction",
-    "ToolKeys",
-    "ToolRule",
-    "has_search_library",
-    "is_for_images",
-    "judged",
-    "needs_ordinary_search",
-    "rule_for",
-    "takes_all",
-    "why_withheld",
-]
-
 ToolAction = Literal["ask", "allow", "deny"]
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)

@@ -25,16 +25,6 @@ from nb_agents.config.model_keys import WireFormat
 from nb_agents.config.spec import Spec
 from nb_agents.errors import TaskError
 
-__all__ = [
-    "MAX_BYTES",
-    "Mentions",
-    "Server",
-    "UploadSpec",
-    "beside_the_file",
-    "is_taken",
-    "mentions",
-]
-
 MAX_BYTES = 20_000_000
 """Of one file: it is sent with each request. Anthropic and Google take about so much in one."""
 

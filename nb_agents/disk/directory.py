@@ -36,8 +36,6 @@ from nb_agents.disk.entry import (
     stat_at,
 )
 
-__all__ = ["Directory", "Guard", "MAX_DEPTH", "consume_file", "read_file", "resolve_parent"]
-
 MAX_DEPTH = 100
 """Levels of nested directories that are walked; each takes a file descriptor."""
 _MAX_LINKS = 40

@@ -11,22 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple
 
-__all__ = [
-    "DirEntry",
-    "Kind",
-    "OUT_OF_RESOURCES",
-    "RefusedError",
-    "Scanned",
-    "TEMP",
-    "join_names",
-    "kind_of",
-    "open_file",
-    "printable_name",
-    "require_file",
-    "scan",
-    "stat_at",
-]
-
 TEMP = ".nb_agents.tmp"
 """Suffix of a file that is still being written."""
 _NAMED = 10

@@ -9,8 +9,6 @@ from filelock import FileLock, Timeout
 
 from nb_agents.disk.entry import OUT_OF_RESOURCES
 
-__all__ = ["PROBE_S", "is_held"]
-
 PROBE_S = 0.05
 """A process that only checks a lock holds it far more briefly, so it is not taken for the owner."""
 

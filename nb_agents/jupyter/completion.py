@@ -19,8 +19,6 @@ from nb_agents.runs.finding import runs
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["completions", "register", "unregister"]
-
 
 def register(ip: InteractiveShell) -> None:
     """Register the completion of the magics' arguments with a shell."""

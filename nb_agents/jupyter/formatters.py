@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _SWEEPS = "nb_agents.sweeps"
 
-__all__ = ["register", "unregister"]
-
 
 def register(ip: InteractiveShell) -> None:
     """Register the displays of a shell with a front end: panels, cards and tables."""

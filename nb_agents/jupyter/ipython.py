@@ -21,23 +21,6 @@ from nb_agents.config.faults import nearest
 from nb_agents.presentation.markdown import harmless
 from nb_agents.unicode import without_controls
 
-__all__ = [
-    "Magics",
-    "UsageError",
-    "actions_of",
-    "argument",
-    "arguments",
-    "cell_magic",
-    "display",
-    "line_magic",
-    "magics_class",
-    "parse_line",
-    "parse_message",
-    "root_option",
-    "show_table",
-    "table_bundle",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 

@@ -39,19 +39,6 @@ from nb_agents.runs.finding import find_run
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = [
-    "close_doors",
-    "decide_once",
-    "drawn_by_page",
-    "has_front_end",
-    "is_headless",
-    "on_page_message",
-    "open_doors",
-    "say_once",
-    "stop_as_asked",
-    "when_idle",
-]
-
 STOP_REQUEST = "nb_agents_stop_request"
 STOP_REPLY = "nb_agents_stop_reply"
 SAY_REQUEST = "nb_agents_say_request"

@@ -13,6 +13,8 @@ from keyword import iskeyword
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from IPython.core.error import UsageError
+
 from nb_agents.config.faults import nearest
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.team import chosen_team
@@ -21,7 +23,6 @@ from nb_agents.errors import RunCancelled, TaskError, UserError
 from nb_agents.jupyter import verbs
 from nb_agents.jupyter.ipython import (
     Magics,
-    UsageError,
     argument,
     arguments,
     cell_magic,
@@ -31,6 +32,7 @@ from nb_agents.jupyter.ipython import (
     parse_message,
 )
 from nb_agents.jupyter.panel import show_turn
+from nb_agents.jupyter.recipe_verbs import WITH_MESSAGE
 from nb_agents.jupyter.sweep_verbs import sweep_options, work_over
 from nb_agents.jupyter.verbs import (
     bundle_option,
@@ -53,8 +55,6 @@ from nb_agents.unicode import without_controls
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
-
-__all__ = ["AgentsMagics", "as_usage_error", "show_cancelled_as_cards"]
 
 _WITH_OVER = ("limit", "name", "max_cost", "score", "retry_failed")
 
@@ -204,7 +204,7 @@ class AgentsMagics(Magics):
             hint = f" Did you mean {near!r}?" if (near := nearest(verb, known)) else ""
             has = ", ".join(known)
             raise UsageError(f"%agents has no verb {verb!r}.{hint} It has: {has}. See %agents?")
-        args = _parse(action, rest, has_message=verb in verbs.WITH_MESSAGE)
+        args = _parse(action, rest, has_message=verb in WITH_MESSAGE)
         self._guarded(lambda: action(self.shell, args))
 
     def tell_of_dead_turns(self) -> None:

@@ -40,16 +40,6 @@ if TYPE_CHECKING:
     from nb_agents.sweeps.sweep_fold import SweepView
     from nb_agents.sweeps.sweep_handle import SweepHandle
 
-__all__ = [
-    "LiveOutputs",
-    "PanelWidget",
-    "do_as_asked",
-    "show_run",
-    "show_sweep",
-    "show_text",
-    "show_turn",
-]
-
 _STATIC = Path(__file__).parent / "static"
 REWRITE_S = 5.0
 """At least so long between two updates that show progress: each mounts the widget anew."""

@@ -9,8 +9,6 @@ from nb_agents.jupyter.ipython import argument, arguments, display, root_option
 from nb_agents.presentation.asking import decide
 from nb_agents.runs.finding import find_known
 
-__all__ = ["RECIPE_VERBS", "WITH_MESSAGE"]
-
 WITH_MESSAGE = frozenset({"answer", "approve", "deny", "say"})
 """Verbs whose line is one word and a text."""
 

@@ -24,15 +24,6 @@ from nb_agents.tools.functions import find_functions
 if TYPE_CHECKING:
     from nb_agents.sweeps.sweep_handle import SweepHandle
 
-__all__ = [
-    "dead_sweeps",
-    "follow_sweep",
-    "shown_sweep",
-    "sweep_options",
-    "work_elsewhere",
-    "work_over",
-]
-
 _OPTIONS = (
     argument("--over", metavar="ROWS", help="a task for each row: CSV, JSONL, Parquet or variable"),
     argument("--limit", type=int, metavar="N", help="with --over: rows at a time (default: 8)"),

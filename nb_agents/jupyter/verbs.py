@@ -17,7 +17,7 @@ from nb_agents.errors import UnknownRunError, UserError, said_by
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import argument, arguments, display, root_option, show_table
 from nb_agents.jupyter.panel import show_run, show_sweep, show_text, show_turn
-from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE
+from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS
 from nb_agents.jupyter.sweep_verbs import (
     dead_sweeps,
     follow_sweep,
@@ -56,19 +56,6 @@ from nb_agents.session.manage import delete_session, export_session, rename_sess
 from nb_agents.session.views import read_json
 from nb_agents.tools.functions import find_functions
 from nb_agents.unicode import without_controls
-
-__all__ = [
-    "VERBS",
-    "WITH_MESSAGE",
-    "bundle_option",
-    "cluster_option",
-    "options_of",
-    "options_option",
-    "set_option",
-    "tell_of_dead_turns",
-    "tools_option",
-    "trust_option",
-]
 
 logger = logging.getLogger("nb_agents")
 

@@ -20,8 +20,6 @@ from nb_agents.presentation.asking import CELL, how_to_answer, question, wait_fo
 from nb_agents.runs import registry
 from nb_agents.runs.run import Run
 
-__all__ = ["follow", "follow_new", "pressing_new", "stay"]
-
 
 def follow_new(ip: Any, begin: Callable[[], Run], *, wait: bool, out: str | None = None) -> None:
     """Begin a run and show it as `follow` does.

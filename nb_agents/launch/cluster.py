@@ -53,8 +53,6 @@ from nb_agents.session.layout import TurnPaths
 
 logger = logging.getLogger("nb_agents")
 
-__all__ = ["PLACES", "RESOURCE", "Started", "ask", "connect", "start_on_worker", "withdraw"]
-
 RESOURCE = "nb_agents"
 """The Dask resource that limits a worker's turns; without it, its number of threads does."""
 

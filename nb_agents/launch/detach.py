@@ -32,8 +32,6 @@ from nb_agents.runs.turn_spec import cancel_policy, checked_functions, mask_for
 from nb_agents.session.layout import session_root
 from nb_agents.session.lookup import origin_here
 
-__all__ = ["Begun", "begin_elsewhere", "is_detached"]
-
 PROCESS = "a process of its own"
 """Description of where a detached run is that is not on a cluster."""
 

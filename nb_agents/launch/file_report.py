@@ -14,8 +14,6 @@ from nb_agents.launch.team_report import CAN_START, AgentReport, report_on
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
 
-__all__ = ["FileReport", "check_file"]
-
 
 @dataclass(frozen=True)
 class FileReport:

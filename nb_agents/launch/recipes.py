@@ -41,25 +41,6 @@ from nb_agents.recipes.tasks import (
 from nb_agents.recipes.units import is_within, join
 from nb_agents.session.layout import TurnPaths
 
-__all__ = [
-    "READ_ONLY_IN_A_RECIPE",
-    "RecipePreview",
-    "RecipeResume",
-    "fold_turns",
-    "given_values",
-    "keep_recipe",
-    "missing_values",
-    "plain_values",
-    "plan_resume",
-    "read_recipe",
-    "recipe_notices",
-    "resume_preview",
-    "started_values",
-    "title",
-    "unread",
-    "without_failures",
-]
-
 _OF_TEAMS = (
     "enable_memory_filesystem_mode",
     "enable_planning_mode",

@@ -42,8 +42,6 @@ from nb_agents.view.timeline import TimelineFold
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
 
-__all__ = ["Preview", "preview", "would_resume"]
-
 
 def preview(
     session: str = "",

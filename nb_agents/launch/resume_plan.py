@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
     from nb_agents.launch.recipes import RecipePreview, RecipeResume
 
-__all__ = [
-    "Preview",
-    "Resumption",
-    "preview_of",
-    "started_of",
-    "stored_team",
-    "what_resumes",
-]
-
 
 @dataclass(frozen=True)
 class Preview:

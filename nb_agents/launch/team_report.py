@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from nb_agents.agents.runner_types import promise_of
-from nb_agents.config.team import AgentSpec, TeamSpec, Unsupported
+from nb_agents.config.report import Unsupported
+from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.loop import submit
 from nb_agents.models.fit import fit_of
@@ -24,8 +25,6 @@ from nb_agents.tools.custom import without_file
 from nb_agents.tools.mcp import without_variables
 from nb_agents.tools.policy import Decision
 from nb_agents.tools.run_tools import RunTools, ToolPlaces, announcements
-
-__all__ = ["AgentReport", "CAN_START", "TeamReport", "report_on", "skipped"]
 
 CAN_START = "Can start."
 

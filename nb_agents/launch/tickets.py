@@ -17,8 +17,6 @@ from urllib.parse import quote, unquote
 from nb_agents.errors import as_storage_error
 from nb_agents.session.layout import TICKETS
 
-__all__ = ["Ticket", "new_file"]
-
 _TAKEN = ".taken-"
 _BEGUN = ".begun"
 

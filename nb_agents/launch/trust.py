@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
     from nb_agents.config.recipe_step import Step
 
-__all__ = ["calls_again", "is_yours", "trusted_mark", "would_run"]
-
 MAX_LINES = 200
 MAX_CHARS = 2_000
 """Characters of each line."""

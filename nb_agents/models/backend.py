@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model, StreamedResponse
     from pydantic_ai.tools import ToolDefinition
 
-__all__ = [
-    "Backend",
-    "BrokenReplyError",
-    "PydanticBackend",
-    "ReplyEnding",
-    "ending_of",
-    "read_uploads",
-    "usage_of",
-    "with_uploads",
-]
-
 _MEDIA = ("image/", "audio/", "video/", "application/pdf")
 
 

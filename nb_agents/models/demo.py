@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models.function import AgentInfo
 
-__all__ = ["DEMO_WORDS_PER_SECOND", "demo_backend"]
-
 DEMO_WORDS_PER_SECOND = 25.0
 """A readable speed, about that of a mid-sized hosted model."""
 

@@ -17,8 +17,6 @@ from nb_agents.errors import ReplyTooLongError
 from nb_agents.models.backend import BrokenReplyError
 from nb_agents.unicode import without_controls
 
-__all__ = ["describe", "is_throttled", "limit_in", "status_of"]
-
 MAX_MESSAGE = 300
 
 MAX_SAID = 300

@@ -19,8 +19,6 @@ from nb_agents.models.settings import settings_of, untaken, without
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-__all__ = ["Fit", "check_fit", "fit_of"]
-
 
 class Fit(NamedTuple):
     """Which settings a team's models do not accept.

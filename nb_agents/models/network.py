@@ -23,9 +23,6 @@ from httpx2._utils import URLPattern, get_environment_proxies
 
 from nb_agents.errors import UserError
 
-__all__ = ["Proxy", "cause_of", "proxy_of", "refuse_network", "server_of", "through", "tls_context",
-           "unconnected", "url_of"]  # fmt: skip
-
 MAX_CAUSES = 20
 """Causes of an error that are looked at; a chain of them may be a circle."""
 

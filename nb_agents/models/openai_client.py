@@ -24,8 +24,6 @@ from pydantic import ValidationError
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-__all__ = ["lighten"]
-
 _LARGE = ("messages", "input", "tools")
 """The parts of a request that grow with the conversation."""
 

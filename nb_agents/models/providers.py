@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyio import to_thread
 
-from nb_agents.config.backends import BACKEND_TYPES, type_at, why_unsupported
+from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, type_at, why_unsupported
 from nb_agents.config.document import unset_variable
-from nb_agents.config.team import NO_AGENTS, AgentSpec, BackendSpec, TeamSpec, Unsupported
+from nb_agents.config.report import Unsupported
+from nb_agents.config.team import NO_AGENTS, AgentSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.backend import Backend, PydanticBackend, read_uploads
 from nb_agents.models.openai_client import lighten
@@ -33,25 +34,6 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic_ai.models import Model
     from pydantic_ai.profiles import ModelProfile
-
-__all__ = [
-    "FoundKey",
-    "PROVIDERS",
-    "SharedClient",
-    "backend_for",
-    "check_team",
-    "find_key",
-    "http_client",
-    "is_usable",
-    "load",
-    "load_in_background",
-    "load_or_leave",
-    "model_for",
-    "refusals",
-    "until_loaded",
-    "wait_until_loaded",
-    "why_refused",
-]
 
 _BASE = (
     "pydantic_ai.direct",

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["cell_waits", "rest_s", "set_cell_running"]
-
 READS_PER_S = 200
 """Of all streams together. Twenty with 50 words a second each, read as they come, made a cell's
 answer take 1.9 times as long as in an idle kernel, and so 1.4 times."""

@@ -26,8 +26,6 @@ from anyio.lowlevel import checkpoint
 from nb_agents.errors import ReplyTooLongError
 from nb_agents.models.reading import rest_s
 
-__all__ = ["EventBuffer", "expecting_images", "finishing", "limit"]
-
 MAX_REPLY_BYTES = 32 * 2**20
 """One reply with all its frames: 100,000 tokens of 330 bytes each."""
 MAX_EVENT_BYTES = 512 * 2**10

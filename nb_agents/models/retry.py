@@ -17,16 +17,6 @@ from nb_agents.errors import UserError
 from nb_agents.models.backend import Backend, BrokenReplyError
 from nb_agents.models.failures import limit_in, status_of
 
-__all__ = [
-    "Backoff",
-    "DEFAULT_RETRY",
-    "Pace",
-    "Retry",
-    "is_transient",
-    "pace_of",
-    "retry_delay_s",
-]
-
 Backoff = Literal["none", "linear", "exponential"]
 """How the waits between attempts grow: d, d, d; d, 2d, 3d; d, 2d, 4d."""
 

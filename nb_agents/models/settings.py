@@ -18,8 +18,6 @@ from nb_agents.config.document import expand
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-__all__ = ["settings_of", "untaken", "without"]
-
 _CACHED_PARTS = (
     "anthropic_cache_instructions",
     "anthropic_cache_messages",

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models.openai import OpenAIChatModel
 
-__all__ = ["CallPiece", "StreamedCalls", "sorting_calls", "with_own_ids"]
-
 _MARK = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 
 MAX_ID = 40

@@ -13,13 +13,6 @@ import yaml
 from nb_agents.errors import TaskError
 from nb_agents.session.layout import session_root, sessions_in
 
-__all__ = [
-    "context_of",
-    "files_at",
-    "fill_in",
-    "session_names",
-]
-
 MAX_FILES = 200
 _NAME = re.compile(r"(\\?)(\{\{\s*([^\W\d][\w .-]*?)\s*\}\})")
 """What can be meant as a variable of the notebook, and hardly as another's template."""

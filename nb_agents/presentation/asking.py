@@ -15,16 +15,6 @@ from nb_agents.runs.run import Run
 from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import GateView
 
-__all__ = [
-    "CELL",
-    "Door",
-    "TERMINAL",
-    "decide",
-    "how_to_answer",
-    "question",
-    "wait_for_gate",
-]
-
 
 @dataclass(frozen=True)
 class Door:

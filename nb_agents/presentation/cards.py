@@ -27,15 +27,6 @@ from nb_agents.session.layout import session_root
 from nb_agents.view.run_view import AgentView, RunView
 from nb_agents.view.timeline import Timeline, fold_timeline
 
-__all__ = [
-    "TURN_MIME",
-    "card_bundle",
-    "card_template",
-    "card_text",
-    "load_templates",
-    "turn_bundle",
-]
-
 TURN_MIME = "application/vnd.nb-agents.turn+json"
 MAX_SHOWN = 20_000
 """Characters of one answer on a card; the file has all of it."""

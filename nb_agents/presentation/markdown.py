@@ -29,8 +29,6 @@ from nb_agents.tools.python import FOLDER
 from nb_agents.unicode import without_controls
 from nb_agents.view.run_view import RunView
 
-__all__ = ["MAX_BYTES", "MAX_PLOTS", "PlotImage", "as_html", "harmless", "plots_of", "without_html"]
-
 MAX_PLOTS = 6
 MAX_BYTES = 300_000
 

@@ -17,8 +17,6 @@ from nb_agents.presentation.rows import MAX_SAYS, UnitRow, agent_row, asked_for,
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
-__all__ = ["panel_state"]
-
 MAX_UNITS = 60
 """Rows of a recipe."""
 MAX_QUESTION = 4_000

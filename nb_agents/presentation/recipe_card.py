@@ -17,17 +17,6 @@ from nb_agents.presentation.rows import UnitRow, called_by, decided, standing_of
 from nb_agents.view.run_view import AgentView, RunView
 from nb_agents.view.steps import StepView, parent_of
 
-__all__ = [
-    "RecipeCard",
-    "Value",
-    "kept",
-    "recipe_card",
-    "recipe_data",
-    "recipe_text",
-    "took",
-    "where",
-]
-
 MAX_FINAL = 20_000
 """Characters of the first output; the turn's files have all of it."""
 MAX_VALUE = 4_000

@@ -19,24 +19,6 @@ from nb_agents.tools.policy import Decision
 from nb_agents.view.run_view import AgentView, RunView, call_so_far
 from nb_agents.view.steps import ApprovalView, GateView, StepView, parent_of
 
-__all__ = [
-    "MAX_SAYS",
-    "UnitRow",
-    "agent_row",
-    "asked_for",
-    "called_by",
-    "decided",
-    "doing",
-    "name_of",
-    "numbers",
-    "says",
-    "silence",
-    "standing_of",
-    "stop_offer",
-    "to_do",
-    "units",
-]
-
 MAX_SAYS = 160
 """Characters of the last words on a row."""
 

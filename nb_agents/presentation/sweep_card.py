@@ -32,23 +32,6 @@ from nb_agents.view.run_view import AgentView, RunView
 if TYPE_CHECKING:
     from nb_agents.sweeps.sweep_fold import LiveRow, SweepView
 
-__all__ = [
-    "MAX_FAILURES",
-    "MAX_LIVE",
-    "MAX_TABLE",
-    "MAX_WHY",
-    "OpenedRow",
-    "SWEEP_MIME",
-    "counts",
-    "score_of",
-    "spent",
-    "standing",
-    "sweep_bundle",
-    "sweep_chip",
-    "sweep_state",
-    "sweep_title",
-]
-
 SWEEP_MIME = "application/vnd.nb-agents.sweep+json"
 MAX_LIVE = 60
 """Rows at work that are listed."""

@@ -12,8 +12,6 @@ from nb_agents.runs.finding import runs
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import session_root
 
-__all__ = ["SWEEP_HEADS", "live_work", "place_of", "sweep_row", "sweep_rows"]
-
 SWEEP_HEADS = ("sweep", "status", "done", "failed", "tokens", "cost", "task")
 
 

@@ -16,31 +16,6 @@ from nb_agents.view.steps import GateView
 if TYPE_CHECKING:
     from nb_agents.sweeps.prune import Pruned, PruneSpec
 
-__all__ = [
-    "chip",
-    "clip",
-    "cost",
-    "count",
-    "count_any",
-    "countdown",
-    "cut",
-    "done",
-    "duration",
-    "elapsed",
-    "listed",
-    "older",
-    "progress",
-    "pruned",
-    "seconds",
-    "shown_path",
-    "size",
-    "state",
-    "stopped_by",
-    "tokens",
-    "votes",
-    "when",
-]
-
 _SOURCES = {
     "widget": "you",
     "interrupt": "you (interrupt)",

@@ -16,18 +16,6 @@ from nb_agents.presentation import text
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import EntryKind, Stretch, Timeline, TimelineEntry
 
-__all__ = [
-    "Bar",
-    "Mark",
-    "Picture",
-    "Scale",
-    "Tick",
-    "TimelineRow",
-    "heading",
-    "picture",
-]
-
-
 MAX_BARS = 500
 MAX_MARKS = 200
 """Of all rows together; more are merged with their neighbours."""

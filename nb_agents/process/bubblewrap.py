@@ -22,17 +22,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-__all__ = [
-    "HOME",
-    "TMP",
-    "Unusable",
-    "argv",
-    "check_confinement",
-    "installed",
-    "readable_directories",
-    "startup_error",
-]
-
 HOME = "/tmp/home"
 TMP = "/tmp"
 

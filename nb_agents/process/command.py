@@ -44,8 +44,6 @@ from nb_agents.config.permissions import CommandLimits
 from nb_agents.process.fork_server import Supervisor, supervisor
 from nb_agents.process.supervisor import KILL_WAIT_S, TERM_GRACE_S
 
-__all__ = ["Finished", "MAX_KEPT_BYTES", "OpenCommand", "open_command", "run_bash", "run_command"]
-
 MAX_KEPT_BYTES = 10_000_000
 """Bytes kept of each of a command's two output streams."""
 

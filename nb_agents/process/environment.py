@@ -22,8 +22,6 @@ from filelock import FileLock, Timeout
 
 from nb_agents.config.secret_names import is_secret_name
 
-__all__ = ["ORDINARY", "ScratchFolder", "agent_env", "remove_leftovers", "user_env"]
-
 PLACE = "/tmp"
 """Not the user's TMPDIR: a socket's path has at most 107 bytes. Source: unix(7)."""
 _PREFIX = "nb_agents_"

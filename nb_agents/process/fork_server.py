@@ -24,8 +24,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ForkServer", "Supervisor", "supervisor"]
-
 LINGER_S = 10.0
 """How long an idle server is kept: a run's next command usually comes sooner."""
 

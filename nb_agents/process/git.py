@@ -27,8 +27,6 @@ from nb_agents.process.command import MAX_KEPT_BYTES, run_command
 from nb_agents.process.environment import agent_env
 from nb_agents.process.writable import MAX_LOOKED_AT, NEVER_WRITTEN, WritablePath, entries
 
-__all__ = ["Drift", "GitFailed", "Repository", "has_git"]
-
 GIT_S = 300.0
 """Time limit of a git command, in seconds."""
 MAX_COPIED_BYTES = 2_000_000_000

@@ -16,8 +16,6 @@ import os
 import signal
 import sys
 
-__all__ = ["SHOWN"]
-
 SHOWN = ("null", "zero", "full", "random", "urandom", "tty")
 """The device files that bubblewrap's ``--dev`` shows. Source: bwrap(1)."""
 

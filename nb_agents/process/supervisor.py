@@ -40,8 +40,6 @@ TYPE_CHECKING = False  # importing `typing` would take a third of the start-up t
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["KILL_WAIT_S", "TERM_GRACE_S"]
-
 TERM_GRACE_S = 2.0
 """Time between TERM and KILL, for a command to clean up."""
 

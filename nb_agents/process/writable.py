@@ -10,16 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "MAX_LOOKED_AT",
-    "Mounts",
-    "NEVER_WRITTEN",
-    "WritablePath",
-    "WriteAccess",
-    "entries",
-    "mounts_of",
-]
-
 NEVER_WRITTEN = frozenset(
     {
         ".ds_store",

@@ -30,16 +30,6 @@ from nb_agents.recipes.shell_values import misplaced
 from nb_agents.recipes.template import reads, variables
 from nb_agents.recipes.units import FailedError, FaultyError, is_within, join
 
-__all__ = [
-    "Report",
-    "check",
-    "fault_at",
-    "find_recipe",
-    "path_of",
-    "placed",
-    "with_place",
-]
-
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 
 

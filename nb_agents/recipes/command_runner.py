@@ -21,8 +21,6 @@ from nb_agents.recipes.tasks import CommandWork
 from nb_agents.tools.base import ToolContext, ToolError
 from nb_agents.tools.sandbox import Sandbox
 
-__all__ = ["CommandRunner"]
-
 
 @dataclass(frozen=True)
 class CommandRunner:

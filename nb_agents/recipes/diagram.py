@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_step import Stage, Step
 
-__all__ = ["Outline", "does", "mermaid", "one_line", "only_when", "repeats"]
-
 MAX_SHOWN = 80
 """Characters of one text of a file that are shown."""
 

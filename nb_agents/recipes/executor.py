@@ -52,8 +52,6 @@ from nb_agents.tools.base import Tool, Toolbox
 from nb_agents.tools.policy import AgentTools, ApprovalConfig, Decision, Tally
 from nb_agents.tools.shell import kept_folder, last_chars
 
-__all__ = ["Executor", "Models"]
-
 _MAX_STREAMED = 100_000
 """Characters of one event of a command's output: views show its end, its result has the whole."""
 

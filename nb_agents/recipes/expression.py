@@ -40,16 +40,6 @@ if TYPE_CHECKING:
     from lark import Lark, Token, Tree
     from lark.exceptions import UnexpectedInput
 
-__all__ = [
-    "Comparison",
-    "Expression",
-    "ExpressionError",
-    "as_text",
-    "evaluate",
-    "lookup",
-    "parse",
-]
-
 _GRAMMAR = r"""
 ?either: both ("or" both)*
 ?both: negation ("and" negation)*

@@ -33,19 +33,6 @@ from nb_agents.recipes.expression import Comparison, parse
 from nb_agents.recipes.template import variables
 from nb_agents.unicode import well_formed
 
-__all__ = [
-    "JSON_RIDER",
-    "Output",
-    "Read",
-    "Wanted",
-    "final_text",
-    "names_read",
-    "names_read_by",
-    "unusable",
-    "value_of",
-    "wanted",
-]
-
 Path = tuple[str, ...]
 """A variable and its keys; `_ITEM` for each item of a list."""
 

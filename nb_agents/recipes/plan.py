@@ -54,8 +54,6 @@ from nb_agents.recipes.units import (
 )
 from nb_agents.tools.policy import ApprovalConfig
 
-__all__ = ["Planner", "fatal", "plan"]
-
 _BY_ANYBODY = ApprovalConfig()
 
 _T = TypeVar("_T")

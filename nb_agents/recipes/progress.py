@@ -20,8 +20,6 @@ from nb_agents.recipes.output import Output
 from nb_agents.recipes.units import is_within
 from nb_agents.view.growing import grown
 
-__all__ = ["Gate", "Progress", "Unit", "apply", "fold", "forget", "revise"]
-
 
 @dataclass(frozen=True, slots=True)
 class Unit:

@@ -27,8 +27,6 @@ from nb_agents.recipes.template import render
 from nb_agents.recipes.units import is_within
 from nb_agents.service_loops import ServiceLoop
 
-__all__ = ["RateLimiter", "SubRecipeTimeouts", "Throttle", "after_success", "after_throttling"]
-
 _UNLIMITED = 1_000_000
 
 _BACKOFF = {

@@ -21,8 +21,6 @@ from nb_agents.recipes.tasks import Failed
 from nb_agents.recipes.units import is_within, join
 from nb_agents.view.steps import parent_of
 
-__all__ = ["given_outputs", "last_part", "nested_steps", "steps_from", "unusable_steps"]
-
 
 def given_outputs(
     recipe: Recipe, events: Sequence[ev.Event], given: Mapping[str, Any]

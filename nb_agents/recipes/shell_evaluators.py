@@ -17,8 +17,6 @@ from nb_agents.recipes import shell_programs as programs
 from nb_agents.recipes.shell_programs import Interpreter
 from nb_agents.recipes.shell_tree import FILLING, Tree, Word, is_quoted, nodes, source, worked_out
 
-__all__ = ["Evaluators"]
-
 _INERT = {
     *("word", "regex", "extglob_pattern", "number", "string", "string_content", "raw_string"),
     *("ansi_c_string", "comment", "variable_name", "heredoc_body", "heredoc_content", "program"),

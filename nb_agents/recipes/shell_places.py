@@ -17,8 +17,6 @@ from nb_agents.recipes import shell_programs as programs
 from nb_agents.recipes.shell_evaluators import Evaluators
 from nb_agents.recipes.shell_tree import Tree, Word, is_quoted, source, worked_out
 
-__all__ = ["HARMLESS", "Rule", "Script"]
-
 _BARE = {"word", "regex", "extglob_pattern", "number"}
 _TEXTS = _BARE | {
     *("string", "string_content", "raw_string", "ansi_c_string", "comment", "variable_name"),

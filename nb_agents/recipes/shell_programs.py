@@ -9,23 +9,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = [
-    "ALWAYS",
-    "CODE_OPTION",
-    "FILTERS",
-    "GIVEN",
-    "Interpreter",
-    "NAMING",
-    "PLAIN",
-    "SHELL",
-    "SPECIAL",
-    "STARTING",
-    "STARTUP",
-    "WRAPPERS",
-    "interpreter",
-    "takes_text",
-]
-
 ALWAYS = frozenset(
     "alias bind coproc compgen complete enable eval fc hash history jobs let".split()
 )

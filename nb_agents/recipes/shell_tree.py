@@ -15,8 +15,6 @@ from typing import NamedTuple
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-__all__ = ["FILLING", "Tree", "Word", "is_quoted", "nodes", "source", "worked_out"]
-
 # Jinja's `{%`, which is the name of a command to bash; `${T//]/}`, `${T%%]*}` and the like.
 _MISREAD = re.compile(
     rb"(?<!\S)\{%(?=\s)|(?<=\$\{)(?P<name>\w+)(?:\[[@*\d]+\])?[#%/][^{}'\"$`\\]*(?=\})"

@@ -34,8 +34,6 @@ from nb_agents.recipes.shell_places import Rule, Script
 from nb_agents.recipes.shell_tree import Tree, is_quoted, source
 from nb_agents.recipes.template import Insertion, fill, shapes
 
-__all__ = ["Misplaced", "misplaced", "render_command"]
-
 _PREFIX = "nb_value_"
 _WORD = ("word", "concatenation")
 _LISTS_WORDS = ("command", "command_name", "array", "for_statement")

@@ -17,20 +17,6 @@ from nb_agents.recipes.progress import Unit
 from nb_agents.recipes.shell_values import render_command
 from nb_agents.recipes.units import FailedError, FaultyError, Scope
 
-__all__ = [
-    "AgentWork",
-    "CommandWork",
-    "Completed",
-    "Denied",
-    "Failed",
-    "GateWork",
-    "Limit",
-    "LoadWork",
-    "Plan",
-    "Work",
-    "step_task",
-]
-
 _MOST = 131_072
 """Bytes of ``NAME=value`` and its end that Linux gives a program. Source: execve(2)."""
 

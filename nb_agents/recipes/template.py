@@ -27,17 +27,6 @@ from nb_agents.errors import RecipeError
 from nb_agents.recipes import expression
 from nb_agents.recipes.expression import Expression, as_text, lookup
 
-__all__ = [
-    "Insertion",
-    "fill",
-    "looks_like_a_name",
-    "reads",
-    "render",
-    "render_value",
-    "shapes",
-    "variables",
-]
-
 _TAG = re.compile(
     r"""(?P<escape>\\?)(?:
       \{\{\#if\s+(?P<condition>.+?)\s*\}\}

@@ -22,23 +22,6 @@ from nb_agents.recipes.expression import as_text
 from nb_agents.recipes.output import value_of
 from nb_agents.recipes.template import reads, render, render_value
 
-__all__ = [
-    "FailedError",
-    "FaultyError",
-    "Scope",
-    "all_of",
-    "concurrency",
-    "delay_s",
-    "holds",
-    "is_within",
-    "items_of",
-    "join",
-    "number",
-    "planned",
-    "text",
-    "value",
-]
-
 MAX_PLANNED = 200
 """Units of one recipe that are told before they begin: more than a panel shows."""
 

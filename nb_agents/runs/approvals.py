@@ -18,8 +18,6 @@ from nb_agents.loop import post
 from nb_agents.tools.base import ToolCall, current_call
 from nb_agents.tools.policy import ApprovalConfig, Decision, Tally
 
-__all__ = ["Approvals", "ask", "bind_asker", "denial", "text_of"]
-
 _current: ContextVar[Callable[[str], str] | None] = ContextVar("nb_agents_asker", default=None)
 
 

@@ -24,8 +24,9 @@ from nb_agents.agents.turn_result import TurnResult
 from nb_agents.agents.worktrees import Worktrees, repository_of
 from nb_agents.cancel import CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
+from nb_agents.config.orchestrator import CoordinationSpec
 from nb_agents.config.secrets import secrets_of_environment
-from nb_agents.config.team import AgentSpec, CoordinationSpec, TeamSpec
+from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.models.providers import SharedClient, is_usable
 from nb_agents.runs.approvals import denial
@@ -37,16 +38,6 @@ from nb_agents.tools.task_plan import TaskPlan
 
 if TYPE_CHECKING:
     from nb_agents.recipes.executor import Executor
-
-__all__ = [
-    "Driver",
-    "DriverDeps",
-    "driver_for",
-    "runners_for",
-    "subagents_for",
-    "tools_for",
-    "withheld_keys",
-]
 
 
 @dataclass(frozen=True)

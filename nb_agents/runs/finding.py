@@ -22,15 +22,6 @@ from nb_agents.runs.run import Run
 from nb_agents.session.layout import TurnPaths, session_root
 from nb_agents.session.lookup import TERMINAL_ORIGIN, known_turn, origin_here, origin_of
 
-__all__ = [
-    "attach",
-    "find_known",
-    "find_run",
-    "live_runs_of_here",
-    "runs",
-    "runs_elsewhere_of_here",
-]
-
 Root = str | os.PathLike[str] | None
 
 # The handles of live runs in other processes, so that each run has only one.

@@ -15,8 +15,6 @@ from nb_agents.events import Event, OutputStreamed, TextStreamed, ToolStarted, T
 from nb_agents.masking import Mask, MaskedStream
 from nb_agents.tools.base import hide_arguments, summarize
 
-__all__ = ["EventMask", "mask_logs", "open_debug_log"]
-
 logger = logging.getLogger("nb_agents")
 
 _Piece = TextStreamed | ToolTold | OutputStreamed

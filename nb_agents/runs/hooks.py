@@ -25,8 +25,6 @@ from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.view.run_view import RunView
 
-__all__ = ["Hooks", "Subscribers"]
-
 logger = logging.getLogger("nb_agents")
 
 CLOSE_S = 2.0

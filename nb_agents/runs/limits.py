@@ -21,8 +21,6 @@ from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.view.run_view import RunView
 
-__all__ = ["Limits", "over_budget", "stands_still", "unpriced"]
-
 logger = logging.getLogger("nb_agents")
 
 # The wording of the notices and the log lines is that of MassGen's timeout documentation.

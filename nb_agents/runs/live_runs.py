@@ -14,16 +14,6 @@ from nb_agents.runs.run import Run
 from nb_agents.session import layout
 from nb_agents.session.views import read_json
 
-__all__ = [
-    "begun_runs",
-    "live_runs",
-    "owner_of",
-    "remember",
-    "save_patiently",
-    "stop_runs",
-    "wait_until_saved",
-]
-
 SAVED_S = 2.0
 """How long to wait for an ended turn to be saved before its session counts as busy."""
 

@@ -26,16 +26,6 @@ from nb_agents.disk.directory import read_file
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.layout import SWEEP_FILE, TurnPaths
 
-__all__ = [
-    "LiveTurn",
-    "announce",
-    "announce_here",
-    "is_below",
-    "live_turns",
-    "place_of_this_process",
-    "watched",
-]
-
 logger = logging.getLogger("nb_agents")
 
 MAX_ENTRY_BYTES = 10_000

@@ -35,8 +35,6 @@ from nb_agents.tools.base import ToolCall, ToolContext, ToolResult, calling
 from nb_agents.tools.functions import function_tool
 from nb_agents.tools.offer import CallAnswered, CallAsked, Offer, OfferedFunction
 
-__all__ = ["Offering"]
-
 ALIVE_S = 1.0
 """Interval for checking whether the run is over."""
 

@@ -28,8 +28,6 @@ from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import Timeline, TimelineFold
 
-__all__ = ["TurnReader"]
-
 ALIVE_S = 0.5
 """Interval for checking whether a turn without news is still live."""
 

@@ -33,8 +33,6 @@ from nb_agents.view.fold import apply
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import Timeline, TimelineFold
 
-__all__ = ["Observer", "Recorder", "TurnFiles"]
-
 logger = logging.getLogger("nb_agents")
 
 LISTING_S = 20.0

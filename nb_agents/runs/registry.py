@@ -16,19 +16,6 @@ from nb_agents.runs.finding import find_run
 from nb_agents.runs.live_runs import SHUTDOWN, begun_runs, live_runs, stop_runs
 from nb_agents.runs.run import Run
 
-__all__ = [
-    "Group",
-    "find_group",
-    "group_at",
-    "groups",
-    "interrupts_press_new",
-    "join",
-    "live_runs",
-    "press",
-    "stop",
-    "stop_all",
-]
-
 
 class Group(Protocol):
     """A group of runs that is stopped as a whole, such as a sweep."""

@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
     from nb_agents.launch.resume_plan import Preview
 
-__all__ = ["Run"]
-
 _Answer = TypeVar("_Answer")
 
 MAX_SAID = 20_000

@@ -14,8 +14,6 @@ from nb_agents.unicode import without_controls
 from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import holders_of
 
-__all__ = ["RunProgress", "failure_of", "log_lines", "progress_of", "result_of"]
-
 MAX_LINE = 400
 """Characters of a log line."""
 

@@ -69,8 +69,6 @@ from nb_agents.view.receipt import receipt
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import Timeline
 
-__all__ = ["TurnWriter"]
-
 logger = logging.getLogger("nb_agents")
 
 Asked = TypeVar("Asked")

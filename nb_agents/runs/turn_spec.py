@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nb_agents import events as ev
 from nb_agents.agents.replay import Past
 from nb_agents.cancel import CancelPolicy
+from nb_agents.config.orchestrator import DEFAULT_ORCHESTRATOR_TIMEOUT_S
 from nb_agents.config.secrets import secrets_of_environment, secrets_of_team, snapshot
-from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, AgentSpec, TeamSpec
+from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.errors import ConfigError, UserError
 from nb_agents.events import OfferTools
 from nb_agents.masking import Mask
@@ -34,21 +35,6 @@ from nb_agents.view.timeline import TimelineFold
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
     from nb_agents.recipes.progress import Progress
-
-__all__ = [
-    "RESERVED_NAMES",
-    "Resumed",
-    "TurnSpec",
-    "cancel_policy",
-    "checked_functions",
-    "config_path",
-    "mask_for",
-    "offered_of",
-    "project_place",
-    "timeout_of",
-    "writable_places",
-]
-
 
 RESERVED_NAMES = frozenset(
     {"new_answer", "vote", "list_files", "read_file", "write_file", "edit_file", "delete_file"}

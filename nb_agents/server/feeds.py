@@ -38,8 +38,6 @@ from nb_agents.sweeps.sweep_reader import SweepReader
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
 
-__all__ = ["Feed", "Feeds", "SweepFeed", "TurnFeed"]
-
 _Feed = TypeVar("_Feed", bound="Feed")
 
 PROBE_S = 0.5

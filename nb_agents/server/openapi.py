@@ -6,20 +6,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = [
-    "Answer",
-    "BODIES",
-    "Continue",
-    "Decision",
-    "Nothing",
-    "Rename",
-    "Resume",
-    "Say",
-    "Start",
-    "Stop",
-    "document",
-]
-
 MAX_TEXT = 20_000
 """Characters, as `MAX_SAID` of a run."""
 

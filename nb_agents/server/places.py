@@ -35,19 +35,6 @@ from nb_agents.sweeps.notes import ROWS
 from nb_agents.sweeps.sweep_fold import SweepView
 from nb_agents.sweeps.sweep_reader import SweepReader
 
-__all__ = [
-    "DEFAULT_ROOT",
-    "Live",
-    "Places",
-    "SweepOnDisk",
-    "UnknownNameError",
-    "continue_session",
-    "resume_turn",
-    "shown_path",
-    "sweep_on_disk",
-    "told_sweep",
-]
-
 DEFAULT_ROOT = PurePosixPath(".nb_agents", "sessions")
 """Where a notebook's sessions are by default, beside it."""
 

@@ -34,16 +34,6 @@ from nb_agents.session.layout import TurnPaths, session_root, turns_of
 from nb_agents.session.lookup import find_session
 from nb_agents.session.views import read_json, write_atomic
 
-__all__ = [
-    "RequestResult",
-    "SessionStore",
-    "ask",
-    "has_commands",
-    "remove_commands_before",
-    "send",
-    "take_commands",
-]
-
 MAX_BYTES = 1_000_000
 """Size limit of a command: a follow-up of 20,000 characters may take 240,000 bytes as JSON."""
 

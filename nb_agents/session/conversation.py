@@ -11,8 +11,6 @@ from pathlib import Path
 
 from nb_agents.view.run_view import AgentView, Learned, RunView
 
-__all__ = ["PastMessage", "messages_of", "restored_lines"]
-
 _LEAVES = ("agent", "bash")
 MAX_STEPS = 20
 """Finished steps of an incomplete recipe that the messages include: the last ones."""

@@ -16,8 +16,6 @@ from typing import IO
 from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import DirEntry, RefusedError, join_names, printable_name
 
-__all__ = ["copy_file", "copy_tree", "copy_workspaces", "not_copied"]
-
 _PIECE_BYTES = 1_000_000
 _FICLONE = 0x40049409
 """The Linux ioctl that shares a file's blocks. Source: ioctl_ficlone(2)."""

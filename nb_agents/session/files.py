@@ -18,8 +18,6 @@ from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import MAX_BYTES, read_json
 from nb_agents.view.run_view import AgentView, RunStatus, RunView, StopView, VoteView
 
-__all__ = ["read_files"]
-
 _BEST_ANSWER = re.compile(r"\[PARTIAL ANSWER - [^\n]*\]\n\[Best answer from: ([^\n]+)\]\n=+\n\n")
 _PARTIAL_TEXT = re.compile(
     r"\[PARTIAL TEXT - [^\n]*\]\n\[Written by ([^\n]+), never [^\n]*\]\n=+\n\n"

@@ -33,17 +33,6 @@ from nb_agents.view.fold import apply, fold
 from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import at_the_end
 
-__all__ = [
-    "PastTurn",
-    "Session",
-    "is_up_to_date",
-    "load_session",
-    "load_turn",
-    "past_events",
-    "with_past",
-    "workspace_files",
-]
-
 LISTED = 500
 """Files listed by name per workspace; others are counted. All are in one line of the journal."""
 

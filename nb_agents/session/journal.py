@@ -29,16 +29,6 @@ from nb_agents.events import EVENT, SCHEMA_VERSION, Event
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.ownership import LineMarker, OwnerMark
 
-__all__ = [
-    "Journal",
-    "JournalContents",
-    "JournalReader",
-    "LineReader",
-    "POLL_S",
-    "follow",
-    "read_journal",
-]
-
 MAX_BYTES = 1 << 29
 """Size limit for reading a journal as a whole: half of one would look like a turn that died there.
 """

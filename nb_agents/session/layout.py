@@ -43,7 +43,7 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
-from nb_agents.config.team import safe_name
+from nb_agents.config.spec import safe_name
 from nb_agents.disk.lock import PROBE_S, is_held
 from nb_agents.errors import (
     SessionBusyError,
@@ -55,32 +55,6 @@ from nb_agents.errors import (
     as_storage_error,
 )
 from nb_agents.session.copying import copy_workspaces
-
-__all__ = [
-    "ALLOT_LOCK",
-    "LISTED",
-    "SESSIONS_VARIABLE",
-    "SWEEP_FILE",
-    "SessionList",
-    "TICKETS",
-    "TurnPaths",
-    "WORKTREES",
-    "claim_turn",
-    "discard_turn",
-    "find_task",
-    "is_real_directory",
-    "keep_idle",
-    "last_use",
-    "make_root",
-    "named_session",
-    "new_session",
-    "restore_workspaces",
-    "session_root",
-    "sessions_in",
-    "store_workspaces",
-    "store_workspaces_if_dead",
-    "turns_of",
-]
 
 SESSIONS_VARIABLE = "NB_AGENTS_SESSIONS"
 DEFAULT_FOLDER = ".nb_agents"

@@ -20,17 +20,6 @@ from nb_agents.errors import UnknownSessionError, UserError
 from nb_agents.session.layout import LISTED, SessionList, TurnPaths, sessions_in, turns_of
 from nb_agents.session.views import read_json
 
-__all__ = [
-    "TERMINAL_ORIGIN",
-    "acting_for",
-    "find_session",
-    "find_turn",
-    "known_turn",
-    "origin_here",
-    "origin_of",
-    "with_task",
-]
-
 TERMINAL_ORIGIN = "terminal"
 """The origin of turns that were begun in no notebook."""
 

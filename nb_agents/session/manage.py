@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from nb_agents.config.team import safe_name
+from nb_agents.config.spec import safe_name
 from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import DirEntry, RefusedError, printable_name
 from nb_agents.errors import (
@@ -41,16 +41,6 @@ from nb_agents.session.layout import (
     turns_of,
 )
 from nb_agents.session.ownership import confirm_turns, evidence_of, judge, known_mark
-
-__all__ = [
-    "SessionCopy",
-    "delete_session",
-    "export_session",
-    "fork_session",
-    "rename_session",
-    "strip_session",
-    "strippable_paths",
-]
 
 _FIRST_S, _LAST_S = 315_619_200, 4_354_646_400
 """The range of times in a zip: the second day of 1980 to the last but one of 2107. Files may have

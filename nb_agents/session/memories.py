@@ -21,8 +21,6 @@ from typing import Literal
 from nb_agents.config.document import front_matter
 from nb_agents.disk.directory import Directory
 
-__all__ = ["Memory", "copy_memories", "read_memories"]
-
 Tier = Literal["short_term", "long_term"]
 
 _NAME = re.compile(r"[\w][\w .-]*\.md")

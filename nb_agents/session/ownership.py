@@ -39,18 +39,6 @@ from nb_agents.errors import as_storage_error
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.views import write_atomic
 
-__all__ = [
-    "Evidence",
-    "LineMarker",
-    "OwnerMark",
-    "confirm_turns",
-    "evidence_of",
-    "handed",
-    "judge",
-    "known_mark",
-    "new_mark",
-]
-
 logger = logging.getLogger("nb_agents")
 
 MAX_MARK_BYTES = 1_000

@@ -32,16 +32,6 @@ from nb_agents.unicode import well_formed, without_controls
 from nb_agents.view.receipt import receipt
 from nb_agents.view.run_view import Ending, RunView
 
-__all__ = [
-    "answer_text",
-    "metadata",
-    "partial_answers",
-    "read_json",
-    "summary",
-    "write_atomic",
-    "write_views",
-]
-
 MAX_SUMMARY_BYTES = 16_000_000
 """A larger SESSION_SUMMARY.txt is left unchanged."""
 

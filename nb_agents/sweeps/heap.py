@@ -13,8 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["YOUNG", "less_garbage_collection"]
-
 YOUNG = 10_000
 """New objects before a collection of the youngest generation; Python's default is 700 or 2,000."""
 

@@ -26,8 +26,6 @@ from nb_agents.sweeps.sweep_fold import tokens_of
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
-__all__ = ["JUDGE_SESSION", "JudgeAgent", "Judgement", "score_in"]
-
 JUDGE_SESSION = "judge"
 _SCORE = re.compile(r"(?:score\s*[:=]\s*)?([-+]?[0-9]+(?:\.[0-9]+)?)", re.IGNORECASE)
 _TASK = """\

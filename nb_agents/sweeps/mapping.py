@@ -15,7 +15,8 @@ from typing import Any
 from nb_agents.config.faults import nearest
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_values import FENCED
-from nb_agents.config.team import TeamSpec, safe_name
+from nb_agents.config.spec import safe_name
+from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NotYoursError, TaskError, UserError
 from nb_agents.launch.api import resume, start
 from nb_agents.launch.resume import would_resume
@@ -31,8 +32,6 @@ from nb_agents.sweeps.judge import JUDGE_SESSION, JudgeAgent
 from nb_agents.sweeps.source import Row, read_rows, source_name
 from nb_agents.sweeps.sweep import Score, Sweep, SweepSpec
 from nb_agents.sweeps.sweep_fold import fold_notes
-
-__all__ = ["DEFAULT_LIMIT", "map"]
 
 DEFAULT_LIMIT = 8
 """Rows that run at a time."""

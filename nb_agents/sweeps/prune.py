@@ -22,8 +22,6 @@ from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import is_live_sweep, owner_lock, sweep_paths
 from nb_agents.sweeps.sweep_fold import fold_notes
 
-__all__ = ["PruneSpec", "Pruned", "parse_age", "prune"]
-
 _AGE = re.compile(r"([0-9]{1,6})([hdw])")
 _UNITS_S = {"h": 3600, "d": 86_400, "w": 604_800}
 

@@ -23,8 +23,6 @@ from nb_agents.sweeps.sweep_fold import sum_of, tokens_of
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
-__all__ = ["find_row", "result_of_turn"]
-
 
 def find_row(session: Path, tools: Sequence[Callable[..., Any]] = ()) -> Run | RowResult | None:
     """Return the live run of a row, else the result of its last turn; None without a turn.

@@ -23,8 +23,6 @@ from pydantic_core import to_jsonable_python
 
 from nb_agents.errors import UserError
 
-__all__ = ["MAX_ROWS", "Row", "read_rows", "source_name"]
-
 MAX_ROWS = 100_000
 """Rows of a source; each gets a directory of its own."""
 

@@ -53,8 +53,6 @@ from nb_agents.sweeps.sweep_fold import FIRST_ROWS, LiveRow, SweepView, sum_of
 from nb_agents.sweeps.sweep_handle import SweepHandle
 from nb_agents.sweeps.sweep_table import COLUMNS, outputs_of, renamed, row_record, to_frame
 
-__all__ = ["Score", "Sweep", "SweepSpec", "over_budget"]
-
 logger = logging.getLogger("nb_agents")
 
 Score = Callable[[str, Any], Any]

@@ -27,20 +27,6 @@ from nb_agents.unicode import well_formed
 if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
-__all__ = [
-    "MAX_RESULT_CHARS",
-    "Tool",
-    "ToolCall",
-    "ToolContext",
-    "ToolError",
-    "ToolResult",
-    "Toolbox",
-    "calling",
-    "current_call",
-    "hide_arguments",
-    "summarize",
-]
-
 logger = logging.getLogger("nb_agents")
 
 MAX_RESULT_CHARS = 100_000

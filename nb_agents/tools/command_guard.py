@@ -33,8 +33,6 @@ from pathlib import Path
 from nb_agents.config.permissions import Blocked, CommandRules
 from nb_agents.tools.base import ToolError
 
-__all__ = ["CommandGuard", "PlainCommand", "find_programs", "read_commands"]
-
 MAX_CHARS = 10_000
 
 _TOKEN = re.compile(

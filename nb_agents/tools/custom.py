@@ -36,8 +36,6 @@ from nb_agents.errors import UserError
 from nb_agents.tools.base import Tool, ToolContext
 from nb_agents.tools.functions import as_printed, function_tool, result_text
 
-__all__ = ["CustomTools", "PREFIX", "without_file"]
-
 logger = logging.getLogger("nb_agents")
 
 PREFIX = "custom_tool__"

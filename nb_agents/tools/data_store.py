@@ -29,8 +29,6 @@ from nb_agents.cancel import checkpoint
 from nb_agents.errors import UserError
 from nb_agents.tools.base import ToolContext
 
-__all__ = ["DEFAULT_NAMESPACE", "DataStore", "Entry", "FILE_NAME", "Operation"]
-
 DEFAULT_NAMESPACE = "default"
 FILE_NAME = "data_store.sqlite"
 """In a session's directory."""

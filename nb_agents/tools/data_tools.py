@@ -14,8 +14,6 @@ from nb_agents.masking import Mask
 from nb_agents.tools.base import Tool, ToolError, current_call
 from nb_agents.tools.data_store import DEFAULT_NAMESPACE, DataStore
 
-__all__ = ["AgentStore"]
-
 
 class AgentStore:
     """The operations as one agent calls them, in worker threads.

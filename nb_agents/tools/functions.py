@@ -38,8 +38,6 @@ from nb_agents.service_loops import ServiceLoop
 from nb_agents.tools.base import Tool, ToolContext, ToolError
 from nb_agents.tools.threads import ThreadCall
 
-__all__ = ["as_printed", "find_functions", "function_tool", "is_marked", "result_text", "tool"]
-
 logger = logging.getLogger("nb_agents")
 
 CLEANUP_S = 1.0

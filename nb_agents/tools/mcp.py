@@ -33,14 +33,6 @@ from nb_agents.tools.mcp_server import MAX_TOOLS, Endpoint, Server
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = [
-    "MAX_DESCRIPTION_CHARS",
-    "MAX_SCHEMA_CHARS",
-    "McpServers",
-    "tool_name",
-    "without_variables",
-]
-
 Takes = Callable[..., bool]
 
 MAX_DESCRIPTION_CHARS = 1024

@@ -20,17 +20,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared import exceptions
 from mcp.shared.message import SessionMessage
 
-__all__ = [
-    "IS_V1",
-    "McpConnection",
-    "McpError",
-    "connect",
-    "http_transport",
-    "message_json",
-    "read_message",
-    "session_manager",
-]
-
 _types: Any = mcp.types  # other classes in each version
 
 IS_V1 = version("mcp").startswith("1.")

@@ -33,16 +33,6 @@ if TYPE_CHECKING:
 
     from nb_agents.tools.mcp_sdk import McpConnection
 
-__all__ = [
-    "CALL_TIMEOUT_S",
-    "CLOSE_TIMEOUT_S",
-    "Endpoint",
-    "MAX_TOOLS",
-    "PROBE_TIMEOUT_S",
-    "START_TIMEOUT_S",
-    "Server",
-]
-
 logger = logging.getLogger("nb_agents")
 
 START_TIMEOUT_S = 30.0

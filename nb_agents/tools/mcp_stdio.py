@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.shared.message import SessionMessage
 
-__all__ = ["EXIT_GRACE_S", "LastWords", "MAX_LINE_BYTES", "stdio_streams"]
-
 EXIT_GRACE_S = 1.0
 """What a server gets to end by itself when its stdin is closed; then comes TERM, then KILL."""
 

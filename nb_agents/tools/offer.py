@@ -38,15 +38,6 @@ from nb_agents.service_loops import ServiceLoop
 from nb_agents.tools.base import Tool, ToolContext, ToolError, current_call
 from nb_agents.tools.functions import CLEANUP_S, function_tool
 
-__all__ = [
-    "CallAnswered",
-    "CallAsked",
-    "MAX_BYTES",
-    "Offer",
-    "OfferedFunction",
-    "tool_of",
-]
-
 MAX_BYTES = 1_000_000
 """Of a file: a result has at most `MAX_RESULT_CHARS`, each at most 6 bytes as JSON."""
 

@@ -31,17 +31,6 @@ from nb_agents.tools.base import Tool, ToolError, current_call, hide_arguments, 
 from nb_agents.tools.command_guard import read_commands
 from nb_agents.tools.task_plan import PLAN_ACTIONS, PLAN_FILE
 
-__all__ = [
-    "AgentTools",
-    "ApprovalConfig",
-    "Ask",
-    "Decision",
-    "FILE_TOOLS",
-    "Policy",
-    "Tally",
-    "judge",
-]
-
 FILE_TOOLS = {
     "list_files": "read_file",
     "read_file": "read_file",

@@ -24,17 +24,6 @@ from nb_agents.tools.python_kernel import LOST, Interpreter, InterpreterEnded, M
 from nb_agents.tools.sandbox import Sandbox
 from nb_agents.tools.shell import OutputLog, kept_folder
 
-__all__ = [
-    "DEFAULT_TIMEOUT_S",
-    "FOLDER",
-    "MAX_OUTPUT_CHARS",
-    "Plot",
-    "PythonCells",
-    "next_number",
-    "png",
-    "write_plots",
-]
-
 FOLDER = "plots"
 _MAX_BYTES = 10_000_000
 _PNG = b"\x89PNG\r\n\x1a\n"

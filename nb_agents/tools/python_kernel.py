@@ -32,8 +32,6 @@ from nb_agents.tools.sandbox import Sandbox
 if TYPE_CHECKING:
     import zmq.asyncio
 
-__all__ = ["Interpreter", "InterpreterEnded", "LOST", "Message"]
-
 LOST = "nb_agents_lost"
 """The kind of message that stands for some that were too large."""
 

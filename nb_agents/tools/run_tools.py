@@ -38,8 +38,6 @@ from nb_agents.tools.sandbox import Sandbox, confinement
 from nb_agents.tools.shell import Shell, last_chars
 from nb_agents.tools.web_search import search_tool
 
-__all__ = ["RunTools", "ToolPlaces", "announcements"]
-
 MAX_TOLD = 2_000
 """Characters of a running tool's output that the panel gets at a time; the tool keeps all of it."""
 

@@ -31,8 +31,6 @@ from nb_agents.process.environment import agent_env
 from nb_agents.process.writable import Mounts, mounts_of
 from nb_agents.tools.base import ToolContext, ToolError
 
-__all__ = ["Confinement", "Sandbox", "confinement"]
-
 _MB = 1_000_000
 
 

@@ -21,15 +21,6 @@ from nb_agents.tools.base import Tool, ToolError
 from nb_agents.tools.command_guard import CommandGuard
 from nb_agents.tools.sandbox import Sandbox
 
-__all__ = [
-    "DEFAULT_TIMEOUT_S",
-    "MAX_SHOWN_CHARS",
-    "OutputLog",
-    "Shell",
-    "kept_folder",
-    "last_chars",
-]
-
 MAX_SHOWN_CHARS = 20_000
 """What a model is shown of one command, half of it from the end."""
 

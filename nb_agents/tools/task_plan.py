@@ -29,8 +29,6 @@ from pydantic import (
 from nb_agents.disk.directory import Directory
 from nb_agents.tools.base import Tool, ToolError, current_call
 
-__all__ = ["PLAN_ACTIONS", "PLAN_FILE", "TaskPlan"]
-
 PLAN_FILE = "tasks/plan.json"
 MAX_PLAN_BYTES = 1_000_000
 MAX_CHARS = 2_000

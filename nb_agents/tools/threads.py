@@ -22,8 +22,6 @@ from anyio import CapacityLimiter, to_thread
 from nb_agents.cancel import checkpoint
 from nb_agents.tools.base import current_call
 
-__all__ = ["ThreadCall", "still_runs"]
-
 POLL_S = 0.1
 
 T = TypeVar("T")

@@ -26,8 +26,6 @@ from nb_agents.tools.base import Tool, ToolResult
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["ToolAddress", "ToolServer"]
-
 logger = logging.getLogger("nb_agents")
 
 CLOSE_S = 2.0

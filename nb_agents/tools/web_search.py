@@ -19,8 +19,6 @@ from pydantic import Field
 
 from nb_agents.tools.base import Tool, ToolError
 
-__all__ = ["search_tool"]
-
 SEARCH_S = 10
 """Seconds that an engine gets."""
 MAX_RESULTS = 10

@@ -27,8 +27,6 @@ from nb_agents.disk.entry import RefusedError, printable_name
 from nb_agents.process.writable import MAX_LOOKED_AT, WritablePath, entries
 from nb_agents.tools.base import Tool, ToolError, current_call
 
-__all__ = ["Changes", "Workspace", "compare", "look"]
-
 Looks = Mapping[str, tuple[int, int, int]]
 """Each file's inode, size and time of change, by its absolute name."""
 

@@ -34,8 +34,6 @@ from nb_agents.view.steps import (
     revised,
 )
 
-__all__ = ["apply", "fold"]
-
 
 def fold(events: Iterable[ev.Event], view: RunView | None = None) -> RunView:
     """Fold events into a view.

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Growing", "grown"]
-
 V = TypeVar("V")
 
 

@@ -12,8 +12,6 @@ from nb_agents import events as ev
 from nb_agents.view.run_view import AgentView, RunStatus, RunView, ToolView
 from nb_agents.view.steps import StepView
 
-__all__ = ["AgentReceipt", "Receipt", "receipt", "total_cost"]
-
 
 @dataclass(frozen=True, slots=True)
 class AgentReceipt:

@@ -15,20 +15,6 @@ from pydantic_core import from_json
 from nb_agents import events as ev
 from nb_agents.view.steps import ApprovalView, GateView, StepView
 
-__all__ = [
-    "AgentPhase",
-    "AgentView",
-    "Ending",
-    "Learned",
-    "RunStatus",
-    "RunView",
-    "StopView",
-    "ToolView",
-    "UnsubmittedText",
-    "VoteView",
-    "call_so_far",
-]
-
 AgentPhase = Literal[
     "waiting", "thinking", "writing", "tool", "answered", "voted", "failed", "stopped"
 ]

@@ -13,18 +13,6 @@ from typing import Any, Literal
 from nb_agents import events as ev
 from nb_agents.view.growing import grown
 
-__all__ = [
-    "ApprovalView",
-    "GateView",
-    "StepView",
-    "apply_gate",
-    "apply_step",
-    "at_the_end",
-    "holders_of",
-    "parent_of",
-    "revised",
-]
-
 StepStatus = Literal["running", "retrying", "ok", "failed", "skipped", "cut", "stopped"]
 """What runs when its turn ends is cut; what waits to try again is stopped."""
 _AT_THE_END: Mapping[StepStatus, StepStatus] = {"running": "cut", "retrying": "stopped"}

@@ -12,16 +12,6 @@ from typing import Any, Literal
 
 from nb_agents import events as ev
 
-__all__ = [
-    "COLUMNS",
-    "EntryKind",
-    "Stretch",
-    "Timeline",
-    "TimelineEntry",
-    "TimelineFold",
-    "fold_timeline",
-]
-
 EntryKind = Literal[
     "model", "tool", "step", "answer", "vote", "restart", "rejected", "timeout", "failed",
     "presents", "again", "stop", "said", "resumed",

@@ -11,12 +11,10 @@ from pydantic import ValidationError
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.config.team import (
-    DEFAULT_ORCHESTRATOR_TIMEOUT_S,
-    BackendSpec,
-    TeamSpec,
-    safe_name,
-)
+from nb_agents.config.backends import BackendSpec
+from nb_agents.config.orchestrator import DEFAULT_ORCHESTRATOR_TIMEOUT_S
+from nb_agents.config.spec import safe_name
+from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError
 from nb_agents.session.history import load_session
 from nb_agents.session.lookup import find_session

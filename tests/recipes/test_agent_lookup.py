@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nb_agents.config.recipe import Step
+from nb_agents.config.recipe_step import Step
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import RecipeError

@@ -31,8 +31,9 @@ from nb_agents.launch.api import start
 from nb_agents.loop import call
 from nb_agents.runs import finding, registry
 from nb_agents.runs.finding import find_run
+from nb_agents.runs.live_runs import live_runs
 from nb_agents.runs.live_turns import LiveTurn, live_turns
-from nb_agents.runs.registry import live_runs, stop
+from nb_agents.runs.registry import stop
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, finish, metadata, prompt, read_line, script, sessions

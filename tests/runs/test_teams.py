@@ -6,8 +6,8 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
+from nb_agents.config.team import chosen_team
 from nb_agents.errors import ConfigError
-from nb_agents.jupyter.magic import chosen_team
 from tests.team_kit import finish
 
 MIXED = """\
