@@ -22,11 +22,13 @@ from nb_agents.launch.here import Loaded, RunRequest, launch
 from nb_agents.launch.resume_plan import (
     Preview,
     Resumption,
+    checked,
     started_of,
     stored_team,
     what_resumes,
+    would_run_of,
 )
-from nb_agents.launch.trust import calls_again, trusted_mark, would_run
+from nb_agents.launch.trust import trusted_mark
 from nb_agents.models.fit import check_fit
 from nb_agents.models.providers import check_team, load
 from nb_agents.runs.live_runs import owner_of, wait_until_saved
@@ -68,7 +70,7 @@ def preview(
     Raises:
         UserError: There is nothing to resume.
     """
-    turn, _ = _find(session, session_root, agent, from_step)
+    turn, found = _find(session, session_root, agent, from_step)
     events = turn.events
     try:
         team = _team(config, events).spec
@@ -76,7 +78,8 @@ def preview(
         if config is not None or recipe is not None:
             raise
         team = None  # models created in Python are needed for a resume, but not for its preview
-    return _resumption(events, team, agent, recipe, context, from_step).preview
+    kept = _resumption(events, team, agent, recipe, context, from_step)
+    return checked(kept, team or stored_team(started_of(events)), found.path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +102,7 @@ class ResumeRequest(RunRequest):
         kept = _resumption(events, team.spec, self.agent, self.recipe, self.context, self.from_step)
         if kept.going and kept.going.stuck:
             raise RecipeError(kept.going.stuck)
-        mark = trusted_mark(session.path, options, lambda: _would_run(team.spec, kept))
+        mark = trusted_mark(session.path, options, lambda: would_run_of(kept, team.spec))
         if options.cluster is None:  # on a cluster, the worker's keys count
             check_team(team.spec)
         return Loaded(
@@ -148,15 +151,11 @@ class ResumeRequest(RunRequest):
         return launch(spec, session)
 
 
-def _would_run(team: TeamSpec, kept: Resumption) -> tuple[str, ...]:
-    return would_run(team, kept.going.recipes if kept.going else (), calls_again(kept.past))
-
-
 def would_resume(session: Path, team: TeamSpec) -> tuple[str, ...]:
     """Return what a resume of a session with a team would run; nothing where there is none."""
     begun = [turn for turn in turns_of(session) if turn.has_begun]
     try:
-        return _would_run(team, what_resumes(past_events(begun[-1]), (), team))
+        return would_run_of(what_resumes(past_events(begun[-1]), (), team), team)
     except UserError:
         return ()
 

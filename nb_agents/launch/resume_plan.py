@@ -7,7 +7,8 @@ promise what another does not do.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
@@ -20,8 +21,10 @@ from nb_agents.agents.voting import Rules, rules_of
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.events import Event, ModelFinished, TurnStarted
+from nb_agents.launch.trust import calls_again, is_yours, would_run
 from nb_agents.session.history import past_events
 from nb_agents.session.layout import TurnPaths
+from nb_agents.unicode import without_controls
 from nb_agents.view.run_view import RunView
 
 if TYPE_CHECKING:
@@ -45,6 +48,8 @@ class Preview:
         recipe: The steps of a recipe that run again; None for a team.
         unread: Agents that start a new round because their part of the journal is damaged.
         goes_on: Agents that go on from what they had said, and may make calls of their own again.
+        would_run: What it would run and whom it would ask, in lines, when the session is not this
+            user's; None for one's own.
     """
 
     turn: int
@@ -59,6 +64,7 @@ class Preview:
     recipe: RecipePreview | None = None
     unread: tuple[str, ...] = ()
     goes_on: tuple[str, ...] = ()
+    would_run: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         """Return the preview in a sentence or two."""
@@ -84,8 +90,17 @@ class Preview:
             told += f" From what they had said and done, not call by call, go on: {agents}."
         return (
             f"Resumes turn {self.turn}: {kept} and {self.calls} finished model call(s) are kept. "
-            f"Runs again: {self.runs_again}.{told}{asks}" + (f" {stuck}" if stuck else "")
+            f"Runs again: {self.runs_again}.{told}{asks}"
+            + (f" {stuck}" if stuck else "")
+            + self._warning
         )
+
+    @property
+    def _warning(self) -> str:
+        if self.would_run is None:
+            return ""
+        lines = "".join(f"\n  {without_controls(line)}" for line in self.would_run) or " nothing."
+        return f"\nNot made by you, or not on this machine: asks first. It would run:{lines}"
 
     @property
     def runs_again(self) -> str:
@@ -193,9 +208,23 @@ def preview_of(view: RunView, paths: TurnPaths) -> Preview | None:
     if view.status not in ("cancelled", "failed"):
         return None
     try:
-        return what_resumes(past_events(paths)).preview
+        events = past_events(paths)
+        return checked(what_resumes(events), stored_team(started_of(events)), paths.path.parent)
     except UserError:  # a resume reports it
         return None
+
+
+def checked(kept: Resumption, team: TeamSpec | None, session: Path) -> Preview:
+    """Return the preview, with what a person must check first if the session is a stranger's."""
+    if is_yours(session):
+        return kept.preview
+    return replace(kept.preview, would_run=would_run_of(kept, team))
+
+
+def would_run_of(kept: Resumption, team: TeamSpec | None) -> tuple[str, ...]:
+    """Return what a resume would run and whom it would ask, in lines that a person can check."""
+    recipes = kept.going.recipes if kept.going else ()
+    return would_run(team, recipes, calls_again(kept.past)) if team else ()
 
 
 def started_of(events: Sequence[Event]) -> TurnStarted:

@@ -235,6 +235,8 @@ def _resume(view: RunView, path: str, again: Preview | None, door: Door = CELL) 
     comment = f"; runs again: {text.clip(again.runs_again, 200)}" if again else ""
     if again and again.not_again:
         comment += f"; not run again: {text.clip(again.not_again, 200)}"
+    if again and again.would_run is not None:
+        comment += "; not made by you: asks first"
     return [f"# same task, from here{comment}", door.line("resume", _words(view, path))]
 
 

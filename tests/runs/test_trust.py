@@ -23,8 +23,11 @@ from nb_agents.cli.application import FAILED
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NotYoursError
 from nb_agents.jupyter.magic import AgentsMagics
+from nb_agents.launch.resume import preview
+from nb_agents.presentation.cards import turn_bundle
 from nb_agents.runs.finding import attach
 from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
 from nb_agents.session.layout import turns_of
 from nb_agents.sweeps.source import read_rows
 from tests.cli.calls import call_here
@@ -191,6 +194,26 @@ def test_it_says_what_would_run(stranger: Path, place: Path) -> None:
     said = str(refused.value)
     assert all(line in said for line in refused.value.would_run)
     assert "--trust" in said and "trust=True" in said and "RunOptions" in said
+
+
+def test_a_preview_and_a_card_tell_beforehand_that_it_is_a_strangers(
+    stranger: Path, place: Path
+) -> None:
+    told = preview(NAME, session_root=stranger.parent)
+    assert told.would_run == (
+        f"command of make: echo x >> {place}/ran; exit 1",
+        "model of ada: demo",
+    )
+    assert "Not made by you" in str(told)
+    assert all(line in str(told) for line in told.would_run)
+    (turn,) = load_session(stranger).turns
+    assert "not made by you: asks first" in turn_bundle(turn, str(stranger))["text/plain"]
+
+
+def test_a_preview_of_ones_own_session_warns_of_nothing(session: Path) -> None:
+    told = preview(NAME, session_root=session.parent)
+    assert told.would_run is None
+    assert "not made by you" not in str(told).lower()
 
 
 def test_whom_a_user_trusts_once_is_not_asked_about_again(
