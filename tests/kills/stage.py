@@ -33,7 +33,7 @@ os.environ["LINES"] = sys.argv[3]
 runpy.run_path("tests/tools/mcp_server.py", run_name="__main__")
 """
 _MADE_UP = re.compile(r'"timestamp": "[^"]*"|"input_tokens": [0-9]+')
-_PLACE = re.compile("session_[0-9]+_[0-9]+|(turn|task)_[0-9]+")
+_PLACE = re.compile("session_[0-9]+_[0-9]+(_[0-9]+)?|(turn|task)_[0-9]+")
 
 
 @dataclass(frozen=True)
