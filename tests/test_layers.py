@@ -213,6 +213,15 @@ def test_no_two_files_have_the_same_name() -> None:
     assert [name for name in set(names) if names.count(name) > 1] == []
 
 
+def test_no_two_classes_have_the_same_name() -> None:
+    classes: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in classes.items() if len(found) > 1} == {}
+
+
 def test_session_knows_nothing_of_agents() -> None:
     below = [i for i in all_imports() if _part(i.importer) in ("session", "tools", "view")]
     assert [i for i in below if _part(i.target) == "agents"] == []

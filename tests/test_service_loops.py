@@ -45,7 +45,7 @@ from nb_agents.testing import Turn as Said
 from nb_agents.tools import mcp_stdio
 from nb_agents.tools.functions import _AsyncThread
 from nb_agents.tools.mcp_stdio import LastWords, stdio_streams
-from nb_agents.tools.offer import CallAsked, Offer
+from nb_agents.tools.offer import CallAsked, CallInbox
 from tests.model_server import wait_until
 from tests.recipes.live import begin as begin_recipe
 from tests.recipes.live import write
@@ -215,7 +215,7 @@ def an_offered_call(faults: Faults) -> None:
     offering = Offering([look], root)
     faults.put(Offering, "_take")
     offering.serve(run.path)
-    offer = Offer(offering.id, root)
+    offer = CallInbox(offering.id, root)
     call = CallAsked("look", {}, "a", False, root, (), root, root)
     answers = []
     for _ in range(2):
@@ -425,7 +425,7 @@ EXEMPT = {
     "model_runner:ModelRound._stream": "one model call",
     "model_runner:ModelRound._run_tools": "the calls of one reply",
     "response_limits:_LimitedStream": "one model call",
-    "python_kernel:Interpreter": "one cell",
+    "python_kernel:PythonInterpreter": "one cell",
     "team_driver:Team": "the run's own work",
     "command:OpenCommand": "one command",
     "stop_scope:PauseGate.wait_over": "waits",

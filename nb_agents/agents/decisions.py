@@ -42,7 +42,7 @@ class Voted:
 
 
 @dataclass(frozen=True)
-class Abstained:
+class Abstention:
     """The turn ended without a vote, by a model that calls no tools; its answer stands."""
 
 
@@ -66,7 +66,7 @@ class Refused:
     instructions: str
 
 
-Decision = Answered | Voted | Stale | Abstained | Submitted | Refused
+Decision = Answered | Voted | Stale | Abstention | Submitted | Refused
 
 _OF_JUDGES = ("submit", "restart_orchestration")
 _OF_OTHERS = ("new_answer", "vote")

@@ -21,7 +21,7 @@ from anyio import CancelScope
 from nb_agents import events as ev
 from nb_agents.agents import prompts
 from nb_agents.agents.decisions import (
-    Abstained,
+    Abstention,
     Answered,
     Offer,
     Reading,
@@ -93,7 +93,7 @@ class Replies:
         if not _is_plain(exchange.response) or reading.decision is not None:
             return reading
         if offer.text_stands_for == "no vote" and self._plain >= MAX_PLAIN:
-            return Reading(Abstained())
+            return Reading(Abstention())
         if offer.text_stands_for == "answer" and self._plain == MAX_PLAIN - 1:
             return reading._replace(complaint=f"{reading.complaint} {prompts.TAKEN_AS_TEXT}")
         return reading
@@ -184,7 +184,7 @@ class Replies:
         """Mark what is not as it should be."""
         if reading.cut is not None:
             self._notice(f"{self._agent}'s answer is not whole: it was cut off {reading.cut.by}.")
-        elif _is_plain(response) and isinstance(reading.decision, Abstained):
+        elif _is_plain(response) and isinstance(reading.decision, Abstention):
             self._notice(f"{self._agent} calls no tool, and so does not vote. Its answer stands.")
         elif _is_plain(response) and not offer.text_counts and self._plain >= MAX_PLAIN:
             self._notice(f"{self._agent} calls no tool: its text was taken as its answer.")

@@ -16,7 +16,7 @@ from anyio import to_thread
 from nb_agents import events as ev
 from nb_agents.agents import voting
 from nb_agents.agents.decisions import (
-    Abstained,
+    Abstention,
     Answered,
     Decision,
     Refused,
@@ -284,7 +284,7 @@ class Team:
                 self._emit(ev.VoteCast(agent=agent, target=target, reason=reason, seen=dict(known)))
             case Voted(target=target) | Stale(target=target):
                 self._emit(ev.VoteIgnored(agent=agent, target=target))
-            case Abstained():
+            case Abstention():
                 self._emit(ev.Abstained(agent=agent))
         return True
 

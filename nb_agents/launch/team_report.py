@@ -23,7 +23,7 @@ from nb_agents.runs.drivers import withheld_keys
 from nb_agents.runs.turn_spec import mask_for
 from nb_agents.tools.custom import without_file
 from nb_agents.tools.mcp import without_variables
-from nb_agents.tools.policy import Decision
+from nb_agents.tools.policy import ApprovalDecision
 from nb_agents.tools.run_tools import RunTools, ToolPlaces, announcements
 
 CAN_START = "Can start."
@@ -170,7 +170,7 @@ def _tried(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
 async def _try(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
     told: list[str] = []
 
-    async def nobody(agent: str, tool: str, about: str, stops: bool) -> Decision:
+    async def nobody(agent: str, tool: str, about: str, stops: bool) -> ApprovalDecision:
         raise UserError("A check calls no tool.")
 
     with TemporaryDirectory(prefix="nb_agents-check-") as name:

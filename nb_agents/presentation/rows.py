@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nb_agents.events import PlannedUnit
 from nb_agents.presentation import text
 from nb_agents.presentation.panel_types import AgentRow, Asked, RowStop, Tone
-from nb_agents.tools.policy import Decision
+from nb_agents.tools.policy import ApprovalDecision
 from nb_agents.view.run_view import AgentView, RunView, call_so_far
 from nb_agents.view.steps import ApprovalView, GateView, StepView, parent_of
 
@@ -368,7 +368,7 @@ def asked_for(gate: GateView, view: RunView) -> Asked:
 
 def decided(given: ApprovalView) -> str:
     """Return how a gate was decided, by whom and why."""
-    return str(Decision(given.approved, given.message, given.by))
+    return str(ApprovalDecision(given.approved, given.message, given.by))
 
 
 def _children(addresses: list[str]) -> Mapping[str, list[str]]:

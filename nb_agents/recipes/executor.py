@@ -49,7 +49,7 @@ from nb_agents.recipes.tasks import (
 )
 from nb_agents.recipes.units import is_within, planned
 from nb_agents.tools.base import Tool, Toolbox
-from nb_agents.tools.policy import AgentTools, ApprovalConfig, Decision, Tally
+from nb_agents.tools.policy import AgentTools, ApprovalConfig, ApprovalDecision, Tally
 from nb_agents.tools.shell import kept_folder, last_chars
 
 _MAX_STREAMED = 100_000
@@ -96,7 +96,7 @@ class Models:
     secrets: Sequence[str] = ()
     own_tools: Callable[[str], Sequence[Tool]] | None = None
     skills: str = ""
-    ask: Callable[[str, str], Awaitable[Decision]] | None = None
+    ask: Callable[[str, str], Awaitable[ApprovalDecision]] | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Executor:
         context: Sequence[Path],
         token: CancelToken,
         emit: Callable[[ev.Event], None],
-        deny: Callable[[str, Decision], None],
+        deny: Callable[[str, ApprovalDecision], None],
         said: Sequence[str] = (),
         past: Past | None = None,
         approval: ApprovalConfig | None = None,
@@ -229,7 +229,7 @@ class Executor:
                     await self._changed.wait()
             self._clocks.keep(group, ())
             if isinstance(ended, Denied):
-                self._deny(ended.address, Decision(False, ended.message, ended.by))
+                self._deny(ended.address, ApprovalDecision(False, ended.message, ended.by))
         match ended:
             case Completed(outputs=outputs):
                 answer = final_text(outputs) or _last_text(self._progress)
@@ -487,9 +487,9 @@ class Executor:
             return
         with gate.decided:
             await boundary.sleep(work.timeout_s or math.inf)
-            self._give(work.address, Decision(work.default == "approve", "", "timeout"))
+            self._give(work.address, ApprovalDecision(work.default == "approve", "", "timeout"))
 
-    def _give(self, address: str, decision: Decision) -> None:
+    def _give(self, address: str, decision: ApprovalDecision) -> None:
         approved, message, by = decision
         self._emit(ev.ApprovalGiven(step=address, approved=approved, message=message, by=by))
         self._gates.pop(address).decided.cancel()

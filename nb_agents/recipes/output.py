@@ -133,13 +133,13 @@ def wanted(recipe: Recipe, given: Sequence[Read] = ()) -> Mapping[str, Wanted]:
 def names_read(recipe: Recipe) -> set[str]:
     """Return the variables that a recipe reads anywhere, its steps' results among them."""
     limits = (recipe.recursion, recipe.rate_limiting, recipe.orchestrator)
-    reads = [*_Reader().recipe(recipe), *_texts(limits, {})]
+    reads = [*_ReadsFinder().recipe(recipe), *_texts(limits, {})]
     return {read.path[0] for read in reads}
 
 
 def names_read_by(step: Step) -> set[str]:
     """Return the variables that a step and everything below it read."""
-    return {read.path[0] for read in _Reader().step(step)}
+    return {read.path[0] for read in _ReadsFinder().step(step)}
 
 
 def unusable(step: Step, values: Mapping[str, Any]) -> set[str]:
@@ -149,7 +149,7 @@ def unusable(step: Step, values: Mapping[str, Any]) -> set[str]:
         step: The step, with everything below it.
         values: Values by name.
     """
-    paths = [read.path for read in _Reader().step(step)]
+    paths = [read.path for read in _ReadsFinder().step(step)]
     return {name for name, *keys in paths if name in values and not _has(values[name], keys)}
 
 
@@ -178,7 +178,7 @@ class _Same:
 @lru_cache(maxsize=256)
 def _wanted(key: _Same, given: tuple[Read, ...]) -> Mapping[str, Wanted]:
     recipe = key.recipe
-    reads = [*_Reader().recipe(recipe), *given]
+    reads = [*_ReadsFinder().recipe(recipe), *given]
     found = {
         step.id: Wanted(tuple(_below(reads, names)))
         for stage in recipe.stages
@@ -214,7 +214,7 @@ def _below(reads: Sequence[Read], names: Sequence[Path]) -> Iterator[Read]:
 # What is read --------------------------------------------------------------------------------
 
 
-class _Reader:
+class _ReadsFinder:
     """Finds what a recipe reads."""
 
     def __init__(self) -> None:

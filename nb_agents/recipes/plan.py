@@ -30,7 +30,7 @@ from nb_agents.config.recipe_values import FENCED, Recursion
 from nb_agents.recipes import units
 from nb_agents.recipes.check import path_of, with_place
 from nb_agents.recipes.output import Read, Wanted, wanted
-from nb_agents.recipes.progress import Gate, Progress, Unit
+from nb_agents.recipes.progress import GateState, Progress, Unit
 from nb_agents.recipes.tasks import (
     Completed,
     Denied,
@@ -305,13 +305,13 @@ class Planner:
             raise _DeniedError(Denied(address, gate.message, gate.by))
         scope.values["_approval_message"] = gate.message
 
-    def _ask(self, scope: Scope, stage: Stage, approval: Approval, address: str) -> Gate:
+    def _ask(self, scope: Scope, stage: Stage, approval: Approval, address: str) -> GateState:
         conditions = stage.auto_approve_if
         if conditions and all(
             units.holds(condition, scope, address, "auto_approve_if") for condition in conditions
         ):
             self._events.append(ev.ApprovalGiven(step=address, approved=True, by="auto_approve_if"))
-            return Gate(True)
+            return GateState(True)
         wait = self._wait(scope, approval, address)
         self._events.append(
             ev.ApprovalAsked(
@@ -321,7 +321,7 @@ class Planner:
                 default=wait.default,
             )
         )
-        return Gate()
+        return GateState()
 
     def _wait(self, scope: Scope, approval: Approval, address: str) -> GateWork:
         """Return how long a gate waits, and what happens then; the gate's own values come first."""

@@ -52,7 +52,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class GateState:
     """A gate that was reached; ``approved`` is None while it waits, ``by`` is who decided."""
 
     approved: bool | None = None
@@ -78,7 +78,7 @@ class Progress:
 
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     units: Mapping[str, Unit] = field(default_factory=dict)
-    gates: Mapping[str, Gate] = field(default_factory=dict)
+    gates: Mapping[str, GateState] = field(default_factory=dict)
     context: Mapping[str, Any] = field(default_factory=dict)
     session: str = ""
     started: float = 0.0
@@ -141,9 +141,9 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
             )
             return _with_unit(progress, step, over)
         case ev.ApprovalAsked(step=step):
-            return replace(progress, gates=grown(progress.gates, step, Gate()))
+            return replace(progress, gates=grown(progress.gates, step, GateState()))
         case ev.ApprovalGiven(step=step, approved=approved, message=message, by=by):
-            gate = Gate(approved, message, by)
+            gate = GateState(approved, message, by)
             return replace(progress, gates=grown(progress.gates, step, gate))
         case _:
             return progress

@@ -16,7 +16,7 @@ from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, curre
 from nb_agents.errors import UserError
 from nb_agents.loop import post
 from nb_agents.tools.base import ToolCall, current_call
-from nb_agents.tools.policy import ApprovalConfig, Decision, Tally
+from nb_agents.tools.policy import ApprovalConfig, ApprovalDecision, Tally
 
 _current: ContextVar[Callable[[str], str] | None] = ContextVar("nb_agents_asker", default=None)
 
@@ -29,7 +29,7 @@ class _Question:
     tally: Tally
     call: ToolCall
     decided: anyio.Event = field(default_factory=anyio.Event)
-    answer: Decision | None = None
+    answer: ApprovalDecision | None = None
 
 
 class Approvals:
@@ -56,7 +56,7 @@ class Approvals:
         self._waiting: dict[str, _Question] = {}
         self._asked = 0
 
-    async def ask(self, agent: str, tool: str, about: str, stops: bool) -> Decision:
+    async def ask(self, agent: str, tool: str, about: str, stops: bool) -> ApprovalDecision:
         """Ask whether a tool call is allowed, and wait for the answer.
 
         Args:
@@ -78,7 +78,7 @@ class Approvals:
         self._token.checkpoint()
         return answer
 
-    async def ask_about(self, what: str, question: str) -> Decision:
+    async def ask_about(self, what: str, question: str) -> ApprovalDecision:
         """Ask for an approval of something and wait for it.
 
         Args:
@@ -107,7 +107,7 @@ class Approvals:
         await self._wait(gate, message, "approval")
         return gate
 
-    async def ask_for_text(self, prompt: str) -> Decision:
+    async def ask_for_text(self, prompt: str) -> ApprovalDecision:
         """Ask for a text and wait for it.
 
         Args:
@@ -150,7 +150,7 @@ class Approvals:
         if not chosen:
             return ""
         question = self._waiting[chosen]
-        decision: Decision | None = Decision(approved, message, by)
+        decision: ApprovalDecision | None = ApprovalDecision(approved, message, by)
         if question.wants == "approval":
             decision = question.tally.take(approved, message, by)
         if decision is None:
@@ -175,7 +175,7 @@ class Approvals:
         wants: Literal["approval", "input"],
         own: CancelToken | None = None,
         call: ToolCall | None = None,
-    ) -> Decision:
+    ) -> ApprovalDecision:
         question = self._waiting[gate] = _Question(wants, Tally(self._config), call or ToolCall())
         own = own or self._token
         timeout_s = self._config.timeout if wants == "approval" else None
@@ -212,7 +212,7 @@ class Approvals:
 
     def _conclude(self, gate: str, approved: bool, message: str, by: str) -> None:
         question = self._waiting[gate]
-        question.answer = Decision(approved, message, by)
+        question.answer = ApprovalDecision(approved, message, by)
         call = question.call
         self._emit(
             ev.ApprovalGiven(
@@ -227,13 +227,13 @@ class Approvals:
         question.decided.set()
 
 
-def denial(gate: str, named: str, decision: Decision) -> StopRequest:
+def denial(gate: str, named: str, decision: ApprovalDecision) -> StopRequest:
     """Return the stop that the denial of a gate asks for."""
     why = f"{named} was {decision}"
     return StopRequest(CancellationStatus.REQUESTED, "approval", why, gate=gate)
 
 
-def text_of(answer: Decision) -> str:
+def text_of(answer: ApprovalDecision) -> str:
     """Return the text in an answer of `Approvals.ask_for_text`.
 
     Raises:

@@ -32,7 +32,7 @@ from nb_agents.models.providers import SharedClient, is_usable
 from nb_agents.runs.approvals import denial
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.tools.base import Tool
-from nb_agents.tools.policy import AgentTools, Ask, Decision
+from nb_agents.tools.policy import AgentTools, ApprovalDecision, Ask
 from nb_agents.tools.run_tools import RunTools, ToolPlaces
 from nb_agents.tools.task_plan import TaskPlan
 
@@ -66,7 +66,7 @@ class DriverDeps:
     note: Callable[[str], None]
     admit: Callable[[str, CancelToken], None]
     ask: Ask
-    ask_about: Callable[[str, str], Awaitable[Decision]]
+    ask_about: Callable[[str, str], Awaitable[ApprovalDecision]]
     stop: Callable[[StopRequest], object]
     wake: Callable[[], None]
 
@@ -285,8 +285,8 @@ def withheld_keys(team: TeamSpec) -> list[str]:
     return [*own, *(os.environ.get(name, "") for name in variables)]
 
 
-def _denier(deps: DriverDeps) -> Callable[[str, Decision], None]:
-    def deny(gate: str, decision: Decision) -> None:
+def _denier(deps: DriverDeps) -> Callable[[str, ApprovalDecision], None]:
+    def deny(gate: str, decision: ApprovalDecision) -> None:
         deps.stop(denial(gate, f"the gate of {gate!r}", decision))
 
     return deny

@@ -33,7 +33,7 @@ from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.base import ToolCall, ToolContext, ToolResult, calling
 from nb_agents.tools.functions import function_tool
-from nb_agents.tools.offer import CallAnswered, CallAsked, Offer, OfferedFunction
+from nb_agents.tools.offer import CallAnswered, CallAsked, CallInbox, OfferedFunction
 
 ALIVE_S = 1.0
 """Interval for checking whether the run is over."""
@@ -75,10 +75,10 @@ class Offering:
         self._functions = {tool.name: function for function, tool in known}
         self._team = team
         self._mask = Mask()
-        self._offer = Offer.make(root)
+        self._offer = CallInbox.make(root)
         self._tokens: dict[str, CancelToken] = {}
         self.id = self._offer.id
-        offer = Offer(self.id, root)
+        offer = CallInbox(self.id, root)
         self.functions = tuple(
             OfferedFunction(
                 tool.name,

@@ -62,7 +62,7 @@ from nb_agents.runs.turn_spec import TurnSpec, offered_of
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import has_commands, take_commands
 from nb_agents.session.journal import Journal
-from nb_agents.tools.offer import Offer
+from nb_agents.tools.offer import CallInbox
 from nb_agents.tools.run_tools import RunTools
 from nb_agents.tools.threads import still_runs
 from nb_agents.view.receipt import receipt
@@ -349,7 +349,7 @@ class TurnWriter:
         named = ", ".join(f"`{function.name}`" for function in functions)
         self._recorder.note(f"From now on {command.by[:MAX_BY_CHARS]} offers {named}.")
         for function in functions:
-            function.offer = Offer(command.offer, self._spec.paths.root)
+            function.offer = CallInbox(command.offer, self._spec.paths.root)
         self._publish()
         return True
 

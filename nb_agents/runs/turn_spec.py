@@ -26,7 +26,7 @@ from nb_agents.session.conversation import PastMessage
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.ownership import OwnerMark
 from nb_agents.tools.functions import function_tool
-from nb_agents.tools.offer import Offer, OfferedFunction
+from nb_agents.tools.offer import CallInbox, OfferedFunction
 from nb_agents.tools.policy import ApprovalConfig
 from nb_agents.tools.task_plan import PLAN_ACTIONS
 from nb_agents.view.run_view import RunView
@@ -257,7 +257,7 @@ def offered_of(functions: Sequence[object], command: OfferTools) -> list[Offered
         UserError: The run has no such function, or the offer's id is not valid.
     """
     known = {each.name: each for each in functions if isinstance(each, OfferedFunction)}
-    if not Offer.is_id(command.offer):
+    if not CallInbox.is_id(command.offer):
         raise UserError(f"{command.offer!r} is not an offer of tools.")
     for name in command.names:
         if name not in known:

@@ -35,7 +35,7 @@ from nb_agents.runs.finding import attach
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.runs.run import Run
 from nb_agents.server.feeds import Feed, Feeds, SweepFeed, TurnFeed
-from nb_agents.server.openapi import BODIES, Continue, Rename, Start, document
+from nb_agents.server.openapi import BODIES, NextTask, Rename, Start, document
 from nb_agents.server.places import (
     DEFAULT_ROOT,
     Places,
@@ -385,7 +385,7 @@ class ContinueSession(_Handler):
 
     @_allowed("execute")
     async def post(self, name: str) -> None:
-        body = self.body(Continue)
+        body = self.body(NextTask)
         path = await to_thread(self.places.session, name)
         self.reply_begun(await to_thread(continue_session, path, body.task, body.trust))
 

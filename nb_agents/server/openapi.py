@@ -28,7 +28,7 @@ class Stop(_Body):
     source: Literal["rest", "widget"] = Field("rest", description="Where it was asked.")
 
 
-class Decision(_Body):
+class GateAnswer(_Body):
     """What a person says at a gate."""
 
     message: str = Field("", max_length=MAX_TEXT, description="What who asked is told.")
@@ -41,7 +41,7 @@ class Answer(_Body):
     text: str = Field(min_length=1, max_length=MAX_TEXT)
 
 
-class Say(_Body):
+class AddedText(_Body):
     """A text that is added to the task."""
 
     text: str = Field(min_length=1, max_length=MAX_TEXT)
@@ -55,7 +55,7 @@ class Resume(_Trusting):
     """Whose session it may be."""
 
 
-class Continue(_Trusting):
+class NextTask(_Trusting):
     """What the team of a session is asked next, in a process of its own."""
 
     task: str = Field(min_length=1, description="The task of the next turn.")
@@ -80,10 +80,10 @@ class Start(_Trusting):
 
 BODIES: dict[str, type[_Body]] = {
     "stop": Stop,
-    "approve": Decision,
-    "deny": Decision,
+    "approve": GateAnswer,
+    "deny": GateAnswer,
     "answer": Answer,
-    "say": Say,
+    "say": AddedText,
     "pause": Nothing,
     "resume": Resume,
 }
@@ -173,7 +173,7 @@ def document(base_url: str) -> dict[str, Any]:
         },
         "/sessions/{id}/continue": {
             "post": _post(
-                "Ask its team something new, as its next turn.", Continue, _BEGUN, _SESSION
+                "Ask its team something new, as its next turn.", NextTask, _BEGUN, _SESSION
             )
         },
         "/sessions/{id}/rename": {

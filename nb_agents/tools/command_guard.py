@@ -116,12 +116,12 @@ def read_commands(line: str) -> list[PlainCommand] | None:
     if len(line) > MAX_CHARS or _CONTROL.search(line):
         return None
     try:
-        return _Reader(line).commands()
+        return _LineReader(line).commands()
     except _UnreadableError:
         return None
 
 
-class _Reader:
+class _LineReader:
     def __init__(self, line: str) -> None:
         self._line = line
         self._found: list[PlainCommand] = []

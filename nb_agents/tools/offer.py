@@ -99,7 +99,7 @@ _STOPPED = TypeAdapter(StopRequest)
 
 
 @dataclass(frozen=True)
-class Offer:
+class CallInbox:
     """Where the calls of what a process offers go; all of it blocks.
 
     Attributes:
@@ -288,7 +288,7 @@ class OfferedFunction:
     name: str
     description: str | None
     schema: dict[str, Any]
-    offer: Offer
+    offer: CallInbox
     is_repeatable: bool = False
 
     @property
@@ -347,7 +347,7 @@ class OfferedFunction:
         return _result(answer)
 
     async def _answer_to(
-        self, offer: Offer, name: str, stop: StopRequest | None = None
+        self, offer: CallInbox, name: str, stop: StopRequest | None = None
     ) -> CallAnswered | None:
         """Wait for what becomes of a call; None when nobody is there to tell."""
         token, told, looked_at = current_token(), CancellationStatus.NONE, -math.inf

@@ -98,7 +98,7 @@ class ApprovalConfig:
         return "approve" if self.auto_approve_on_timeout else "deny"
 
 
-class Decision(NamedTuple):
+class ApprovalDecision(NamedTuple):
     """What was decided, what was said with it, and by whom; "timeout" when the time was over."""
 
     approved: bool
@@ -131,13 +131,13 @@ class Tally:
         >>> tally.take(True, "fine", "ann"), str(tally)
         (None, '1 of 2 approvals (ann)')
         >>> tally.take(True, "go", "bob")
-        Decision(approved=True, message='fine; go', by='ann, bob')
+        ApprovalDecision(approved=True, message='fine; go', by='ann, bob')
     """
 
     config: ApprovalConfig
     messages: dict[str, str] = field(default_factory=dict)
 
-    def take(self, approved: bool, message: str, by: str) -> Decision | None:
+    def take(self, approved: bool, message: str, by: str) -> ApprovalDecision | None:
         """Record a person's decision; the same person counts once.
 
         Args:
@@ -156,12 +156,12 @@ class Tally:
             named = ", ".join(config.approvers)
             raise UserError(f"{by!r} is not an approver of this run. They are: {named}.")
         if not approved:
-            return Decision(False, message, by)
+            return ApprovalDecision(False, message, by)
         self.messages[by] = message
         if len(self.messages) < config.required_approvals:
             return None
         said = "; ".join(filter(None, self.messages.values()))
-        return Decision(True, said, ", ".join(self.messages))
+        return ApprovalDecision(True, said, ", ".join(self.messages))
 
     def __str__(self) -> str:
         """Return how many have approved, and who."""
@@ -254,7 +254,9 @@ def _text(args: dict[str, Any], name: str) -> str:
 class Ask(Protocol):
     """Asks a person."""
 
-    def __call__(self, agent: str, tool: str, about: str, stops: bool) -> Awaitable[Decision]:
+    def __call__(
+        self, agent: str, tool: str, about: str, stops: bool
+    ) -> Awaitable[ApprovalDecision]:
         """Ask whether a call may be made; ``stops`` says that a denial stops the run."""
         ...
 
@@ -297,7 +299,7 @@ class Policy:
         self,
         keys: ToolKeys,
         workspace: Path,
-        ask: Callable[[str, str, bool], Awaitable[Decision]],
+        ask: Callable[[str, str, bool], Awaitable[ApprovalDecision]],
     ) -> None:
         self._keys = keys
         self._workspace = workspace

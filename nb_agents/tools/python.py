@@ -20,7 +20,7 @@ from anyio import CancelScope, Event, Lock, create_task_group, move_on_after, to
 
 from nb_agents.disk.directory import Directory
 from nb_agents.tools.base import Tool, ToolContext, ToolError
-from nb_agents.tools.python_kernel import LOST, Interpreter, InterpreterEnded, Message
+from nb_agents.tools.python_kernel import LOST, InterpreterEnded, Message, PythonInterpreter
 from nb_agents.tools.sandbox import Sandbox
 from nb_agents.tools.shell import OutputLog, kept_folder
 
@@ -105,7 +105,7 @@ class PythonCells:
         self._timeout_s = timeout_s
         self._kept = kept_folder(self._context.kept, self._context.agent)
         self._one_at_a_time = Lock()  # a model may call twice at once
-        self._interpreter: Interpreter | None = None
+        self._interpreter: PythonInterpreter | None = None
         self._is_lost = False
         self._could_write = False
         self._number = 0
@@ -154,7 +154,7 @@ class PythonCells:
                 shown = await self._keep(cell)
         return shown.rstrip("\n") or "(no output)"
 
-    async def _started(self) -> Interpreter:
+    async def _started(self) -> PythonInterpreter:
         can_write = bool(self._context.access.now)
         if self._interpreter is not None and can_write != self._could_write:
             # What it sees was settled when it started.
@@ -162,7 +162,7 @@ class PythonCells:
             self._is_lost = True
         if self._interpreter is None:
             self._could_write = can_write
-            interpreter = Interpreter(self._sandbox)
+            interpreter = PythonInterpreter(self._sandbox)
             try:
                 await interpreter.start()
             except InterpreterEnded as exc:
@@ -174,7 +174,7 @@ class PythonCells:
             self._interpreter = interpreter
         return self._interpreter
 
-    async def _follow(self, interpreter: Interpreter, code: str, cell: _Cell) -> None:
+    async def _follow(self, interpreter: PythonInterpreter, code: str, cell: _Cell) -> None:
         # The reader goes on while the cell is being interrupted: it may have last words, and the
         # word that it has ended must not be lost.
         reading = CancelScope(shield=True)
@@ -189,7 +189,7 @@ class PythonCells:
                     await self._end(interpreter, cell)
                 reading.cancel()
 
-    async def _end(self, interpreter: Interpreter, cell: _Cell) -> None:
+    async def _end(self, interpreter: PythonInterpreter, cell: _Cell) -> None:
         """See to it that a cell ends, and write down how it did if not by itself."""
         if not cell.has_ended.is_set():
             with move_on_after(_INTERRUPT_GRACE_S):
@@ -276,7 +276,9 @@ class _Cell:
             self.said.line(f"[plot: {FOLDER}/{name}]")
 
 
-async def _read(scope: CancelScope, interpreter: Interpreter, request: str, cell: _Cell) -> None:
+async def _read(
+    scope: CancelScope, interpreter: PythonInterpreter, request: str, cell: _Cell
+) -> None:
     with scope:
         try:
             await interpreter.follow(request, cell.hear)

@@ -85,7 +85,7 @@ Hear = Callable[[Message], bool]
 """Is given a message; returns whether those that wait to be read are to be."""
 
 
-class Interpreter:
+class PythonInterpreter:
     """An interpreter that runs from `start` to `close`; one cell at a time.
 
     Args:

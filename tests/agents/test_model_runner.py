@@ -19,7 +19,7 @@ from pydantic_ai.messages import (
 from nb_agents import events as ev
 from nb_agents.agents import model_runner, prompts, runner, stream_buffer, voting
 from nb_agents.agents.decisions import (
-    Abstained,
+    Abstention,
     Answered,
     Note,
     Offer,
@@ -209,7 +209,7 @@ async def test_plain_text_that_may_not_be_an_answer_is_judged_like_one() -> None
 
 async def test_plain_text_of_one_whose_answer_stands_is_no_vote() -> None:
     played = Play(Turn(text="hm"), text_stands_for="no vote")
-    assert await played.play() == Abstained()
+    assert await played.play() == Abstention()
     assert len(played.model.requests) == 3
     assert [e.text for e in played.of(ev.Noticed)] == [
         "a calls no tool, and so does not vote. Its answer stands."

@@ -388,7 +388,7 @@ async def test_an_answer_of_another_process_that_comes_while_a_stop_at_once_wait
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offer, "CLEANUP_S", 60.0)
-    made = offer.Offer.make(tmp_path)
+    made = offer.CallInbox.make(tmp_path)
     context = ToolContext("a", tmp_path, [], tmp_path, tmp_path, [], lambda text: None)
     function = offer.OfferedFunction("f", None, {"type": "object"}, made, is_repeatable=True)
     tool = function.tool(context)

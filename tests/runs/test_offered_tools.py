@@ -178,9 +178,9 @@ def test_keys_are_in_no_call_and_in_no_answer(
         return f"{canaries.KEY} and {os.environ['CANARY_TOKEN']} and more"
 
     written: list[bytes] = []
-    write = offer.Offer._write
+    write = offer.CallInbox._write
     monkeypatch.setattr(
-        offer.Offer,
+        offer.CallInbox,
         "_write",
         lambda self, name, data: [written.append(data), write(self, name, data)],
     )
@@ -405,8 +405,8 @@ def test_a_call_of_a_run_whose_process_dies_is_cancelled(
 DIES = """
 import os
 from pathlib import Path
-from nb_agents.tools.offer import Offer
-print(Offer.make(Path(os.environ["NB_AGENTS_SESSIONS"])).id, flush=True)
+from nb_agents.tools.offer import CallInbox
+print(CallInbox.make(Path(os.environ["NB_AGENTS_SESSIONS"])).id, flush=True)
 os._exit(0)
 """
 
@@ -418,10 +418,10 @@ def test_what_a_process_that_died_has_offered_is_removed_by_the_next_offer(
     with script(DIES, tmp_path) as process:
         left = read_line(process).strip()
         process.wait()
-    alive = offer.Offer.make(root)
+    alive = offer.CallInbox.make(root)
     assert left in offers(root)
     monkeypatch.setattr(offer, "LEFT_S", 0.0)
-    offer.Offer.make(root).withdraw()
+    offer.CallInbox.make(root).withdraw()
     assert left not in offers(root) and f"{left}.lock" not in offers(root)
     assert alive.id in offers(root) and alive.is_live()
     alive.withdraw()

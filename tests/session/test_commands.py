@@ -16,7 +16,7 @@ import os, resource, sys
 from pathlib import Path
 from nb_agents.session.commands import send, take_commands
 from nb_agents.session.layout import TurnPaths
-from nb_agents.tools.offer import CallAsked, Offer
+from nb_agents.tools.offer import CallAsked, CallInbox
 
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -39,7 +39,7 @@ print(*taken, *take(), sep="\\n")
 """
 
 TAKE_CALLS = f"""{TAKE}
-offer = Offer.make(Path(sys.argv[1]))
+offer = CallInbox.make(Path(sys.argv[1]))
 place = Path(sys.argv[1])
 asked = CallAsked("tool", {{}}, "ada", False, place, (), place, place)
 names = [offer.ask(asked) for _ in range(2)]

@@ -5,24 +5,26 @@ from __future__ import annotations
 import pytest
 
 from nb_agents.errors import UserError
-from nb_agents.tools.policy import ApprovalConfig, Decision, Tally
+from nb_agents.tools.policy import ApprovalConfig, ApprovalDecision, Tally
 
 
 def test_one_approval_decides_where_no_more_are_required() -> None:
-    assert Tally(ApprovalConfig()).take(True, "fine", "ann") == Decision(True, "fine", "ann")
+    assert Tally(ApprovalConfig()).take(True, "fine", "ann") == ApprovalDecision(
+        True, "fine", "ann"
+    )
 
 
 @pytest.mark.parametrize(
     ("decision", "told"),
     [
-        (Decision(False, "too dear", "ann"), "denied by ann: too dear"),
-        (Decision(True, "", "ann, bob"), "approved by ann, bob"),
-        (Decision(False, "", "timeout"), "denied when its time was over"),
-        (Decision(True, "", "auto_approve_if"), "approved by its condition"),
-        (Decision(False, "the run is over"), "denied: the run is over"),
+        (ApprovalDecision(False, "too dear", "ann"), "denied by ann: too dear"),
+        (ApprovalDecision(True, "", "ann, bob"), "approved by ann, bob"),
+        (ApprovalDecision(False, "", "timeout"), "denied when its time was over"),
+        (ApprovalDecision(True, "", "auto_approve_if"), "approved by its condition"),
+        (ApprovalDecision(False, "the run is over"), "denied: the run is over"),
     ],
 )
-def test_a_decision_is_told_with_who_made_it_and_why(decision: Decision, told: str) -> None:
+def test_a_decision_is_told_with_who_made_it_and_why(decision: ApprovalDecision, told: str) -> None:
     assert str(decision) == told
 
 
@@ -32,13 +34,15 @@ def test_as_many_different_persons_must_approve_as_are_required() -> None:
     assert tally.take(True, "still fine", "ann") is None  # again: she counts once
     assert tally.take(True, "", "bob") is None
     assert str(tally) == "2 of 3 approvals (ann, bob)"
-    assert tally.take(True, "go", "cyd") == Decision(True, "still fine; go", "ann, bob, cyd")
+    assert tally.take(True, "go", "cyd") == ApprovalDecision(
+        True, "still fine; go", "ann, bob, cyd"
+    )
 
 
 def test_one_who_denies_is_enough() -> None:
     tally = Tally(ApprovalConfig(required_approvals=2))
     tally.take(True, "fine", "ann")
-    assert tally.take(False, "too dear", "bob") == Decision(False, "too dear", "bob")
+    assert tally.take(False, "too dear", "bob") == ApprovalDecision(False, "too dear", "bob")
 
 
 @pytest.mark.parametrize("approved", [True, False])

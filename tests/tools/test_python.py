@@ -441,7 +441,7 @@ async def test_endless_output_ends_the_cell_and_not_its_variables(
 
 
 async def test_many_messages_at_once_let_other_tasks_run(place: Place) -> None:
-    interpreter = python_kernel.Interpreter(place.sandbox())
+    interpreter = python_kernel.PythonInterpreter(place.sandbox())
     turns, heard_in = itertools.count(), list[int]()
     turn = 0
 
