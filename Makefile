@@ -1,6 +1,7 @@
 # make demo              JupyterLab on the quick start
 # make demo HEADLESS=1   the quick start in a terminal, without a browser
-# make test              everything that CI checks; single parts: lint types js-test py-test nb-test
+# make test              everything that CI checks; single parts: lint types js-test py-test nb-test docs
+# make docs              the documentation as a site, in build/docs
 #
 # Needs Python >= 3.11 with venv. Everything else, node too, is installed into .venv.
 
@@ -26,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format types js js-types js-test readers py-test unit-test kernel-test \
+.PHONY: help demo docs test lint format types js js-types js-test readers py-test unit-test kernel-test \
 	browser-test nb-test beside bench chromium clean
 
 help:
@@ -45,7 +46,12 @@ endif
 test:
 	$(MAKE) --jobs=2 lint js-test readers
 	$(MAKE) --jobs=2 --output-sync=target unit-test types demo HEADLESS=1
-	$(MAKE) $(SIDE_BY_SIDE) nb-test beside
+	$(MAKE) $(SIDE_BY_SIDE) nb-test beside docs
+
+# The notebooks are executed by nb-test.
+docs: .venv/.docs $(PANEL)
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky -b html docs build/docs
+	@echo 'The site: build/docs/index.html'
 
 lint: .venv/.test
 	$(BIN)/ruff check .
@@ -138,7 +144,7 @@ clean:
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip install --quiet --compile-bytecode --editable '.[$*]' \
 		|| $(BIN)/python -m pip install --quiet --editable '.[$*]'
-	touch $@ $(if $(filter test,$*),.venv/.lab .venv/.headless)
+	touch $@ $(if $(filter test,$*),.venv/.lab .venv/.headless .venv/.docs)
 
 readers: $(MASSGEN) $(MCP_FILESYSTEM)
 

@@ -1,4 +1,4 @@
-"""SECURITY.md says what the code does: its table is the code's, and what it names is there.
+"""The page of security claims says what the code does, and what it names is there.
 
 `python -m tests.test_security_page` writes the table anew.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from nb_agents.config.massgen_keys import SECTIONS, Restriction
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "SECURITY.md"
+PAGE = ROOT / "docs" / "reference" / "security-claims.md"
 
 BEGIN, END = "<!-- keys -->\n", "<!-- /keys -->\n"
 TEST = re.compile(r"\b(tests/[\w/]+\.py)::(test_\w+)")

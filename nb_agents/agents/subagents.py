@@ -447,7 +447,8 @@ async def call(name: str, input: str) -> str:
             calling model gets it as the tool's result.
         AgentStopped: The agent that called the tool was stopped. Do not catch it.
 
-    Example:
+    Example::
+
         @nb_agents.tool
         async def review(text: str) -> str:
             return await nb_agents.call("critic", f"What is wrong with this?\n\n{text}")

@@ -252,8 +252,8 @@ class ModelKeys(Spec):
     Attributes:
         temperature, top_p, top_k, min_p, seed, frequency_penalty, presence_penalty,
             repetition_penalty, logit_bias: How words are chosen.
-        max_tokens: How much a model may write; max_completion_tokens and max_output_tokens are
-            other names of it.
+        max_tokens, max_completion_tokens, max_output_tokens: How many tokens a reply may have;
+            three names of one limit.
         stop, stop_sequences: Texts at which a reply ends.
         reasoning, reasoning_effort, effort: How much a model reasons.
         thinking, thinking_config, include_thoughts: How it thinks.

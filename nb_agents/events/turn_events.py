@@ -106,6 +106,13 @@ class TurnStarted(Event):
     """A turn began; first line of every journal.
 
     Attributes:
+        session: The session's id.
+        turn: The turn's number, from 1.
+        task: What the agents are asked.
+        agents: Who takes part, in order.
+        timeout_s: The time limit.
+        notices: What the person is told before any agent works.
+        schema_version: Version of the journal.
         resumes: Number of the turn that this one goes on with, or 0: its events come before ours.
         team: The team as it was, without keys, so that a resume needs no file; None for a team
             with models made in Python.
@@ -140,6 +147,8 @@ class StopRequested(Event):
     """Somebody asked for a stop, or raised its level.
 
     Attributes:
+        source: By which way it was asked for, such as "widget" or "timeout".
+        reason: Why, as the requester says it.
         level: "requested" (graceful) or "immediate".
         agent: The one agent that is stopped, or "" for the run.
         gate: Address of the gate whose denial this is, or "".

@@ -260,7 +260,8 @@ def ask(prompt: str) -> str:
         UserError: The caller is not in a run, or the user refuses to answer.
         AgentStopped: The run is being stopped. Do not catch it.
 
-    Example:
+    Example::
+
         @nb_agents.tool
         def choose(options: list[str]) -> str:
             "Let the person choose."

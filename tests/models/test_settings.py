@@ -465,7 +465,11 @@ def test_a_model_that_anthropic_ends_is_told_before_its_sdk_warns_of_it(
 
 
 def test_the_models_that_our_pages_name_are_not_ended(servers: dict[str, ModelServer]) -> None:
-    pages = [ROOT / "README.md", *(ROOT / "notebooks").glob("*.ipynb")]
+    pages = [
+        ROOT / "README.md",
+        *(ROOT / "notebooks").glob("*.ipynb"),
+        *(ROOT / "docs").rglob("*.md"),
+    ]
     text = " ".join(page.read_text("utf-8") for page in pages)
     named = {*re.findall(r"claude-[a-z]+-\d[\d-]*", text)}
     assert named

@@ -1,0 +1,421 @@
+"""The reference, written from the code: magics, command line, REST, files, events, errors, Python.
+
+`write` makes the pages anew for each build of the site. A name, key, option, event or error is on
+its page because the code has it; `tests/docs/test_reference.py` finds what has no sentence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from nb_agents import errors
+from nb_agents.cli import app
+from nb_agents.config.faults import specs_in
+from nb_agents.config.recipe import Recipe
+from nb_agents.config.spec import Spec
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import NbAgentsError
+from nb_agents.events import KINDS
+from nb_agents.jupyter.magic import AgentsMagics
+from nb_agents.jupyter.verbs import VERBS
+from nb_agents.server.openapi import document
+
+__all__ = ["PAGES", "PUBLIC", "field_says", "options_of", "sentences_of", "spec_keys", "write"]
+
+PUBLIC = (
+    "nb_agents",
+    "nb_agents.options",
+    "nb_agents.errors",
+    "nb_agents.client",
+    "nb_agents.testing",
+)
+"""The public modules whose names are on the page of the Python API; events have their own."""
+
+_COMMON = {
+    "agent": "The agent's id.",
+    "answer": "The answer, whole.",
+    "attempt": "Which attempt it is, from 1.",
+    "call": "Number of the agent's model call, from 1.",
+    "call_id": "Id of the tool call.",
+    "channel": "What kind of words they are.",
+    "error": "What failed, in a sentence.",
+    "step": "Address of the recipe's step.",
+    "target": "The agent that was voted for.",
+    "text": "The words.",
+    "tool": "The tool's name.",
+    "usage": "Tokens and cost of the call.",
+    "votes": "Votes by agent.",
+}
+"""What fields say whose name is enough in their own class."""
+
+_HTTP = ("get", "post", "put", "delete", "patch")
+_STEPS = "steps"
+
+
+def write(folder: Path) -> None:
+    """Write every page that has changed.
+
+    Args:
+        folder: Where the pages go.
+    """
+    for name, make in PAGES.items():
+        page, text = folder / f"{name}.md", make()
+        if not page.exists() or page.read_text("utf-8") != text:
+            page.write_text(text, "utf-8")
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("``", "`").split()).replace("|", "\\|").replace("<", "\\<")
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+# Magics
+
+
+def magics_page() -> str:
+    """Return the page of ``%%agents`` and the verbs of ``%agents``."""
+    cell = AgentsMagics.agents
+    text = "# Magics\n\n`%load_ext nb_agents` loads them.\n\n## %%agents\n\n"
+    text += _prose(cell.__doc__) + _magic_options(cell)
+    text += (
+        "A RUN is a run's id, or the name of a session here, else of a live one anywhere. Without "
+        "one, the latest run of this kernel is meant, else the only live one of this notebook.\n\n"
+    )
+    for name, verb in VERBS.items():
+        text += f"## %agents {name}".rstrip() + "\n\n"
+        text += _prose(verb.__doc__) + _magic_options(verb)
+    return text
+
+
+def _prose(doc: str | None) -> str:
+    """Return what a magic's docstring says beside the lines that IPython puts into it."""
+    parts = re.split(r"\n\n(?=\S)", doc or "")
+    said = [p for p in parts if not p.startswith(("::", "positional arguments:", "options:"))]
+    return "\n\n".join(said).strip() + "\n\n"
+
+
+def _magic_options(function: Any) -> str:
+    rows = [
+        (_code(name), _code(str(metavar or "")), help_)
+        for name, metavar, help_ in options_of(function)
+    ]
+    return _table(("", "value", "what it does"), rows) if rows else ""
+
+
+def options_of(function: Any) -> list[tuple[str, str, str]]:
+    """Return the arguments of a magic: names, value, and what each does.
+
+    Args:
+        function: One that declares its arguments, as those of `VERBS` do.
+    """
+    return [
+        (
+            ", ".join(action.option_strings) or str(action.metavar or action.dest),
+            str(action.metavar or "") if action.option_strings and action.nargs != 0 else "",
+            action.help or "",
+        )
+        for action in function.parser._actions
+        if action.dest != "help"
+    ]
+
+
+# The command line
+
+
+def cli_page() -> str:
+    """Return the page of ``nb-agents``."""
+    text = "# Command line\n\nExit codes: 0 complete, 1 failed, 2 misused, 3 incomplete.\n\n"
+    for name, command in sorted(commands().items()):
+        text += f"## nb-agents {name}\n\n{inspect.cleandoc(command.help or '')}\n\n"
+        rows = [
+            (_code(", ".join(p.opts) if p.param_type_name == "option" else p.name.upper()), help_)
+            for p in command.params
+            if (help_ := getattr(p, "help", None) or "") or p.name
+        ]
+        text += _table(("", "what it does"), rows) if rows else ""
+    return text
+
+
+def commands() -> Mapping[str, Any]:
+    """Return the commands of ``nb-agents`` by name."""
+    group: Any = typer.main.get_command(app)
+    found: Mapping[str, Any] = group.commands
+    return found
+
+
+# REST
+
+
+def rest_page() -> str:
+    """Return the page of the routes below ``/nb-agents``."""
+    text = "# REST\n\nThe Jupyter server has these routes under `/nb-agents`, for whoever has its "
+    text += "token: `Authorization: token …`. `GET /nb-agents/openapi.json` is this page for "
+    text += "programs (OpenAPI 3.1).\n\n"
+    for path, item in document("").get("paths", {}).items():
+        for method in _HTTP:
+            if method in item:
+                text += _operation(method.upper(), path, item[method])
+    return text
+
+
+def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
+    text = f"## {method} {path}\n\n{operation.get('summary', '')}\n\n"
+    given = [
+        (_code(each["name"]), each.get("in", ""), each.get("description", ""))
+        for each in operation.get("parameters", ())
+    ]
+    text += _table(("parameter", "in", ""), given) if given else ""
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    keys = [
+        (_code(name), _code(_json_type(of)), _code(_json(of)), of.get("description", ""))
+        for name, of in content.get("schema", {}).get("properties", {}).items()
+    ]
+    text += _table(("key of the body", "type", "default", ""), keys) if keys else ""
+    replies = [(code, of["description"]) for code, of in operation["responses"].items()]
+    return text + _table(("status", "what it says"), replies)
+
+
+def _json_type(schema: dict[str, Any]) -> str:
+    kinds = [each.get("type", "") for each in schema.get("anyOf", (schema,))]
+    if "enum" in schema:
+        return " or ".join(map(json.dumps, schema["enum"]))
+    return " or ".join(filter(None, kinds))
+
+
+def _json(schema: dict[str, Any]) -> str:
+    return json.dumps(schema["default"]) if "default" in schema else ""
+
+
+# Files
+
+
+def team_page() -> str:
+    """Return the page of a team file's keys."""
+    text = "# Team file\n\nYAML or JSON, in MassGen's format. `callable_agents` have the keys of "
+    text += "`agents`. What becomes of MassGen's other keys has [a page of its own]"
+    text += "(../massgen-keys.md).\n\n"
+    return text + _spec_tables(TeamSpec, "the top", skip={"callable_agents"})
+
+
+def recipe_page() -> str:
+    """Return the page of a recipe's keys."""
+    text = "# Recipe language\n\nYAML, in Amplifier's format. Steps may hold `steps`. What a recipe"
+    text += " means differently here is at the end of [the notebook](../notebooks/recipes.ipynb)."
+    return f"{text}\n\n{_spec_tables(Recipe, 'the top', skip=set())}"
+
+
+def _spec_tables(spec: type[Spec], title: str, skip: set[str]) -> str:
+    text = ""
+    for place, each in _sections(spec, skip):
+        text += f"## {_code(place) or title}\n\n"
+        rows = [
+            (_code(key), _code(kind), _code(default), said)
+            for key, kind, default, said in spec_keys(each)
+        ]
+        text += _table(("key", "type", "default", ""), rows)
+    return text
+
+
+def _sections(
+    spec: type[Spec], skip: set[str], place: str = "", seen: tuple[type[Spec], ...] = ()
+) -> Iterator[tuple[str, type[Spec]]]:
+    yield place, spec
+    for key, (inner, _) in specs_in(spec).items():
+        if key in skip or inner in (spec, *seen) or (not place and key == _STEPS):
+            continue
+        yield from _sections(inner, skip, f"{place}.{key}".strip("."), (spec, *seen))
+
+
+def spec_keys(spec: type[BaseModel]) -> list[tuple[str, str, str, str]]:
+    """Return the keys of a file's section: name, type, default and what it says.
+
+    Args:
+        spec: What the section becomes.
+    """
+    return [
+        (field.alias or name, _type(field.annotation), _default(field), about(spec, name))
+        for name, field in spec.model_fields.items()
+        if not field.exclude
+    ]
+
+
+_PLAIN = {str: "text", float: "number", int: "whole number", bool: "true or false", Any: "any"}
+
+
+def _type(annotation: Any) -> str:
+    """Return a field's type as a reader of YAML knows it."""
+    annotation = getattr(annotation, "__value__", annotation)  # of a `type` statement
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(args[0])
+    if origin is Literal:
+        return " or ".join(map(str, args))
+    if origin in (Union, UnionType):
+        kinds = [_type(each) for each in args if each is not type(None)]
+        return " or ".join(dict.fromkeys(kinds))
+    if origin in (tuple, list):
+        return f"list of {_type(args[0])}"
+    if origin in (dict, Mapping):
+        return "mapping"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "mapping"
+    return _PLAIN.get(annotation, "text")
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value is PydanticUndefined or isinstance(value, BaseModel):
+        return ""
+    if value in (None, "", ()):
+        return ""
+    return json.dumps(value, default=str)
+
+
+@cache
+def about(spec: type[Any], field: str) -> str:
+    """Return what the docstrings of a class, or of one that it is made from, say of a field."""
+    for each in spec.__mro__:
+        _, _, listed = inspect.cleandoc(each.__dict__.get("__doc__") or "").partition("Attributes:")
+        for found in re.finditer(r"^    (\w[\w,\s]*?): ((?:.|\n(?=     ))*)", listed, re.MULTILINE):
+            if field in re.split(r",\s+", found[1]):
+                return " ".join(found[2].split())
+    return ""
+
+
+# Events
+
+
+def events_page() -> str:
+    """Return the page of all events, by kind."""
+    text = (
+        "# Events\n\nA line of `events.jsonl` is one event as JSON. Each has `seq` (its position,"
+    )
+    text += " from 1), `at` (Unix time in seconds) and `kind`. `nb_agents.follow(path)` yields them"
+    text += " as objects of `nb_agents.events`.\n\n"
+    for kind, cls in sorted(KINDS.items()):
+        text += f"## {kind}\n\n{_summary(cls)}\n\n"
+        own = [f for f in dataclasses.fields(cls) if f.name not in ("seq", "at", "kind")]
+        rows = [(_code(f.name), _code(_field_type(f.type)), field_says(cls, f.name)) for f in own]
+        text += _table(("field", "type", ""), rows) if rows else ""
+    return text
+
+
+def field_says(cls: type[Any], field: str) -> str:
+    """Return what a field of an event is, or "" where nothing says it."""
+    return about(cls, field) or _COMMON.get(field, "")
+
+
+def _field_type(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return re.sub(r"tuple\[(.+), \.\.\.\]", r"list of \1", text).replace(" | ", " or ")
+
+
+def _summary(cls: type[Any]) -> str:
+    doc = inspect.cleandoc(cls.__doc__ or "")
+    return re.split(r"\n\s*Attributes:", doc)[0].replace("``", "`").strip()
+
+
+# Errors
+
+
+def errors_page() -> str:
+    """Return the page of all exceptions: why each comes, and the sentence that it says."""
+    tree = (errors.__doc__ or "").partition("NbAgentsError\n")[2].partition("\n\n")[0]
+    text = "# Errors\n\nEach says the fact and the remedy. A stop is not an error.\n\n"
+    text += f"```text\nNbAgentsError\n{inspect.cleandoc(tree)}\n```\n\n"
+    for name, cause, sentence in sentences_of():
+        text += f"## {name}\n\n{cause}\n\n"
+        if sentence:
+            text += "".join(f"> {line}\n" for line in sentence.splitlines()) + "\n"
+    return text
+
+
+def sentences_of() -> list[tuple[str, str, str]]:
+    """Return for each error its name, its cause, and what it says with names for its values."""
+    kinds = [getattr(errors, name) for name in errors.__all__]
+    found = [each for each in kinds if isinstance(each, type) and issubclass(each, NbAgentsError)]
+    return [(each.__name__, _summary(each), _sentence(each)) for each in found]
+
+
+def _sentence(cls: type[NbAgentsError]) -> str:
+    if cls.__str__ is NbAgentsError.__str__:
+        return ""
+    parameters = inspect.signature(cls).parameters.values()
+    given = [_example(p) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    return _cell(str(cls(*given)).replace("\\", "")).replace("*", "\\*")
+
+
+def _example(parameter: inspect.Parameter) -> Any:
+    name, kind = parameter.name.upper(), str(parameter.annotation)
+    examples: tuple[tuple[str, Callable[[], Any]], ...] = (
+        ("Mapping", lambda: {"AGENT": "WHY"}),
+        ("tuple", lambda: (name,)),
+        ("int", lambda: 2),
+        ("bool", lambda: False),
+        ("Path", lambda: Path("PATH")),
+    )
+    return next((make() for part, make in examples if part in kind), name)
+
+
+# Python
+
+
+def python_page() -> str:
+    """Return the page of the Python API: every name of every public module."""
+    text = "# Python\n\nWhat is public has a name in `__all__` of these modules.\n\n"
+    for module_name in PUBLIC:
+        module = importlib.import_module(module_name)
+        text += f"## {module_name}\n\n"
+        for name in module.__all__:
+            if module is errors and inspect.isclass(getattr(module, name)):
+                continue
+            text += _autodoc(module_name, name, getattr(module, name))
+        if module is errors:
+            text += "The exceptions are on [the page of errors](errors.md).\n\n"
+    return text + "## nb_agents.events\n\nThe classes are on [the page of events](events.md).\n"
+
+
+def _autodoc(module: str, name: str, value: Any) -> str:
+    kind = "autoclass" if inspect.isclass(value) else "autofunction"
+    if inspect.isclass(value) and issubclass(value, BaseException):
+        kind = "autoexception"
+    if not callable(value):
+        kind = "autodata"
+    members = "   :members:\n" if kind == "autoclass" and "RunView" not in name else ""
+    return f"### {name}\n\n```{{eval-rst}}\n.. {kind}:: {module}.{name}\n{members}```\n\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "magics": magics_page,
+    "command-line": cli_page,
+    "rest": rest_page,
+    "team-file": team_page,
+    "recipe-language": recipe_page,
+    "events": events_page,
+    "errors": errors_page,
+    "python": python_page,
+}
+"""What writes each page, by the page's name."""

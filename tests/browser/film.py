@@ -1,0 +1,103 @@
+"""Record the README's picture from the real page: a team is stopped, its card comes, it goes on.
+
+    python -m tests.browser.film [FILE]
+
+It needs Chromium, and what ``pip install -e '.[test]'`` brings. Each frame is a screenshot of one
+cell's output in JupyterLab.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import expect
+
+from tests.browser.lab import NotebookPage, chromium, start_lab
+from tests.browser.story import Story, demo_team
+
+PICTURE = Path(__file__).parents[2] / "notebooks" / "images" / "stop-and-resume.gif"
+MAX_BYTES = 2_000_000
+TASK = "Compare three ways to cache embeddings for 10 million documents"
+PACES = {"researcher": 60, "critic": 12, "builder": 9}  # words a second
+SIZE = (1000, 900)
+FRAME_S = 0.4
+
+
+class Film:
+    """Frames of a page.
+
+    Attributes:
+        story: The notebook that is filmed.
+        frames: What was seen so far, and for how many milliseconds each is shown.
+    """
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.frames: list[tuple[Image.Image, int]] = []
+
+    def shoot(self, shown_ms: int = 400) -> None:
+        """Add the page as it is now."""
+        notebook = self.story.page.page.locator(".jp-NotebookPanel-notebook:visible").first
+        png = notebook.screenshot(animations="allow", caret="initial")
+        self.frames.append((Image.open(io.BytesIO(png)).convert("RGB"), shown_ms))
+
+    def roll(self, seconds: float) -> None:
+        """Add a frame every `FRAME_S` for so long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            began = time.monotonic()
+            self.shoot()
+            time.sleep(max(0.0, FRAME_S - (time.monotonic() - began)))
+
+    def save(self, file: Path) -> None:
+        """Write the frames as one GIF with one palette."""
+        palette = self.frames[len(self.frames) // 2][0].quantize(96)
+        images = [frame.quantize(palette=palette, dither=0) for frame, _ in self.frames]
+        shown = [ms for _, ms in self.frames]
+        first, *rest = images
+        first.save(file, save_all=True, append_images=rest, duration=shown, loop=0, optimize=True)
+
+
+def record(file: Path) -> None:
+    """Start a team, stop it, resume it, and write what was seen."""
+    with tempfile.TemporaryDirectory() as root, start_lab(Path(root)) as lab, chromium() as browser:
+        folder = lab.root / "film"
+        folder.mkdir()
+        with Story(NotebookPage(lab, browser), folder) as story:
+            _play(story, film := Film(story))
+            story.check()
+    film.save(file)
+
+
+def _play(story: Story, film: Film) -> None:
+    story.page.page.set_viewport_size({"width": SIZE[0], "height": SIZE[1]})
+    story.open()
+    story.page.page.keyboard.press("Control+b")  # more room without the files' list
+    team = demo_team(25)
+    for each, (name, pace) in zip(team["agents"], PACES.items(), strict=True):
+        each.update(id=name, backend={"type": "demo", "words_per_second": pace})
+    i = story.start(TASK, story.team(team))
+    story.wait_running(i)
+    film.roll(5)
+    story.page.click_button("Stop", i)
+    film.roll(2)
+    story.page.click_button("Stop now", i)
+    story.wait_card(i, "stopped").scroll_into_view_if_needed()
+    film.shoot(3000)
+    resumed = story.run("%agents resume", wait=False)
+    story.panel(resumed).scroll_into_view_if_needed()
+    film.roll(4)
+    expect(story.card(resumed)).to_contain_text("complete", timeout=120_000)
+    story.card(resumed).scroll_into_view_if_needed()
+    film.shoot(3000)
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1]) if sys.argv[1:] else PICTURE
+    record(target)
+    print(f"{target}: {target.stat().st_size:,} bytes (at most {MAX_BYTES:,})")
