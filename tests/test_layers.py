@@ -40,11 +40,12 @@ FLOORS = {
     "launch": 7,
     "sweeps": 8,
     "presentation": 9,
-    "jupyter": 10,
-    "cli": 10,
-    "client": 10,
-    "server": 10,
-    "": 11,
+    "verbs": 10,
+    "jupyter": 11,
+    "cli": 11,
+    "client": 11,
+    "server": 11,
+    "": 12,
 }
 """Each part of the package and its floor; "" is the package's own names."""
 

@@ -36,12 +36,13 @@ def main() -> None:
         sys.exit(USAGE)
 
 
-def _live_runs() -> list[str]:
+def live_names() -> list[str]:
+    """Return the names of the live runs."""
     return [f"{run.session}/{run.turn}" for run in runs()]
 
 
 def _runs() -> list[str]:
-    return [*_live_runs(), *session_names()]
+    return [*live_names(), *session_names()]
 
 
 def _files(incomplete: str) -> list[str]:
@@ -56,11 +57,11 @@ LiveRun = Annotated[
     str,
     typer.Argument(
         help="Run, session or session/turn; by default the only one of here.",
-        autocompletion=_live_runs,
+        autocompletion=live_names,
     ),
 ]
 SomeLiveRun = Annotated[
-    str, typer.Argument(help="Session or session/turn.", autocompletion=_live_runs)
+    str, typer.Argument(help="Session or session/turn.", autocompletion=live_names)
 ]
 SomeRun = Annotated[
     str,

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from io import TextIOWrapper
@@ -96,9 +96,7 @@ def say_json(value: Any) -> None:
     _print(_NOT_PRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", line) + "\n")
 
 
-def table(
-    heads: tuple[str, ...], rows: Iterable[tuple[str, ...]], as_json: bool, empty: str
-) -> None:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], as_json: bool, empty: str) -> None:
     """Print rows under their heads, or as JSON objects, or a sentence when there are none."""
     rows = list(rows)
     if as_json:

@@ -32,7 +32,6 @@ from nb_agents.jupyter.ipython import (
     parse_message,
 )
 from nb_agents.jupyter.panel import show_turn
-from nb_agents.jupyter.recipe_verbs import WITH_MESSAGE
 from nb_agents.jupyter.sweep_verbs import sweep_options, work_over
 from nb_agents.jupyter.verbs import (
     bundle_option,
@@ -52,6 +51,8 @@ from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.functions import find_functions
 from nb_agents.unicode import without_controls
+from nb_agents.verbs.table import VERBS as TABLE
+from nb_agents.verbs.verb import Verb
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -163,9 +164,7 @@ class AgentsMagics(Magics):
         """Look after runs and sessions.
 
         %agents                                  table of this kernel's runs, and of live ones
-        %agents stop [RUN] [--now] [--agent A] [--reason T]
-        %agents pause [RUN]                      let it hold still at its next boundary
-        %agents continue [RUN]                   let a paused run go on
+        {verbs}
         %agents wait [RUN]                       stay in the cell until it is over
         %agents show [RUN | SESSION[/TURN]]      the live panel, or the card
                [--tools F,G]                     offers a detached run its functions again
@@ -178,17 +177,6 @@ class AgentsMagics(Magics):
                [--orchestrator-timeout S] [--detach] [--cluster ADDRESS | local:N] [--trust]
         %agents --recipe FILE [--set N=V]        start a recipe, as %%agents does
         %agents plan RECIPE                      what a recipe would do, as a diagram
-        %agents approve RUN [MESSAGE]            approve a tool's call, or a recipe's gate
-        %agents deny RUN [MESSAGE]               deny it; a recipe stops at its gate
-        %agents answer RUN TEXT                  answer a question for a text
-        %agents say RUN TEXT                     add a text to its task while it works
-        %agents sessions [--all]                 what is on disk: the 100 used last, or all
-        %agents sweeps                           the sweeps that --over has begun
-        %agents rename SESSION NAME              give a session another name
-        %agents export SESSION [FILE]            put a session into a zip
-        %agents delete SESSION [--yes]           delete a session, after asking
-        %agents prune --older 30d [--keep-answers] [--incomplete] [--yes]
-                                                 remove what was not used for so long
 
         A RUN is a run's id, or the name of a session here, else of a live one anywhere. Without
         one, the latest run of this kernel is meant, else the only live one of this notebook. With
@@ -204,7 +192,8 @@ class AgentsMagics(Magics):
             hint = f" Did you mean {near!r}?" if (near := nearest(verb, known)) else ""
             has = ", ".join(known)
             raise UsageError(f"%agents has no verb {verb!r}.{hint} It has: {has}. See %agents?")
-        args = _parse(action, rest, has_message=verb in WITH_MESSAGE)
+        declared = TABLE.get(verb)
+        args = _parse(action, rest, has_message=bool(declared and declared.ends_in_text))
         self._guarded(lambda: action(self.shell, args))
 
     def tell_of_dead_turns(self) -> None:
@@ -256,6 +245,17 @@ class AgentsMagics(Magics):
             action()
         except UserError as exc:
             raise as_usage_error(exc) from None
+
+
+def _lines_of(verb: Verb) -> str:
+    line, help = f"        %agents {verb.usage}", f"{verb.help[:1].lower()}{verb.help[1:-1]}"
+    return f"{line:<48} {help}" if len(line) < 48 else f"{line}\n{'':<48} {help}"
+
+
+_agents_line = AgentsMagics.agents_line
+_agents_line.__doc__ = (_agents_line.__doc__ or "").format(
+    verbs="\n".join(map(_lines_of, TABLE.values()))
+)
 
 
 def _parse(function: Any, line: str, *, has_message: bool = False) -> Any:

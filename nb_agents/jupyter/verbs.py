@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nb_agents.disk.entry import join_names
-from nb_agents.errors import UnknownRunError, UserError, said_by
+from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import argument, arguments, display, root_option, show_table
 from nb_agents.jupyter.panel import show_run, show_sweep, show_text, show_turn
-from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS
 from nb_agents.jupyter.sweep_verbs import (
     dead_sweeps,
     follow_sweep,
@@ -32,32 +28,21 @@ from nb_agents.launch.team_report import AgentReport
 from nb_agents.options import RunOptions
 from nb_agents.presentation import text
 from nb_agents.presentation.arguments import context_of
-from nb_agents.presentation.asking import question
-from nb_agents.presentation.sweep_list import (
-    SWEEP_HEADS,
-    live_work,
-    place_of,
-    sweep_row,
-    sweep_rows,
-)
+from nb_agents.presentation.asking import CELL, question
+from nb_agents.presentation.sweep_list import live_work, place_of, sweep_row
 from nb_agents.runs.finding import find_known, find_run
 from nb_agents.runs.status import log_lines
-from nb_agents.session.history import PastTurn, load_session, load_turn
+from nb_agents.session.history import PastTurn, load_turn
 from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import (
-    LISTED,
-    TurnPaths,
-    session_root,
-    sessions_in,
-    turns_of,
-)
-from nb_agents.session.lookup import find_session, find_turn
-from nb_agents.session.manage import delete_session, export_session, rename_session
+from nb_agents.session.layout import LISTED, TurnPaths, session_root, sessions_in, turns_of
+from nb_agents.session.lookup import find_turn
 from nb_agents.session.views import read_json
 from nb_agents.tools.functions import find_functions
 from nb_agents.unicode import without_controls
-
-logger = logging.getLogger("nb_agents")
+from nb_agents.verbs.on_sessions import readable, unread
+from nb_agents.verbs.table import VERBS as TABLE
+from nb_agents.verbs.table import carry_out
+from nb_agents.verbs.verb import Caller, Outcome, Parameter, Verb
 
 set_option = argument(
     "--set",
@@ -99,97 +84,46 @@ _FLAGS = {
 }
 """The flags that stand for an option, by its name."""
 
-_session = argument("session", metavar="SESSION", help="the session's id")
+
+def _made(verb: Verb) -> Callable[[Any, Any], None]:
+    """Return what ``%agents`` does with a verb of the table."""
+
+    def act(ip: Any, args: Any) -> None:
+        caller = Caller("magic", CELL, args.session_root, _confirm)
+        _show(carry_out(verb, caller, vars(args)))
+
+    act.__doc__ = verb.help
+    act = root_option(act)
+    for each in reversed(verb.on_lines):
+        act = _declared(each)(act)
+    return arguments(f"agents {verb.name}")(act)
 
 
-@arguments("agents sessions")
-@argument("--all", action="store_true", help=f"and not only the {LISTED} used last")
-@root_option
-def sessions(ip: Any, args: Any) -> None:
-    """List the sessions on disk, the one used last first."""
-    from nb_agents.sweeps.manifest import sweep_paths
+def _declared(parameter: Parameter) -> Callable[[Any], Any]:
+    names = (parameter.flag,) if parameter.is_option else (parameter.name,)
+    more: dict[str, Any] = {"help": parameter.help}
+    if parameter.default is False:
+        return argument(*names, action="store_true", **more)
+    more["metavar"] = parameter.metavar or parameter.name.upper()
+    if parameter.is_option and parameter.is_required:
+        more["required"] = True
+    elif not parameter.is_required:
+        more["default"] = parameter.default
+        if not parameter.is_option:
+            more["nargs"] = "?"
+    return argument(*names, **more)
 
-    root = session_root(args.session_root)
-    found = sessions_in(root)
-    rows: list[tuple[str, ...]] = []
-    said = [str(each) for each in found.unreadable]
-    shown = found.by_use if args.all else found.by_use[:LISTED]
-    for path in shown:
-        with _alone(path, said):
-            session = load_session(path)
-            rows.append(text.listed(session))
-            said += _unread(session.turns)
-    if more := text.older(len(found.by_use) - len(shown)):
-        said.append(more)
-    if sweep_paths(root):
-        said.append("Sweeps are listed by `%agents sweeps`.")
-    if rows or not said:
-        heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
-        show_table(heads, rows, f"No sessions in {text.shown_path(root)}. %%agents begins one.")
+
+def _confirm(question: str) -> bool:
+    return input(without_controls(f"{question} [y/N] ")).strip().lower() in ("y", "yes")
+
+
+def _show(outcome: Outcome) -> None:
+    if outcome.rows:
+        show_table(outcome.heads, outcome.rows, "")
+    said = "\n".join(filter(None, (outcome.said, *outcome.notes)))
     if said:
-        _say("\n".join(said))
-
-
-@arguments("agents sweeps")
-@root_option
-def sweeps(ip: Any, args: Any) -> None:
-    """List the sweeps on disk."""
-    rows = sweep_rows(session_root(args.session_root))
-    show_table(SWEEP_HEADS, rows, "There are no sweeps. %%agents --over ROWS begins one.")
-
-
-@arguments("agents rename")
-@_session
-@argument("name", metavar="NAME", help="its new id")
-@root_option
-def rename(ip: Any, args: Any) -> None:
-    """Rename a session."""
-    target = rename_session(_find(args), args.name)
-    _say(f"Session {args.session} is {target.name} now.")
-
-
-@arguments("agents export")
-@_session
-@argument("file", nargs="?", metavar="FILE", help="the zip (default: SESSION.zip here)")
-@root_option
-def export(ip: Any, args: Any) -> None:
-    """Export a session as a zip."""
-    made = export_session(_find(args), args.file)
-    size = text.size(made.path.stat().st_size)
-    left_out = f" Left out: {join_names(made.left_out)}." if made.left_out else ""
-    _say(f"Wrote {text.shown_path(made.path)} ({size}).{left_out}")
-
-
-@arguments("agents delete")
-@_session
-@argument("--yes", action="store_true", help="don't ask")
-@root_option
-def delete(ip: Any, args: Any) -> None:
-    """Delete a session and all its files, after asking."""
-    path = _find(args)
-    turns = len(load_session(path).turns)
-    question = f"Delete session {path.name} ({turns} turn(s)) and all its files? [y/N] "
-    if not args.yes and input(without_controls(question)).strip().lower() not in ("y", "yes"):
-        _say("Nothing was deleted.")
-        return
-    delete_session(path)
-    _say(f"Session {path.name} is deleted.")
-
-
-@arguments("agents prune")
-@argument("--older", metavar="AGE", required=True, help="last used longer ago: 12h, 30d, 8w")
-@argument("--keep-answers", action="store_true", help="keep answers, metadata and receipts")
-@argument("--incomplete", action="store_true", help="those, too, that could be resumed")
-@argument("--yes", action="store_true", help="remove it; without, only say what would go")
-@root_option
-def prune(ip: Any, args: Any) -> None:
-    """Remove the sessions, and rows of sweeps, that were not used for long."""
-    from nb_agents.sweeps.prune import PruneSpec, parse_age
-    from nb_agents.sweeps.prune import prune as remove
-
-    before = time.time() - parse_age(args.older)
-    spec = PruneSpec(before, args.keep_answers, args.incomplete, is_dry_run=not args.yes)
-    _say(text.pruned(remove(session_root(args.session_root), spec), spec))
+        _say(said)
 
 
 def tell_of_dead_turns() -> None:
@@ -198,14 +132,17 @@ def tell_of_dead_turns() -> None:
     said = [str(each) for each in found.unreadable]
     # Of those that nobody has used since long this was told before.
     for path in found.by_use[:LISTED]:
-        with _alone(path, said):
-            last = turns_of(path)[-1]
-            if _never_ended(last) and not last.is_live():
-                said.append(_died(load_turn(last)))
+        said += readable(path, _dead)
     said += dead_sweeps(session_root())
     said += work_elsewhere(session_root())
     for sentence in said:
         _say(sentence)
+
+
+def _dead(session: Path) -> list[str]:
+    last = turns_of(session)[-1]
+    is_dead = _never_ended(last) and not last.is_live()
+    return [_died(load_turn(last))] if is_dead else []
 
 
 def _died(turn: PastTurn) -> str:
@@ -215,7 +152,7 @@ def _died(turn: PastTurn) -> str:
         f"Incomplete turn {name}/{turn.paths.number}: its kernel died. Kept: {_kept(turn)}. "
         f"`%agents show {name}` shows it, `{go_on}` goes on."
     )
-    return " ".join([said, *map(question, turn.view.gates.values()), *_unread([turn])])
+    return " ".join([said, *map(question, turn.view.gates.values()), *unread([turn])])
 
 
 def _never_ended(paths: TurnPaths) -> bool:
@@ -233,29 +170,6 @@ def _kept(turn: PastTurn) -> str:
     agents = turn.view.agents.values()
     answers, partial = sum(1 for a in agents if a.answers), sum(1 for a in agents if a.unsubmitted)
     return f"{answers} answer(s), {partial} partial text(s), {turn.view.file_count or 0} file(s)"
-
-
-@contextmanager
-def _alone(path: Path, said: list[str]) -> Iterator[None]:
-    """Replace a session that can't be shown by a sentence, so that the others are shown."""
-    try:
-        yield
-    except UserError as exc:
-        said.append(str(exc))
-    except Exception as exc:  # a defect of ours, which must not hide all sessions until it is gone
-        logger.exception("session %s can't be shown", path.name)
-        said.append(f"Session {path.name!r} can't be shown: {said_by(exc, named=True)}.")
-
-
-def _unread(turns: Sequence[PastTurn]) -> list[str]:
-    """Return a sentence about what could not be read of some turns."""
-    found = [f"{t.paths.session}/{t.paths.number}: {w}" for t in turns for w in t.warnings]
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return [f"Not read: {found[0]}{more}."] if found else []
-
-
-def _find(args: Any) -> Path:
-    return find_session(session_root(args.session_root), args.session)
 
 
 def _say(sentence: str) -> None:
@@ -292,65 +206,6 @@ def table(ip: Any, args: Any) -> None:
         rows.append((name, state, done, "", name, where, task))
     heads = ("run", "status", "round/step", "elapsed", "session/turn", "where", "task")
     show_table(heads, rows, "No run was started in this kernel. %%agents starts one.")
-
-
-@arguments("agents stop")
-@_run
-@argument("--now", action="store_true", help="cut the calls in flight")
-@argument("--agent", metavar="A", help="stop this agent alone")
-@argument("--reason", metavar="T", default="", help="why, for the record (quote it)")
-def stop(ip: Any, args: Any) -> None:
-    """Stop a run, or a sweep."""
-    from nb_agents.sweeps.sweep_lookup import find_sweep
-
-    sweep = None if args.agent else find_sweep(args.run, args.session_root)
-    if sweep and sweep.stop(args.now, reason=args.reason, source="magic").status != "finished":
-        _say(f"Sweep {sweep.name} is stopping; no further row begins.")
-        return
-    run = find_known(args.run, args.session_root)
-    result = run.stop(args.now, args.agent, args.reason, source="magic")
-    what = f"agent {args.agent} of run {run.id}" if args.agent else f"run {run.id}"
-    said = {
-        "finished": f"{what} is over already; nothing was changed.",
-        "asked": f"{what} is asked to stop; it will as soon as it can be reached.",
-        "vetoed": f"{what} goes on: its before_cancel hook vetoed the stop. --now can't be vetoed.",
-        "stopping": f"{what} is stopping; calls in flight may finish. --now cuts them.",
-        "stopping-now": f"{what} is stopping now.",
-    }
-    sentence = said.get(result.status, result.status)
-    display({"text/plain": sentence[:1].upper() + sentence[1:]})
-
-
-@arguments("agents pause")
-@_run
-def pause(ip: Any, args: Any) -> None:
-    """Pause a run, or a sweep, at its next boundary; its time does not count meanwhile."""
-    from nb_agents.sweeps.sweep_lookup import find_sweep
-
-    sweep = find_sweep(args.run, args.session_root)
-    if sweep is not None and sweep.hold(True):
-        said = f"Sweep {sweep.name} is paused: calls in flight finish, no row begins."
-        _say(f"{said} `%agents continue {sweep.name}` goes on.")
-        return
-    run = find_known(args.run, args.session_root)
-    run.pause()
-    said = f"Run {run.id} is paused: calls in flight finish, none begins."
-    display({"text/plain": f"{said} `%agents continue {run.id}` goes on."})
-
-
-@arguments("agents continue")
-@_run
-def continue_(ip: Any, args: Any) -> None:
-    """Continue a paused run or sweep."""
-    from nb_agents.sweeps.sweep_lookup import find_sweep
-
-    sweep = find_sweep(args.run, args.session_root)
-    if sweep is not None and sweep.hold(False):
-        _say(f"Sweep {sweep.name} goes on.")
-        return
-    run = find_known(args.run, args.session_root)
-    run.unpause()
-    display({"text/plain": f"Run {run.id} goes on."})
 
 
 @arguments("agents wait")
@@ -515,21 +370,26 @@ def resume(ip: Any, args: Any) -> None:
     follow_new(ip, begin, wait=args.wait)
 
 
+@arguments("agents plan")
+@argument("file", metavar="RECIPE", help="recipe file")
+def plan(ip: Any, args: Any) -> None:
+    """Draw a recipe, without running it."""
+    from nb_agents.config.recipe import Recipe
+    from nb_agents.recipes.check import check as checked
+    from nb_agents.recipes.diagram import mermaid
+
+    recipe = Recipe.from_file(args.file)
+    drawn = f"```mermaid\n{mermaid(recipe)}\n```"
+    display({"text/markdown": drawn, "text/plain": "\n".join(checked(recipe).plan)})
+
+
 VERBS: dict[str, Callable[[Any, Any], None]] = {
     "": table,
-    "stop": stop,
-    "pause": pause,
-    "continue": continue_,
     "wait": wait,
     "show": show,
     "check": check,
     "log": log,
     "resume": resume,
-    **RECIPE_VERBS,
-    "sessions": sessions,
-    "sweeps": sweeps,
-    "rename": rename,
-    "export": export,
-    "delete": delete,
-    "prune": prune,
+    "plan": plan,
+    **{name: _made(verb) for name, verb in TABLE.items()},
 }

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from nb_agents.errors import UserError
 from nb_agents.loop import wait_interruptibly
 from nb_agents.presentation.rows import asked_for
 from nb_agents.presentation.text import clip
@@ -103,33 +102,13 @@ def how_to_answer(gate: GateView, view: RunView, run: str, door: Door) -> str:
             return f"{approve} allows it, {deny} does not."
 
 
-def decide(run: Run, approved: bool, message: str) -> str:
-    """Approve or deny the oldest gate that does not ask for a text.
-
-    Args:
-        run: The run.
-        approved: Whether it may go on.
-        message: The reason, or an instruction.
-
-    Returns:
-        The new state of the gate, as a sentence.
-
-    Raises:
-        UserError: No gate is open, or only one that asks for a text.
-    """
-    # A stopped run keeps its gates for a resume.
-    gates = () if run.is_over else run.view.gates.values()
-    asked = {gate.address: asked_for(gate, run.view) for gate in gates}
-    # A question for a text that has waited longer is no matter of yes or no.
-    gate = next((each for each, what in asked.items() if what != "text"), "")
-    if asked and not gate and approved:
-        raise UserError(f"Run {run.id} asks for a text. `%agents answer {run.id} TEXT` gives it.")
-    gate = gate or next(iter(asked), "")
-    run.decide(approved, message, gate=gate)
-    said = "approved" if approved else "denied"
-    if asked[gate] == "stage":
+def decide(run: Run, approved: bool, message: str, gate: str = "") -> str:
+    """Approve or deny an open gate, and return its new state as a sentence; see `Run.decide`."""
+    gate = run.decide(approved, message, gate=gate)
+    said, view = "approved" if approved else "denied", run.view
+    if gate in view.steps:
         said += ": the recipe goes on" if approved else ": the recipe stops"
-    if gate in run.view.gates:
+    if gate in view.gates:
         said = "not decided yet: it waits for more approvals"
     return f"Gate {gate!r} of run {run.id} is {said}."
 

@@ -303,11 +303,7 @@ class Run:
         Raises:
             UserError: No gate is waiting; for a question that wants a text see `answer`.
         """
-        if not self._decide(Decide(True, message, by, wants="approval")):
-            # The gates of a stopped run stay open for a resume.
-            if self.view.gates and not self.is_over:
-                raise UserError(f"Run {self.id} asks for a text: run.answer(text) gives it.")
-            raise UserError(f"Run {self.id} waits for no approval; it is {self.status}.")
+        self.decide(True, message, by)
 
     def deny(self, message: str = "", by: str = "") -> None:
         """Deny the gate that has waited longest, which stops a recipe; a resume asks again.
@@ -321,27 +317,42 @@ class Run:
         """
         self.decide(False, message, by)
 
-    def decide(self, approved: bool, message: str = "", by: str = "", gate: str = "") -> None:
+    def decide(self, approved: bool, message: str = "", by: str = "", gate: str = "") -> str:
         """Approve or deny; see `approve` and `deny`.
 
         Args:
             approved: Whether to approve.
             message: A message for a recipe's later steps.
             by: The user who decides; by default the user of this process.
-            gate: Address of the gate; "" means the one that has waited longest.
+            gate: Address of the gate; "" means the one that has waited longest. A question that
+                wants a text is denied only when nothing else waits, and never approved.
+
+        Returns:
+            The gate's address.
 
         Raises:
             UserError: The gate is not waiting, or none is.
         """
-        if not self._decide(Decide(approved, message, by, gate)):
-            what = f"at no gate {gate!r}" if gate else "for no approval"
-            raise UserError(f"Run {self.id} waits {what}; it is {self.status}.")
+        asked = Decide(approved, message, by, gate, wants="" if gate else "approval")
+        chosen = self._decide(asked)
+        if not chosen and not approved and not gate:
+            chosen = self._decide(replace(asked, wants=""))
+        if chosen:
+            return chosen
+        # The gates of a stopped run stay open for a resume.
+        if not gate and self.view.gates and not self.is_over:
+            raise UserError(
+                f"Run {self.id} asks for a text: run.answer(text), or "
+                f"`%agents answer {self.id} TEXT`, gives it."
+            )
+        what = f"at no gate {gate!r}" if gate else "for no approval"
+        raise UserError(f"Run {self.id} waits {what}; it is {self.status}.")
 
-    def _decide(self, decision: Decide) -> bool:
-        """Send a decision; return whether a gate was waiting for it."""
+    def _decide(self, decision: Decide) -> str:
+        """Send a decision; return the address of the gate that was waiting for it, or ""."""
         said, who = well_formed(decision.message), decision.by or getuser()
         sent = replace(decision, message=said, by=who)
-        return not self.is_over and bool(self._turn.send(sent))
+        return "" if self.is_over else str(self._turn.send(sent) or "")
 
     def wait_for_approval(
         self, message: str | None = None, timeout: float | None = None

@@ -24,13 +24,12 @@ from pydantic_core import to_jsonable_python
 from tornado import web
 from tornado.iostream import StreamClosedError
 
-from nb_agents.cancel import StopResult
 from nb_agents.errors import NotYoursError, SessionBusyError, SessionChangedError, UserError
 from nb_agents.events import EVENT, Event
 from nb_agents.launch.api import start
 from nb_agents.options import RunOptions
 from nb_agents.presentation import text
-from nb_agents.presentation.sweep_card import standing
+from nb_agents.presentation.asking import TERMINAL
 from nb_agents.runs.finding import attach
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.runs.run import Run
@@ -55,6 +54,9 @@ from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import is_sweep, sweep_paths
 from nb_agents.sweeps.notes import Note, NoteReader, RowResult
 from nb_agents.sweeps.sweep_lookup import open_sweep
+from nb_agents.verbs.on_runs import facts_of_work
+from nb_agents.verbs.table import ROUTES
+from nb_agents.verbs.verb import Caller
 from nb_agents.view.receipt import receipt, total_cost
 from nb_agents.view.run_view import RunView
 
@@ -270,46 +272,31 @@ class Command(_Handler):
         self.reply({"id": self.places.name(path), **reply})
 
 
-_ASKED = asdict(StopResult(True, "asked"))
+_BESIDES = {"sweep", "source", "trust"}
+"""What a request of a verb may hold that is no argument of it."""
 
 
 def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]:
-    """Send the request to the turn's writer; return the status and the reply, or the new run."""
-    if is_sweep(path):
-        return _ask_sweep(path, action, body)
-    paths = TurnPaths(path)
+    """Pass a verb to whoever writes the turn or sweep; return status and reply, or a new run."""
+    work = open_sweep(path) or attach(path)
     # Its sweep may end the run before it is asked itself: then the request was followed.
-    is_sweep_told = action == "stop" and body.sweep and _stop_sweep(paths.root, body)
-    run = attach(paths.path)
-    # What is asked is sent first: the state, which is replied, takes a reading of the journal.
-    if action == "stop":
-        result = run.stop(body.immediate, body.agent, body.reason, source=body.source)
-        if result.status != "finished":
-            return 202, asdict(result)
-        is_over = {"status": run.status, "message": f"{paths.session}/{paths.number} is over."}
-        return (202, _ASKED) if is_sweep_told else (409, is_over)
+    is_sweep_told = action == "stop" and body.sweep and _stop_sweep(path.parents[1], body)
+    caller = Caller(getattr(body, "source", "rest"), TERMINAL)
     try:
-        if action == "resume" and run.is_over:
-            return 202, resume_turn(paths, body.trust)
-        _COMMANDS[action](run, body)
+        if action == "resume" and isinstance(work, Run) and work.is_over:
+            return 202, resume_turn(TurnPaths(path), body.trust)
+        done = ROUTES[action].act(work, caller, **body.model_dump(exclude=_BESIDES))
     except NotYoursError:
         raise
     except UserError as exc:
-        return 409, {"status": run.status, "message": str(exc)}
-    return 202, {"status": run.status}
-
-
-def _ask_sweep(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any]]:
-    if action == "stop" and not body.agent:
-        is_asked, reply = _stop_sweep(path, body), _ASKED
-    elif action in ("pause", "resume"):
-        sweep = open_sweep(path)
-        is_asked = sweep is not None and sweep.hold(action == "pause")
-        reply = {"status": "asked"}
-    else:
-        why = "it can be stopped, paused and resumed as a whole, and its rows are runs."
-        return 409, _refused(path, f"{path.name} is a sweep: {why}")
-    return (202, reply) if is_asked else (409, _refused(path, f"{path.name} is over."))
+        if action == "stop" and isinstance(work, Run):  # of an agent that is not there
+            raise
+        return 409, {"status": facts_of_work(work)["status"], "message": str(exc)}
+    reply = {name: each for name, each in done.facts.items() if name not in ("run", "sweep")}
+    if reply["status"] == "finished" and not is_sweep_told:
+        return 409, {"status": facts_of_work(work)["status"], "message": done.said}
+    told = {"changed": True, "status": "asked"} if is_sweep_told else {}
+    return 202, {**reply, "message": done.said, **told}
 
 
 def _stop_sweep(path: Path, body: Any) -> bool:
@@ -317,22 +304,8 @@ def _stop_sweep(path: Path, body: Any) -> bool:
     sweep = open_sweep(path)
     if sweep is None:
         return False
-    stopped = sweep.stop(body.immediate, reason=body.reason, source=body.source)
+    stopped = sweep.stop(body.now, reason=body.reason, source=body.source)
     return stopped.status != "finished"
-
-
-def _refused(sweep: Path, why: str) -> dict[str, Any]:
-    return {"status": standing(sweep_on_disk(sweep).view), "message": why}
-
-
-_COMMANDS: dict[str, Callable[[Run, Any], object]] = {
-    "approve": lambda run, body: run.decide(True, body.message, gate=body.gate),
-    "deny": lambda run, body: run.decide(False, body.message, gate=body.gate),
-    "answer": lambda run, body: run.answer(body.text),
-    "say": lambda run, body: run.say(body.text),
-    "pause": lambda run, body: run.pause(),
-    "resume": lambda run, body: run.resume(),
-}
 
 
 class Sessions(_Handler):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from nb_agents.verbs.table import ROUTES
+from nb_agents.verbs.verb import Parameter, Verb
 
 MAX_TEXT = 20_000
 """Characters, as `MAX_SAID` of a run."""
@@ -14,45 +17,8 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Nothing(_Body):
-    """No more than the route says."""
-
-
-class Stop(_Body):
-    """How to stop."""
-
-    immediate: bool = Field(False, description="Cut the work in hand; what it wrote is kept.")
-    agent: str | None = Field(None, description="The one agent to stop; the others go on.")
-    sweep: bool = Field(False, description="With it the sweep, if it works on a row of one.")
-    reason: str = Field("", max_length=MAX_TEXT, description="Why, for the record.")
-    source: Literal["rest", "widget"] = Field("rest", description="Where it was asked.")
-
-
-class GateAnswer(_Body):
-    """What a person says at a gate."""
-
-    message: str = Field("", max_length=MAX_TEXT, description="What who asked is told.")
-    gate: str = Field("", description="Which gate; by default the one that has waited longest.")
-
-
-class Answer(_Body):
-    """The answer to a question for a text."""
-
-    text: str = Field(min_length=1, max_length=MAX_TEXT)
-
-
-class AddedText(_Body):
-    """A text that is added to the task."""
-
-    text: str = Field(min_length=1, max_length=MAX_TEXT)
-
-
 class _Trusting(_Body):
     trust: bool = Field(False, description="Go on with a session that this user has not made here.")
-
-
-class Resume(_Trusting):
-    """Whose session it may be."""
 
 
 class NextTask(_Trusting):
@@ -78,28 +44,39 @@ class Start(_Trusting):
     folder: str = Field("", description="Where it works: files and sessions are named from there.")
 
 
-BODIES: dict[str, type[_Body]] = {
-    "stop": Stop,
-    "approve": GateAnswer,
-    "deny": GateAnswer,
-    "answer": Answer,
-    "say": AddedText,
-    "pause": Nothing,
-    "resume": Resume,
+_MORE: dict[str, dict[str, Any]] = {
+    "stop": {
+        "sweep": (bool, Field(False, description="With it the sweep that it is a row of.")),
+        "source": (Literal["rest", "widget"], Field("rest", description="Where it was asked.")),
+    },
 }
-"""By the last word of the route."""
+"""What requests of a verb hold besides its arguments, by its route."""
 
-_SAYS = {
-    "stop": "Stop a turn, or all of a sweep: after the work in hand, or at once. The same again "
-    "changes nothing.",
-    "approve": "Approve what waits for a person.",
-    "deny": "Deny it.",
-    "answer": "Answer the question for a text that has waited longest.",
-    "say": "Add a text to the task while its agents work.",
-    "pause": "Let a turn, or all of a sweep, hold still at its next boundary.",
-    "resume": "Let a paused one go on. An incomplete turn that is over goes on in the next turn, "
-    "whose `id` is replied, in a process of its own.",
-}
+
+def _body_of(verb: Verb) -> type[_Body]:
+    fields: dict[str, Any] = {each.name: _field(each) for each in verb.parameters}
+    base = _Trusting if verb.route == "resume" else _Body
+    more = _MORE.get(verb.route, {})
+    return create_model(f"{verb.route.capitalize()}Body", __base__=base, **fields, **more)
+
+
+def _field(parameter: Parameter) -> Any:
+    more: dict[str, Any] = {
+        "alias": parameter.wire or parameter.name,
+        "description": f"{parameter.help[:1].upper()}{parameter.help[1:]}.",
+    }
+    if parameter.default is False:
+        return bool, Field(False, **more)
+    if parameter.default is None:
+        return str | None, Field(None, **more)
+    if parameter.is_required:
+        return str, Field(min_length=1, max_length=MAX_TEXT, **more)
+    return str, Field(parameter.default, max_length=MAX_TEXT, **more)
+
+
+BODIES: dict[str, type[_Body]] = {route: _body_of(verb) for route, verb in ROUTES.items()}
+"""What requests of the verbs hold, by the last word of the route."""
+
 _ID = {
     "name": "id",
     "in": "path",
@@ -185,8 +162,8 @@ def document(base_url: str) -> dict[str, Any]:
         turns: {"get": _get("A turn, live or over.", f"{_TURN} `receipt`.", _SESSION, _NUMBER)},
         f"{turns}/view": {"get": _get("How it is drawn.", _DRAWN, _SESSION, _NUMBER)},
         **{
-            f"/runs/{{id}}/{action}": {"post": _post(_SAYS[action], body, _ASKED, _ID)}
-            for action, body in BODIES.items()
+            f"/runs/{{id}}/{route}": {"post": _post(verb.help, BODIES[route], _ASKED, _ID)}
+            for route, verb in ROUTES.items()
         },
     }
     return {

@@ -126,7 +126,7 @@ def test_a_detached_run_is_listed_told_something_stopped_and_left_incomplete(
     [listed] = told("runs")
     assert (listed["session"], listed["task"]) == ("far", "What is it?")
     assert "next request" in call("say", "far", "mind the tables")
-    assert "Paused" in call_here("pause", "far")
+    assert "is paused" in call_here("pause", "far")
     assert "goes on" in call_here("continue", "far")
     stopped = told("stop", "far", "--now", "--reason", "wrong path")
     assert (stopped["changed"], stopped["status"]) == (True, "stopping-now")
@@ -154,12 +154,11 @@ def test_a_sweep_is_listed_held_let_go_on_and_waited_for(place: Path) -> None:
     sweep = nb_agents.map([{"q": "1"}, {"q": "2"}], "Why {{q}}?", team, name="ask", limit=1)
     gate.wait_reached()
     assert "ask" in [row["session"] for row in told_here("runs")]
-    assert told_here("pause", "ask") == {
-        "sweep": "ask",
-        "said": "Paused: calls in flight finish, no row begins.",
-    }
+    said = "Sweep ask is paused: calls in flight finish, no row begins."
+    paused = told_here("pause", "ask")
+    assert (paused["sweep"], paused["said"].partition(" `")[0]) == ("ask", said)
     wait_until(lambda: sweep.view.status == "paused", what="the pause")
-    assert "It goes on." in call_here("continue", "ask")
+    assert "Sweep ask goes on." in call_here("continue", "ask")
     [shown] = told_here("show", "ask")
     assert (shown["status"], shown["done"]) == ("running", "0 of 2")
     gate.open()

@@ -123,7 +123,7 @@ def test_a_command_reaches_the_run_of_the_root_that_is_given(
     here = nb_agents.start("of here", team, "same")
     gate.wait_reached(2)
     assert "next request" in call_here("say", "same", "mind", *at)
-    assert "Paused" in call_here("pause", "same", *at)
+    assert "is paused" in call_here("pause", "same", *at)
     assert "goes on" in call_here("continue", "same", *at)
     assert "the task" in call_here("show", *at)
     assert told_here("stop", "same", *at)["changed"]

@@ -74,7 +74,7 @@ def test_an_approval_answers_no_question_for_a_text(notebook: Notebook) -> None:
     told = said(notebook, f"%agents approve {run} Fine.")
     assert told.strip() == f"Gate 'approval #2' of run {run} is approved."
     assert "message='Fine.'" in said(notebook, LEFT % 1)
-    assert f"`%agents answer {run} TEXT` gives it" in said(notebook, f"%agents approve {run}")
+    assert f"`%agents answer {run} TEXT`, gives it" in said(notebook, f"%agents approve {run}")
     assert "['input #1']" in said(notebook, LEFT % 1)
     said(notebook, f"%agents answer {run} Lyon")
     assert "Lyon []" in said(notebook, LEFT % 2)

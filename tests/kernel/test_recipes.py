@@ -270,7 +270,7 @@ def test_a_headless_run_stops_at_a_gate_that_nobody_can_answer(open_notebook: Op
     assert (turn.metadata["status"], turn.metadata["run_status"]) == ("incomplete", "cancelled")
     assert result.updates[-1].data[TURN_MIME]["state"] == "stopped"
     notebook = open_notebook()
-    again = resume(notebook)
+    again = resume(notebook, turn.session)
     wait_asked(again)
     notebook.kernel.run(f"%agents approve {again.run}")
     again.wait_over()

@@ -565,7 +565,7 @@ def test_a_terminal_stops_a_sweep_of_another_process(options: RunOptions) -> Non
     ]
     argv += ["--session-root", str(options.session_root)]
     done = processes.run(argv, cwd=ROOT)
-    assert done.stdout.strip() == "Sweep ask is asked to stop."
+    assert done.stdout.startswith("Sweep ask is asked to stop")
     view = sweep.wait(WAIT_S)
     assert (view.status, view.reason) == ("cancelled", "seen enough")
     again = processes.run(argv, cwd=ROOT)

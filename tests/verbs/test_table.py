@@ -1,0 +1,68 @@
+"""One table of verbs: each user interface has them all, with the same arguments and help."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from inspect import cleandoc
+
+import pytest
+
+from nb_agents.jupyter import verbs as cell_verbs
+from nb_agents.jupyter.completion import completions
+from nb_agents.jupyter.ipython import actions_of
+from nb_agents.jupyter.magic import AgentsMagics
+from nb_agents.server.openapi import BODIES, document
+from nb_agents.verbs.table import ROUTES, VERBS
+from tests.cli.calls import call_here
+
+A_VERB_MORE = """
+import nb_agents.verbs.table as table
+from nb_agents.verbs.verb import Outcome, Parameter, Verb
+def wave(work, caller, *, hand="left"):
+    "Wave at a run."
+    return Outcome("It waves back.")
+wave = Verb("wave", wave, parameters=(Parameter("hand", "which", "left", True, "H"),), route="wave")
+table.VERBS["wave"] = table.ROUTES["wave"] = wave
+from nb_agents.cli import main
+from nb_agents.jupyter.completion import completions
+from nb_agents.jupyter.magic import AgentsMagics
+from nb_agents.server.openapi import document
+assert "%agents wave [RUN] [--hand H]" in AgentsMagics.agents_line.__doc__
+assert completions("%agents wav", {}) == ["wave"]
+assert completions("%agents wave --h", {}) == ["--hand"]
+assert document("/")["paths"]["/runs/{id}/wave"]["post"]["summary"] == "Wave at a run."
+import sys
+sys.argv = ["nb-agents", "wave", "--help"]
+main()
+"""
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_cell_and_a_terminal_have_the_same_arguments_and_help(name: str) -> None:
+    verb = VERBS[name]
+    cell = cell_verbs.VERBS[name]
+    flags = {each.flag for each in verb.on_lines if each.is_option}
+    declared = {flag for action in actions_of(cell) for flag in action.option_strings}
+    assert declared == flags | {"--session-root"}
+    terminal = " ".join(call_here(name, "--help").split())
+    assert all(flag in terminal for flag in flags)
+    assert verb.help in (cell.__doc__ or "")
+    assert f"%agents {verb.usage}" in cleandoc(AgentsMagics.agents_line.__doc__ or "")
+    assert name in completions(f"%agents {name[:3]}", {})
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_request_has_the_arguments_of_its_verb(route: str) -> None:
+    verb = ROUTES[route]
+    fields = BODIES[route].model_json_schema()["properties"] if verb.parameters else {}
+    assert {each.wire or each.name for each in verb.parameters} <= set(fields)
+    assert document("/")["paths"][f"/runs/{{id}}/{route}"]["post"]["summary"] == verb.help
+
+
+def test_a_row_of_the_table_is_all_that_a_new_verb_takes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", A_VERB_MORE], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--hand" in done.stdout and "Wave at a run." in done.stdout
