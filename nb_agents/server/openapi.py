@@ -95,6 +95,56 @@ _HAS_TURNS = (
     "`id`, `session`, and `turns` with `id`, `turn`, `task`, `state`, `is_live`, `updated_at`, "
     "`tokens` and `cost`."
 )
+
+
+def _object(**types: str | dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object, from the types of what it has, as "number|null"."""
+    named = {
+        name: each if isinstance(each, dict) else {"type": each.split("|")}
+        for name, each in types.items()
+    }
+    return {"type": "object", "properties": named, "required": list(named)}
+
+
+def _list_of(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": item}
+
+
+_STANDS = {
+    "id": "string",
+    "session": "string",
+    "turn": "integer|null",
+    "task": "string",
+    "status": "string",
+    "state": "string",
+    "says": "string",
+    "is_live": "boolean",
+    "tokens": "integer",
+    "cost": "number|null",
+}
+_STATE = _object(**_STANDS)
+_LIVE = _object(**_STANDS, where="string")
+_SESSION_STATE = _object(
+    id="string",
+    session="string",
+    turns=_list_of(
+        _object(
+            id="string",
+            turn="integer",
+            task="string",
+            state="string",
+            is_live="boolean",
+            updated_at="number|null",
+            tokens="integer|null",
+            cost="number|null",
+        )
+    ),
+)
+_BEGUN_TURN = _object(id="string", session="string", turn="integer", status="string")
+_ASKED_STATE = _object(id="string", status="string")
+_RENAMED = _object(id="string", session="string")
+_REFUSAL = _object(message="string")
+
 _STREAM = "Server-sent events; closing them stops nothing."
 _DRAWN = f"{_STREAM} Each has the panel's state, and the last one the card."
 _BEGUN = {"202": "It has begun, as the turn that `id` names; with `session`, `turn`, `status`."}
@@ -117,12 +167,16 @@ def document(base_url: str) -> dict[str, Any]:
             "get": _get(
                 "What is live: turns, and sweeps in the place of their rows' turns.",
                 f"A list. {_TURN} A sweep has `rows` in numbers instead of its times.",
+                schema=_list_of(_LIVE),
             ),
-            "post": _post("Start a run that outlives this server.", Start, _BEGUN),
+            "post": _post("Start a run that outlives this server.", Start, _BEGUN, _BEGUN_TURN),
         },
         "/runs/{id}": {
             "get": _get(
-                "A turn or a sweep, live or over.", f"{_TURN} `receipt`: what ended how.", _ID
+                "A turn or a sweep, live or over.",
+                f"{_TURN} `receipt`: what ended how.",
+                _ID,
+                schema=_STATE,
             )
         },
         "/runs/{id}/events": {
@@ -142,27 +196,40 @@ def document(base_url: str) -> dict[str, Any]:
                 f"A list. {_HAS_TURNS} A sweep has `sweep`, how it stands, and no turns.",
                 _QUERY_FOLDER,
                 _QUERY_SWEEP,
+                schema=_list_of(_SESSION_STATE),
             )
         },
         "/sessions/{id}": {
-            "get": _get("A session.", _HAS_TURNS, _SESSION),
+            "get": _get("A session.", _HAS_TURNS, _SESSION, schema=_SESSION_STATE),
             "delete": _delete("Delete it and all its files.", _SESSION),
         },
         "/sessions/{id}/continue": {
             "post": _post(
-                "Ask its team something new, as its next turn.", NextTask, _BEGUN, _SESSION
+                "Ask its team something new, as its next turn.",
+                NextTask,
+                _BEGUN,
+                _BEGUN_TURN,
+                _SESSION,
             )
         },
         "/sessions/{id}/rename": {
-            "post": _post("Call it otherwise.", Rename, {"200": "Its new `id` and name."}, _SESSION)
+            "post": _post(
+                "Rename it.", Rename, {"200": "Its new `id` and name."}, _RENAMED, _SESSION
+            )
         },
         "/sessions/{id}/export": {
             "get": _get("All its files.", "A zip, of one directory.", _SESSION)
         },
-        turns: {"get": _get("A turn, live or over.", f"{_TURN} `receipt`.", _SESSION, _NUMBER)},
+        turns: {
+            "get": _get(
+                "A turn, live or over.", f"{_TURN} `receipt`.", _SESSION, _NUMBER, schema=_STATE
+            )
+        },
         f"{turns}/view": {"get": _get("How it is drawn.", _DRAWN, _SESSION, _NUMBER)},
         **{
-            f"/runs/{{id}}/{route}": {"post": _post(verb.help, BODIES[route], _ASKED, _ID)}
+            f"/runs/{{id}}/{route}": {
+                "post": _post(verb.help, BODIES[route], _ASKED, _ASKED_STATE, _ID)
+            }
             for route, verb in ROUTES.items()
         },
     }
@@ -204,9 +271,15 @@ _REFUSED = {"403": "The token or the server's authorizer does not allow it."}
 _UNKNOWN = {**_REFUSED, "404": "Nothing of that name is there."}
 
 
-def _get(summary: str, found: str, *parameters: dict[str, Any]) -> dict[str, Any]:
+def _get(
+    summary: str, found: str, *parameters: dict[str, Any], schema: dict[str, Any] | None = None
+) -> dict[str, Any]:
     replies = {"200": found, **_UNKNOWN}
-    return {"summary": summary, "parameters": [*parameters], "responses": _replies(replies)}
+    return {
+        "summary": summary,
+        "parameters": [*parameters],
+        "responses": _replies(replies, schema),
+    }
 
 
 def _delete(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +288,11 @@ def _delete(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _post(
-    summary: str, body: type[BaseModel], done: dict[str, str], *parameters: dict[str, Any]
+    summary: str,
+    body: type[BaseModel],
+    done: dict[str, str],
+    schema: dict[str, Any],
+    *parameters: dict[str, Any],
 ) -> dict[str, Any]:
     replies = {
         **done,
@@ -229,14 +306,20 @@ def _post(
             "The session was not made by this user: `message` lists what it would run. With "
             "`trust` it is gone on with."
         )
-    schema = body.model_json_schema()
     return {
         "summary": summary,
         "parameters": [*parameters],
-        "requestBody": {"content": {"application/json": {"schema": schema}}},
-        "responses": _replies(replies),
+        "requestBody": {"content": {"application/json": {"schema": body.model_json_schema()}}},
+        "responses": _replies(replies, schema),
     }
 
 
-def _replies(says: dict[str, str]) -> dict[str, Any]:
-    return {code: {"description": text} for code, text in says.items()}
+def _replies(says: dict[str, str], schema: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the replies by their codes; the schema is that of a success."""
+    replies: dict[str, Any] = {}
+    for code, text in says.items():
+        replies[code] = {"description": text}
+        shape = schema if code.startswith("2") else _REFUSAL
+        if shape:
+            replies[code]["content"] = {"application/json": {"schema": shape}}
+    return replies

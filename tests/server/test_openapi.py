@@ -7,13 +7,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case
 from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import status_code_conformance
+from schemathesis.specs.openapi.checks import (
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from nb_agents.server.openapi import document
 from tests.server.conftest import JupyterServer
 from tests.server.test_reading import over
 from tests.server.test_sweeps import ended
 
+CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]
 STARTS_PROCESSES = [("POST", "/runs"), ("POST", "/sessions/{id}/continue")]
 
 
@@ -43,7 +47,7 @@ def test_no_request_that_the_document_allows_breaks_the_server(jupyter: JupyterS
                 known = sessions if case.path.startswith("/sessions") else of_runs
                 case.path_parameters.update({name: known[name] for name in case.path_parameters})
             response = case.call(headers=dict(jupyter.client.headers), timeout=60)
-            case.validate_response(response, checks=[not_a_server_error, status_code_conformance])
+            case.validate_response(response, checks=CHECKS)
             seen.add(response.status_code)
 
         ask()
