@@ -22,6 +22,7 @@ from nb_agents.cancel import AgentStopped, StopResult, checkpoint, should_stop
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError, RunCancelled, RunFailed, UserError
 from nb_agents.launch.api import resume, start
+from nb_agents.launch.once import once
 from nb_agents.options import RunOptions
 from nb_agents.runs.approvals import ask
 from nb_agents.runs.finding import runs
@@ -69,6 +70,7 @@ __all__ = [
     "checkpoint",
     "follow",
     "map",
+    "once",
     "resume",
     "runs",
     "should_stop",

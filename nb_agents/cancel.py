@@ -24,9 +24,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 StopSource = Literal[
-    "widget", "interrupt", "api", "magic", "rest", "cli", "timeout", "budget", "approval", "parent"
-]
-"""The door that a stop came through."""
+    "widget", "interrupt", "notebook", "api", "magic", "rest", "cli",
+    "timeout", "budget", "approval", "parent",
+]  # fmt: skip
+"""The door that a stop came through.
+
+"notebook" is an interrupt by the program that runs a notebook which no person watches.
+"""
 
 
 class CancellationStatus(enum.IntEnum):

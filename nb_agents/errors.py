@@ -13,6 +13,7 @@
     │   │   └── SweepBusyError   a sweep is at work already
     │   ├── NotYoursError        a session that another user, or another machine, made
     │   ├── SessionUnreadableError   a session's directory can't be read
+    │   ├── RunNotFinished       a result was asked for while the run works
     │   ├── StorageError         the session root can't be written
     │   ├── ClusterLostError     a cluster's scheduler does not answer
     │   │   └── NoWorkersError   a cluster has had no worker for too long
@@ -57,6 +58,7 @@ __all__ = [
     "ReplyTooLongError",
     "RunCancelled",
     "RunFailed",
+    "RunNotFinished",
     "ServerError",
     "SessionBusyError",
     "SessionChangedError",
@@ -429,6 +431,24 @@ class ReplyTooLongError(NbAgentsError):
 
     def __str__(self) -> str:
         return f"{self.what} went over the limit of {self.limit} {self.unit} and was cut."
+
+
+class RunNotFinished(UserError):
+    """The result of a run was asked for while the run still works.
+
+    Attributes:
+        run: The run's id.
+    """
+
+    def __init__(self, run: str) -> None:
+        super().__init__(run)
+        self.run = run
+
+    def __str__(self) -> str:
+        return (
+            f"{self.run} is still working, so it has no result yet. `await run` or `run.wait()` "
+            "waits for it; run.view.agents has the answers so far."
+        )
 
 
 class RunFailed(NbAgentsError):

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 import anyio
 
+from nb_agents.cancel import StopSource
 from nb_agents.errors import UserError
 from nb_agents.models.reading import cell_waits
 
@@ -85,6 +86,20 @@ def _restore(previous: Any, over: object) -> None:
 # Used by the main thread only, as signals reach no other.
 _waits: list[Callable[[], None]] = []
 _handlers: list[_InterruptHandler] = []
+
+
+_source: Callable[[], StopSource] | None = None
+
+
+def interrupt_source() -> StopSource:
+    """Return whose interrupt a SIGINT is now: a person's, or that of a program."""
+    return _source() if _source else "interrupt"
+
+
+def interrupts_come_from(source: Callable[[], StopSource]) -> None:
+    """Have `interrupt_source` ask a function, which is called in signal handlers."""
+    global _source
+    _source = source
 
 
 @contextmanager

@@ -39,6 +39,7 @@ from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, RunFailed
 from nb_agents.launch.api import resume, start
+from nb_agents.launch.once import once, once_is_default
 from nb_agents.launch.resume import preview
 from nb_agents.options import RunOptions
 from nb_agents.presentation.arguments import context_of
@@ -47,11 +48,20 @@ from nb_agents.presentation.cards import card_text
 from nb_agents.runs.live_runs import begun_runs
 from nb_agents.runs.registry import interrupts_press_new
 from nb_agents.runs.run import Run
-from nb_agents.runs.status import failure_of
+from nb_agents.runs.status import failure_of, result_of
 from nb_agents.view.receipt import total_cost
 
+_EXAMPLES = (
+    "Examples:",
+    'nb-agents run "Compare three caches" -m openai:gpt-5-mini',
+    'nb-agents run "Review @src for races" -c team.yaml --orchestrator-timeout 600',
+    "git diff | nb-agents run - -c team.yaml --json",
+    "nb-agents run -r review.yaml --set depth=3",
+    'nb-agents run --continue "Now as a table"',
+)
 
-@app.command("run")
+
+@app.command("run", epilog="\n\n".join(_EXAMPLES))
 def run_(
     task: Annotated[
         str, typer.Argument(help="What is asked; @path lets it be read, - takes the input.")
@@ -71,6 +81,10 @@ def run_(
     debug: Annotated[bool, typer.Option("--debug")] = False,
     detach: Detach = False,
     cluster: ClusterAddress = None,
+    is_once: Annotated[
+        bool, typer.Option("--once", help="Show the turn that the same request has had.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="With --once: start it anew.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start a team on a task, or on a recipe, and wait for it. Ctrl+C stops it; twice: at once."""
@@ -88,7 +102,7 @@ def run_(
         trust=trust,
     )
     begin = partial(
-        start,
+        partial(once, fresh=fresh) if is_once or fresh or once_is_default() else start,
         named.task,
         chosen_team(config, model, bundles or []),
         session,
@@ -272,7 +286,7 @@ def facts_of(run: Run) -> dict[str, Any]:
         "status": run.status,
         "where": run.where,
         "task": view.task,
-        "result": run.result,
+        "result": result_of(view),
         "failed": failure_of(run.id, view, run.path).reasons if has_failed else {},
         "partial": {a.id: a.unsubmitted for a in view.agents.values() if a.unsubmitted},
         "asks": {gate.address: gate.prompt for gate in view.gates.values()},

@@ -118,6 +118,7 @@ class TurnStarted(Event):
             with models made in Python.
         config: The team file's path, or "".
         origin: The notebook or terminal that it was begun in; "" in older journals.
+        digest: Tells whether the same is asked for again; "" when nobody is to know.
         recipe: Name of the recipe that this runs, or "".
         context: The values that a recipe was started with.
         again: Of a resume: agents that had been stopped alone and take part again.
@@ -135,6 +136,7 @@ class TurnStarted(Event):
     team: dict[str, Any] | None = None
     config: str = ""
     origin: str = ""
+    digest: str = ""
     recipe: str = ""
     context: dict[str, Any] = field(default_factory=dict)
     again: tuple[str, ...] = ()

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from nb_agents.cancel import StopResult
 from nb_agents.errors import UserError
+from nb_agents.loop import interrupts_come_from
 from nb_agents.runs import registry
 from nb_agents.runs.finding import find_run
 
@@ -106,6 +107,7 @@ def open_doors(ip: InteractiveShell) -> None:
     if kernel is None:
         return
     _take_idle_interrupt(kernel)
+    interrupts_come_from(lambda: "notebook" if is_headless(ip) else "interrupt")
     sys.setswitchinterval(min(_SWITCH_S_BEFORE, SWITCH_S))
     # Other libraries set the handler too; ours is put back after each cell.
     if not _our_callbacks(ip):

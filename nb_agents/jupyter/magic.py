@@ -44,7 +44,8 @@ from nb_agents.jupyter.verbs import (
     trust_option,
 )
 from nb_agents.jupyter.waiting import follow_new
-from nb_agents.launch import api
+from nb_agents.launch.once import begin_new, once_is_default, run_once
+from nb_agents.launch.start import StartRequest
 from nb_agents.masking import Mask
 from nb_agents.presentation.arguments import context_of, fill_in
 from nb_agents.session.history import load_turn
@@ -141,6 +142,12 @@ class AgentsMagics(Magics):
     @cluster_option
     @trust_option
     @argument("--wait", action="store_true", help="stay in the cell until the run is over")
+    @argument(
+        "--once",
+        action="store_true",
+        help="an unchanged cell shows the turn that it has had ($NB_AGENTS_ONCE=1: every cell)",
+    )
+    @argument("--fresh", action="store_true", help="with --once: start it anew")
     @argument("--out", metavar="NAME", help="keep the run in this variable")
     @argument("--debug", action="store_true", help="write debug.log into the turn's directory")
     @sweep_options
@@ -227,9 +234,8 @@ class AgentsMagics(Magics):
             raise TaskError("--bundle says where a recipe's bundles are: it goes with --recipe.")
         # Before variables are put in: what they hold nobody typed.
         named = Mentions("", ()) if args.recipe else mentions(cell)
-        begin = partial(
-            api.start,
-            fill_in(named.task, names),
+        request = StartRequest(
+            task=fill_in(named.task, names),
             config=chosen_team(args.config, args.model, args.bundles),
             tools=find_functions(args.tools, names) if args.tools else (),
             recipe=args.recipe,
@@ -238,6 +244,10 @@ class AgentsMagics(Magics):
             continue_=args.continue_,
             options=replace(options_of(args, names), context_paths=named.paths),
         )
+        if args.once or args.fresh or once_is_default():
+            begin = partial(run_once, request, fresh=args.fresh)
+        else:
+            begin = partial(begin_new, request)
         follow_new(self.shell, begin, wait=args.wait, out=args.out)
 
     def _guarded(self, action: Callable[[], object]) -> None:

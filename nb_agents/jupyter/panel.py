@@ -12,6 +12,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,6 +58,13 @@ def show_run(run: Run) -> None:
             panel.show()
             return
     display(card_bundle(run.view, _shown_path(run), run.timeline, run.preview))
+
+
+def show_earlier(run: Run) -> None:
+    """Show a run that is complete since before its cell ran, and say that nothing was paid."""
+    said = f"From {text.when(run.view.ended_at or 0.0)}, complete: nothing was run or paid."
+    view = replace(run.view, notices=(said, *run.view.notices))
+    display(card_bundle(view, _shown_path(run), run.timeline, run.preview))
 
 
 def show_text(run: Run) -> None:

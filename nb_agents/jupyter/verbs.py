@@ -23,6 +23,7 @@ from nb_agents.jupyter.sweep_verbs import (
 from nb_agents.jupyter.waiting import follow, follow_new
 from nb_agents.launch.api import resume as resume_turn
 from nb_agents.launch.file_report import check_file
+from nb_agents.launch.once import resume_once
 from nb_agents.launch.resume import preview
 from nb_agents.launch.team_report import AgentReport
 from nb_agents.options import RunOptions
@@ -357,7 +358,7 @@ def resume(ip: Any, args: Any) -> None:
         )
         display({"text/plain": str(told)})
         return
-    begin = partial(
+    again = partial(
         resume_turn,
         args.session,
         args.config,
@@ -367,6 +368,8 @@ def resume(ip: Any, args: Any) -> None:
         tools=find_functions(args.tools, ip.user_ns) if args.tools else (),
         options=options,
     )
+    is_new = bool(args.from_step or args.recipe or args.settings)
+    begin = partial(resume_once, args.session, options, again, is_new=is_new)
     follow_new(ip, begin, wait=args.wait)
 
 

@@ -14,29 +14,35 @@ from typing import Any
 
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import display
-from nb_agents.jupyter.panel import show_run, show_text
+from nb_agents.jupyter.panel import show_earlier, show_run, show_text
+from nb_agents.launch.once import EarlierOrNew
 from nb_agents.loop import interrupt_calls
 from nb_agents.presentation.asking import CELL, how_to_answer, question, wait_for_gate
 from nb_agents.runs import registry
 from nb_agents.runs.run import Run
 
 
-def follow_new(ip: Any, begin: Callable[[], Run], *, wait: bool, out: str | None = None) -> None:
+def follow_new(
+    ip: Any, begin: Callable[[], EarlierOrNew], *, wait: bool, out: str | None = None
+) -> None:
     """Begin a run and show it as `follow` does.
 
     An interrupt of a cell that waits is one of its run from the moment that there is a run.
 
     Args:
         ip: The shell.
-        begin: Begins the run.
+        begin: Begins the run, or returns an earlier one.
         wait: Whether the person asked to wait.
         out: The variable that gets the run.
     """
     with pressing_new(ip, wait=wait):
-        run = begin()
+        run, is_earlier = begin()
         if out:
             ip.user_ns[out] = run
-        follow(ip, run, wait=wait)
+        if is_earlier and run.is_over:
+            show_earlier(run)
+        else:
+            follow(ip, run, wait=wait)
 
 
 def pressing_new(ip: Any, *, wait: bool) -> AbstractContextManager[None]:

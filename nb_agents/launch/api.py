@@ -64,7 +64,7 @@ def start(
         run = nb_agents.start("Compare three ways to cache embeddings")
         run.stop(reason="wrong path")
     """
-    return _begin(
+    return begin(
         StartRequest(
             task=task,
             config=config,
@@ -120,7 +120,7 @@ def resume(
             don't `trust` it.
         StorageError: The session can't be written.
     """
-    return _begin(
+    return begin(
         ResumeRequest(
             session=session,
             config=config,
@@ -134,7 +134,8 @@ def resume(
     )
 
 
-def _begin(request: RunRequest) -> Run:
+def begin(request: RunRequest) -> Run:
+    """Begin the run of a request, here or in another process."""
     loaded = request.load()
     if is_detached(request.options, loaded.team):
         return begin_elsewhere(request, loaded)

@@ -133,6 +133,7 @@ class ResumeRequest(RunRequest):
             timeout_s=timeout_of(self.options.timeout_s, team.spec, is_recipe=going is not None),
             notices=(*told, *team.notices, *fit, *(going.notices if going else ())),
             config=team.path,
+            digest=turn.view.digest,
             recipe=going.recipe if going else None,
             given=going.progress.context if going else {},
             functions=checked_functions(self.tools),

@@ -40,10 +40,11 @@ DEMO_NOTICE = (
 
 @dataclass(frozen=True, kw_only=True)
 class StartRequest(RunRequest):
-    """The arguments of `nb_agents.start`."""
+    """The arguments of `nb_agents.start`, and their digest when it was made."""
 
     task: str
     continue_: bool
+    digest: str = ""
 
     def load(self) -> Loaded:
         """Load the team and the session."""
@@ -84,6 +85,7 @@ class StartRequest(RunRequest):
             timeout_s=timeout_s,
             notices=(*notices, *fit, *recipe_notices, *session.restored(), *past, *left_out),
             config=config_path(self.config),
+            digest=self.digest,
             recipe=recipe,
             given=given,
             functions=functions,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _SOURCES = {
     "widget": "you",
     "interrupt": "you (interrupt)",
+    "notebook": "the program that ran the notebook (its time limit, or an interrupt)",
     "api": "you (run.stop)",
     "magic": "you (%agents stop)",
     "rest": "the HTTP interface",

@@ -29,12 +29,13 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import (
     CancellationRequestedError,
     RunCancelled,
+    RunNotFinished,
     StorageError,
     UserError,
 )
 from nb_agents.events import Event
 from nb_agents.events.turn_events import Continue, Decide, OfferTools, Pause, Say
-from nb_agents.loop import interrupt_calls, post, submit, wait_interruptibly
+from nb_agents.loop import interrupt_calls, interrupt_source, post, submit, wait_interruptibly
 from nb_agents.options import RunOptions
 from nb_agents.runs.approvals import text_of
 from nb_agents.runs.live_turns import place_of_this_process
@@ -166,10 +167,15 @@ class Run:
 
     @property
     def result(self) -> Any:
-        """The final answer, or a recipe's outputs by name; None while there is none.
+        """The final answer, or a recipe's outputs by name; None when it ended without one.
 
         Of a recipe without outputs it is the text of its last step.
+
+        Raises:
+            RunNotFinished: The run still works.
         """
+        if not (self.view.is_over or self.is_over):
+            raise RunNotFinished(self.id)
         return result_of(self.view)
 
     @property
@@ -554,7 +560,7 @@ class Run:
         # Decided here, as by the time the loop runs, this interrupt may have stopped the sweep.
         now = self._was_pressed or self._turn.is_stopping
         self._was_pressed = True
-        post(partial(self.stop, now, reason="interrupted", source="interrupt"))
+        post(partial(self.stop, now, reason="interrupted", source=interrupt_source()))
 
     def resume(
         self,

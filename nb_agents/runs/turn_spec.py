@@ -92,6 +92,7 @@ class TurnSpec:
         notices: One-line notices for the panel.
         origin: The notebook or terminal that it was begun in; see `nb_agents.session.lookup`.
         config: The team file's path, or "".
+        digest: The digest of what was asked for, or ""; see `nb_agents.launch.once`.
         resumed: The turn that this one resumes, or None.
         recipe: The recipe that the agents run instead of a task, or None.
         given: The values that the recipe was started with.
@@ -111,6 +112,7 @@ class TurnSpec:
     notices: tuple[str, ...] = ()
     origin: str = ""
     config: str = ""
+    digest: str = ""
     resumed: Resumed | None = None
     recipe: Recipe | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -166,6 +168,7 @@ class TurnSpec:
             team=snapshot(self.team),
             config=self.config,
             origin=self.origin,
+            digest=self.digest,
             recipe=self.recipe.name if self.recipe else "",
             context=dict(self.given),
         )

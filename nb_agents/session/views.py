@@ -137,6 +137,8 @@ def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]
     data["journal_seq"] = view.seq
     data["owner"] = owner
     data["origin"] = view.origin
+    if view.digest:
+        data["digest"] = view.digest
     if view.ending:
         if view.started_at:
             took = (view.ended_at or view.last_at) - view.started_at

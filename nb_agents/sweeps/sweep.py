@@ -30,6 +30,7 @@ from nb_agents.cancel import (
 )
 from nb_agents.errors import ClusterLostError, SessionBusyError, UserError, said_by
 from nb_agents.events.turn_events import Continue, Pause
+from nb_agents.loop import interrupt_source
 from nb_agents.runs.live_turns import watched
 from nb_agents.runs.registry import join
 from nb_agents.runs.run import Run
@@ -235,7 +236,7 @@ class Sweep(SweepHandle):
     def press(self) -> None:
         """Handle an interrupt: the first stops gracefully, the next immediately."""
         now = self._asked > CancellationStatus.NONE
-        self.stop(now, reason="interrupted", source="interrupt")
+        self.stop(now, reason="interrupted", source=interrupt_source())
 
     def hold(self, is_paused: bool) -> bool:
         """Pause the sweep, or continue it; return whether it is running."""

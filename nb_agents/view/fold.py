@@ -128,6 +128,7 @@ def _turn_started(view: RunView, e: ev.TurnStarted) -> RunView:
         resumes=e.resumes,
         recipe=e.recipe,
         origin=e.origin,
+        digest=e.digest,
     )
     if not e.resumes:
         return fresh

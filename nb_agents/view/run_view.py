@@ -229,6 +229,7 @@ class RunView:
         resumes: Number of the turn that this one went on with, or 0.
         recipe: Name of the recipe that this runs, or "" for a team.
         origin: The notebook or terminal that it was begun in, or "" where it is not known.
+        digest: The digest of what was asked for, or "".
         steps: Of a recipe: its units by address, in the order in which they began.
         gates: Of a recipe: the open gates by address, oldest first.
         approvals: Of a recipe: the gates that were decided, in order.
@@ -266,6 +267,7 @@ class RunView:
     resumes: int = 0
     recipe: str = ""
     origin: str = ""
+    digest: str = ""
     steps: Mapping[str, StepView] = field(default_factory=lambda: MappingProxyType({}))
     gates: Mapping[str, GateView] = field(default_factory=lambda: MappingProxyType({}))
     approvals: tuple[ApprovalView, ...] = ()

@@ -6,9 +6,9 @@ costs an append at most, a streamed word not even that; the number of entries is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from nb_agents import events as ev
 
@@ -73,7 +73,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What happened in a turn, with the turns that it resumed.
+    """What happened in a turn, with the turns that it resumed: a sequence of its entries.
 
     Attributes:
         agents: Who took part, in registration order; those that one called come right behind it.
@@ -86,6 +86,24 @@ class Timeline:
     turns: tuple[Stretch, ...] = ()
     entries: tuple[TimelineEntry, ...] = ()
     left_out: int = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[TimelineEntry]:
+        return iter(self.entries)
+
+    @overload
+    def __getitem__(self, place: int) -> TimelineEntry: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[TimelineEntry, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> TimelineEntry | tuple[TimelineEntry, ...]:
+        return self.entries[place]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a table of `COLUMNS` with a row for each entry; times are Unix seconds."""

@@ -407,8 +407,11 @@ def test_stop_of_a_run_while_its_cell_waits_headless(
     turn.wait_streamed()
     notebook.kernel.interrupt()
     turn.wait_stop()
-    assert_stopped_gracefully(turn, server, "interrupt")
+    assert_stopped_gracefully(turn, server, "notebook")
     assert notebook.kernel.result(turn.cell).status == "ok"
+    card = shown(notebook, turn).data["text/plain"]
+    assert "Stopped by the program that ran the notebook" in card
+    assert "by you" not in card
 
 
 def test_hooks_of_a_person(notebook: Notebook) -> None:

@@ -1,0 +1,128 @@
+"""Cells that are run again: what is complete is shown and not paid for, the rest goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.kernel.notebook import TURN_MIME, WIDGET_MIME, Notebook, Turn
+from tests.model_server import ModelServer
+
+Open = Callable[..., Notebook]
+
+
+def state_shown(notebook: Notebook, cell: str) -> str:
+    """Run a cell that shows a turn on disk; return its state."""
+    result = notebook.kernel.run(cell)
+    assert result.status == "ok", result
+    [card] = result.displays
+    assert WIDGET_MIME not in card.data
+    state: str = card.data[TURN_MIME]["state"]
+    return state
+
+
+def test_a_notebook_of_such_cells_run_again_calls_no_model(
+    open_notebook: Open, server: ModelServer
+) -> None:
+    first = open_notebook()
+    cells = [
+        ("", "topic = 'caches'"),
+        ("--once", "Compare three {{topic}}."),
+        ("--once --out run", "Count to seven."),
+        ("--once --continue", "And to eight."),
+    ]
+
+    def run_all(notebook: Notebook) -> list[Turn]:
+        notebook.kernel.run(cells[0][1])
+        turns = []
+        for options, task in cells[1:]:
+            turn = notebook.start(options, task)
+            turn.wait_over()
+            turns.append(turn)
+        return turns
+
+    turns = run_all(first)
+    asked = len(server.requests)
+    assert asked >= 9
+    again = open_notebook()
+    again.kernel.run(cells[0][1])
+    for options, task in cells[1:]:
+        assert state_shown(again, again.magic(options, task)) == "complete"
+    assert again.kernel.eval("run.result") == "The team's final answer."
+    assert len(server.requests) == asked
+    assert len([*first.root.glob("*/turn_*")]) == len(turns)
+
+
+def test_a_cell_that_has_changed_begins_anew_and_so_does_one_that_is_told_to(
+    notebook: Notebook,
+) -> None:
+    notebook.kernel.run("topic = 'caches'")
+    task = "Compare three {{topic}}."
+    turns = [notebook.start("--once", task)]
+    turns[-1].wait_over()
+    notebook.kernel.run("topic = 'queues'")
+    turns.append(notebook.start("--once", task))
+    turns[-1].wait_over()
+    turns.append(notebook.start("--once --fresh", task))
+    turns[-1].wait_over()
+    assert len({turn.path for turn in turns}) == 3
+    said = notebook.text(notebook.kernel.run(notebook.magic("--once", task)))
+    assert "complete: nothing was run or paid." in said
+    assert turns[-1].name in said
+
+
+def test_a_cell_whose_turn_was_stopped_resumes_it(notebook: Notebook, server: ModelServer) -> None:
+    old = notebook.start_held("--once")
+    notebook.kernel.run("%agents stop --now")
+    old.wait_over()
+    server.release()
+    turn = notebook.start("--once")
+    turn.wait_over()
+    assert turn.path == old.path.with_name("turn_2")
+    asked = len(server.requests)
+    assert state_shown(notebook, notebook.magic("--once")) == "complete"
+    assert len(server.requests) == asked
+
+
+def test_a_cell_whose_turn_is_live_shows_it(notebook: Notebook, server: ModelServer) -> None:
+    old = notebook.start_held("--once")
+    asked = len(server.requests)
+    [shown] = notebook.kernel.run(notebook.magic("--once")).displays
+    assert WIDGET_MIME in shown.data
+    assert len(server.requests) == asked
+    assert len([*notebook.root.glob("*/turn_*")]) == 1
+    server.release()
+    old.wait_over()
+
+
+def test_a_variable_makes_it_the_default(notebook: Notebook, server: ModelServer) -> None:
+    notebook.kernel.run("%env NB_AGENTS_ONCE=1")
+    try:
+        notebook.start().wait_over()
+        asked = len(server.requests)
+        assert state_shown(notebook, notebook.magic()) == "complete"
+        assert len(server.requests) == asked
+    finally:
+        notebook.kernel.run("import os; del os.environ['NB_AGENTS_ONCE']")
+
+
+def test_a_cell_that_resumes_can_be_run_again(notebook: Notebook, server: ModelServer) -> None:
+    old = notebook.start_held("--session lab")
+    notebook.kernel.run("%agents stop --now")
+    old.wait_over()
+    server.release()
+    turn = notebook.turn_of(notebook.kernel.send("%agents resume lab"))
+    turn.wait_over()
+    asked = len(server.requests)
+    for _ in range(2):
+        assert state_shown(notebook, "%agents resume lab") == "complete"
+    assert len(server.requests) == asked
+    assert len([*old.path.parent.glob("turn_*")]) == 2
+
+
+def test_a_result_that_is_not_there_yet_is_no_none(notebook: Notebook) -> None:
+    turn = notebook.start_held("--out run")
+    error = notebook.kernel.run("run.result").error
+    assert error
+    assert error.ename == "RunNotFinished"
+    assert f"{turn.run} is still working" in error.evalue
+    assert "run.wait()" in error.evalue
