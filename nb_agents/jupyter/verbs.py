@@ -388,11 +388,11 @@ def plan(ip: Any, args: Any) -> None:
 
 VERBS: dict[str, Callable[[Any, Any], None]] = {
     "": table,
+    **{name: _made(verb) for name, verb in TABLE.items()},
     "wait": wait,
     "show": show,
     "check": check,
     "log": log,
     "resume": resume,
     "plan": plan,
-    **{name: _made(verb) for name, verb in TABLE.items()},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -91,7 +92,12 @@ class StartRequest(RunRequest):
             functions=functions,
             options=replace(self.options, from_turn=None),
         )
-        return launch(spec, session)
+        try:
+            return launch(spec, session)
+        except BaseException:
+            if found is None and not layout.turns_of(session.path):
+                shutil.rmtree(session.path, ignore_errors=True)
+            raise
 
 
 class _LoadedRecipe(NamedTuple):

@@ -58,9 +58,12 @@ def stop(
     """
     if agent or isinstance(work, Run):
         run = _run_of(work)
-        result, rest = run.stop(now, agent, reason, source=caller.source), "calls in flight may"
+        result, rest = (
+            run.stop(now, agent, reason, source=caller.source),
+            "calls in flight may finish",
+        )
     else:
-        result, rest = work.stop(now, reason=reason, source=caller.source), "rows at work may"
+        result, rest = work.stop(now, reason=reason, source=caller.source), "no further row begins"
     # Only of one that is over: the state of a live one elsewhere takes a reading of its journal.
     is_over = result.status == "finished" and not agent
     state = f" ({facts_of_work(work)['status']})" if is_over else ""
@@ -68,7 +71,7 @@ def stop(
         "finished": f"is over already{state}; nothing was changed.",
         "asked": "is asked to stop; it will as soon as it can be reached.",
         "vetoed": "goes on: its before_cancel hook vetoed the stop. --now can't be vetoed.",
-        "stopping": f"is stopping; {rest} finish. --now cuts them.",
+        "stopping": f"is stopping; {rest}. --now cuts what is in flight.",
         "stopping-now": "is stopping now.",
     }
     what = f"Agent {agent} of {_named(work)}" if agent else _sentence(work)

@@ -44,7 +44,7 @@ CELLS = {
     ),
     "unknown verb": (
         "%agents stahp",
-        r"no verb 'stahp'. Did you mean 'stop'\? It has: stop, pause, continue, wait",
+        r"no verb 'stahp'. Did you mean 'stop'\? It has: stop, pause, continue, say",
     ),
     "unknown option of a verb": ("%agents stop --fast", r"--fast.*%agents\?"),
     "open quote": ('%agents stop --reason "why', r"split into words"),

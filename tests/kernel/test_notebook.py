@@ -224,7 +224,7 @@ def test_show_of_a_finished_run_and_of_a_turn_on_disk_is_the_card(notebook: Note
     with Kernel() as other:
         other.run("%load_ext nb_agents")
         root = f"--session-root {notebook.root}"
-        for name in ("kept", "kept/1", "kept/turn_1", ""):
+        for name in ("kept", "kept/1", "kept/turn_1"):
             [display] = other.run(f"%agents show {name} {root}").displays
             assert (
                 display.data["text/markdown"].splitlines()[:-1]
