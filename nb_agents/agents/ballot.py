@@ -1,4 +1,4 @@
-"""Deciding by calls, for agents that are not asked by a model request of ours.
+"""Decisions by tool call, for agents whose model requests are not made by us.
 
 They list and call the tools that end a round as any other tool, often by way of an MCP server; the
 rules are those of `nb_agents.agents.decisions`. The first decision counts.
@@ -20,7 +20,7 @@ DECIDED = "you have decided already, and your first decision stands. Stop here."
 
 
 class Ballot:
-    """An agent's decision in one round, which becomes the round's.
+    """The tools by which an agent decides its round.
 
     Args:
         round: The round; its context judges each decision.
@@ -45,7 +45,7 @@ class Ballot:
         return take
 
     def take(self, name: str, args: dict[str, Any]) -> str:
-        """Take a call of one of the tools; return what the agent is told.
+        """Take a call of one of the tools; return the tool's result.
 
         Raises:
             ToolError: The decision does not count, or comes after another.

@@ -1,8 +1,8 @@
-"""What an agent may do in a round, what it is told, and what its response says.
+"""Decide what an agent may do in a round, which notes it gets, and what its response means.
 
-An agent's place in its team (`TeamContext`) asks the pure machines with the state and the seconds
-of the moment. What an agent is told is an event, so that a resume gives it the same words again.
-Pure, but for the judges that are asked.
+`TeamContext` calls the pure functions of `voting` with the current state and elapsed time. Each
+note to an agent is an event, so that a resume repeats its exact words. Apart from the context's
+judges, everything here is pure.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Verdict(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What an agent is told with its next request.
+    """Texts that go with an agent's next request.
 
     Attributes:
         text: After the tools' results; may be "".
@@ -129,7 +129,7 @@ class Note(NamedTuple):
 
 
 class RoundContext(Protocol):
-    """An agent's place in its team, for one round: what it may do, and what it is told."""
+    """What one agent may decide in one round, and the notes that it gets."""
 
     def offer(self) -> Offer:
         """Return what the agent may do with its next request."""
@@ -157,8 +157,8 @@ class Reading(NamedTuple):
 
     Attributes:
         decision: How it ends the turn, or None.
-        complaint: What the agent is told when it does not; "" while it works on.
-        fault: The same for a person, as a part of a sentence.
+        complaint: Message to the agent when the response is rejected, else "".
+        fault: The same for people, as part of a sentence.
         cut: How the reply was cut off, or None.
         kept: With a cut, the answer so far.
     """
@@ -171,13 +171,13 @@ class Reading(NamedTuple):
 
 
 def read_response(
-    response: ModelResponse, seat: RoundContext, offer: Offer, kept: str = ""
+    response: ModelResponse, context: RoundContext, offer: Offer, kept: str = ""
 ) -> Reading:
     """Read the answer or vote out of a response.
 
     Args:
         response: The model's message; of several answers or votes the last one counts.
-        seat: Judges it.
+        context: Judges it.
         offer: What the model was offered.
         kept: The answer so far, of replies that were cut off.
 
@@ -188,26 +188,26 @@ def read_response(
     if len({call.tool_name for call in deciding}) > 1 and not offer.judges:
         return Reading(None, prompts.BOTH, "it answered and voted at once")
     if deciding:
-        return read_call(deciding[-1].tool_name, deciding[-1].args, seat, kept)
+        return read_call(deciding[-1].tool_name, deciding[-1].args, context, kept)
     if offer.judges:
         return Reading(None) if response.tool_calls else _read_plain(response.text or "", offer)
     if response.tool_calls:
         return Reading(None)
     text = response.text or ""
     if offer.text_counts and text.strip():
-        return _judged(join(kept, text).strip(), seat)
+        return _judged(join(kept, text).strip(), context)
     return _read_plain(text, offer)
 
 
 def read_call(
-    name: str, args: str | dict[str, Any] | None, seat: RoundContext, kept: str = ""
+    name: str, args: str | dict[str, Any] | None, context: RoundContext, kept: str = ""
 ) -> Reading:
     """Read the decision in a call of a tool that ends a round.
 
     Args:
         name: One of `DECISIONS`.
         args: The call's arguments: JSON text or a mapping.
-        seat: Judges it.
+        context: Judges it.
         kept: The answer so far, of replies that were cut off.
     """
     if name == "submit":
@@ -217,9 +217,9 @@ def read_call(
         return Reading(None, prompts.UNREADABLE, _UNREADABLE)
     match name:
         case "new_answer":
-            return _judged(join(kept, str(known.get("content") or "")).strip(), seat)
+            return _judged(join(kept, str(known.get("content") or "")).strip(), context)
         case "vote":
-            return _read_vote(known, seat)
+            return _read_vote(known, context)
         case _:
             return _read_restart(known)
 
@@ -239,16 +239,16 @@ def _read_plain(text: str, offer: Offer) -> Reading:
     return Reading(None, complaint, "it wrote plain text and called no tool")
 
 
-def _judged(answer: str, seat: RoundContext) -> Reading:
+def _judged(answer: str, context: RoundContext) -> Reading:
     if not answer:
         return Reading(None, prompts.EMPTY, "its answer was empty")
-    if refusal := seat.judge_answer(answer):
+    if refusal := context.judge_answer(answer):
         return Reading(None, refusal, "its answer was one too many, or too like one that is there")
     return Reading(Answered(answer))
 
 
-def _read_vote(args: dict[str, Any], seat: RoundContext) -> Reading:
-    target, refusal = seat.judge_vote(str(args.get("agent_id") or ""))
+def _read_vote(args: dict[str, Any], context: RoundContext) -> Reading:
+    target, refusal = context.judge_vote(str(args.get("agent_id") or ""))
     if refusal == STALE:
         return Reading(Stale(target))
     if refusal:
@@ -311,7 +311,7 @@ def _schema(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 class Results(NamedTuple):
-    """What sub-agents in the background came to.
+    """Results of sub-agents that work in the background.
 
     Attributes:
         text: For the agent that spawned them; "" when there is nothing new.
@@ -326,19 +326,19 @@ class Results(NamedTuple):
 
 @dataclass
 class TeamContext:
-    """A working agent's seat.
+    """The context of a working agent in a team.
 
     Attributes:
-        agent: Whose seat.
+        agent: The agent's id.
         rules: What is allowed.
-        state: Gives where the team stands.
-        elapsed: Gives where the agent is in its time.
-        emit: Takes what happens.
+        state: Returns the team's state.
+        elapsed: Returns how much of the agent's time has passed.
+        emit: Called with each event.
         known: For each agent with answers, how many of them this one has seen.
         news: How often it was shown new answers in this round.
         is_presenting: Whether it presents, or judges what it presented.
         is_judging: Whether it does the latter.
-        results: Takes what its sub-agents in the background have come to since the last time.
+        results: Returns new results of its sub-agents in the background.
     """
 
     agent: str
@@ -455,8 +455,8 @@ class TeamContext:
     def _may_be_shown(self, state: voting.Coordination, was_refused: bool) -> bool:
         """Return whether the agent may be shown new answers now.
 
-        One that has not answered yet is left to its own thoughts, as long as it can answer: a
-        refused answer, or a limit that was reached meanwhile, leaves it only a vote.
+        An agent that has not answered yet works independently while it may still answer. After a
+        refused answer, or once a limit is reached, it can only vote.
         """
         if self.is_presenting or (self.news >= MAX_NEWS and self.known):
             return False

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Opening(NamedTuple):
-    """What an agent is told first in a round.
+    """The first messages of a round.
 
     Attributes:
-        system: Who it is and how it works.
-        asks: What it is to do: one or more messages of the user.
+        system: The agent's role and rules.
+        asks: The task: one or more user messages.
     """
 
     system: str
@@ -52,7 +52,7 @@ def load_messages(data: Iterable[Any]) -> list[ModelMessage]:
     """Return the messages in JSON.
 
     Raises:
-        ValueError: They are no messages.
+        ValueError: The JSON does not hold messages.
     """
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 

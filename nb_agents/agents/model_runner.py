@@ -1,9 +1,9 @@
-"""One agent's turn: ask the model, run its tools, until it answers, votes or fails.
+"""One agent's round: ask the model and run its tools until it answers, votes or fails.
 
-The loop is ours and short because a stop, and later an exact resume, must fall between any two
-calls. Boundaries: before every model request, before every tool call, before every retry and
-during its wait; a paused run holds still at the first three. An answer or vote that a call carried
-is kept even when a stop came meanwhile.
+The loop is our own because a stop, and later an exact resume, must be possible between any two
+calls. Boundaries: before every model request, before every tool call, before every retry and during
+its wait; a paused run waits at the first three. An answer or vote in a response is kept even when a
+stop arrives at the same time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nb_agents.agents.replay import Exchange, PastRound
 from nb_agents.agents.replies import MAX_PAUSES, Replies, is_paused, joined, with_images_kept
 from nb_agents.agents.runner import Promise, Round
 from nb_agents.agents.stop_scope import current_policy
-from nb_agents.agents.stream_buffer import Cut, Draft, told
+from nb_agents.agents.stream_buffer import Cut, StreamBuffer, cut_message
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend, BrokenReplyError, ending_of, usage_of
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nb_agents")
 
 MAX_MODEL_CALLS = 100
-"""Model requests in one round: a model that only ever calls tools must end somewhere."""
+"""Limit of model requests in one round, for models that only call tools."""
 
 MAX_NATIVE_RESULT = 10_000
-"""Characters of what a provider's own tool gave that are told besides; the reply holds all."""
+"""Limit of a provider's own tool's result in its event, characters; the reply holds all of it."""
 
 LEFT_IN_THREAD = (
     "{agent}: {tool} was still running in its thread when it was cut. Nothing can end a plain "
@@ -58,7 +58,7 @@ CANCELLED_RETURN = "Cancelled: the run was stopped before this call began."
 
 
 class ModelRunner:
-    """Plays the rounds of an agent whose model we ask, request by request.
+    """Plays an agent's rounds by requests to a model.
 
     Args:
         backend: The model.
@@ -108,28 +108,28 @@ class ModelRound:
             round.emit,
             calls_tools=backend.calls_tools,
         )
-        self._draft: Draft | None = None
+        self._buffer: StreamBuffer | None = None
         self._streamed = 0
 
     def flush(self) -> None:
         """Emit the words that arrived since the last time."""
-        if self._draft is not None:
-            for event in self._draft.take():
+        if self._buffer is not None:
+            for event in self._buffer.take():
                 self._emit(event)
 
     async def run(self, messages: list[ModelMessage], past: PastRound | None = None) -> Decision:
-        """Work until the turn is decided.
+        """Work until the round is decided.
 
         Args:
-            messages: How the round opens; grows by what is said and done.
-            past: What of the round was done before a stop; none of it is done again.
+            messages: The opening of the round; replies and results are appended.
+            past: The finished part of an interrupted round; none of it is repeated.
 
         Returns:
-            What the turn ended in.
+            The decision of the round.
 
         Raises:
             AgentStopped: At a boundary, when a stop was asked for.
-            ModelCallError: The model can't be reached, or never ended its turn properly.
+            ModelCallError: The model can't be reached, or made no decision.
         """
         exchanges = list(past.exchanges) if past else []
         last = exchanges.pop() if past and exchanges and not past.was_asking else None
@@ -138,7 +138,7 @@ class ModelRound:
         for exchange in exchanges:
             self._recall(messages, exchange)
         if last is not None:
-            # What it was offered then is not stored; whether its plain text counts never changes.
+            # The offer is not stored; whether plain text counts never changes within a round.
             self._offer = self._context.offer()
         for _ in range(MAX_MODEL_CALLS):
             exchange = last or Exchange(self._calls + 1, await self._ask(messages))
@@ -151,7 +151,7 @@ class ModelRound:
         )
 
     def _recall(self, messages: list[ModelMessage], exchange: Exchange) -> None:
-        """Append a finished exchange of a past turn to the conversation."""
+        """Append a finished exchange of an interrupted round to the conversation."""
         exchange = self._joined(messages, exchange)
         if is_paused(messages[-1]):
             return
@@ -159,7 +159,7 @@ class ModelRound:
         self._reply(messages, exchange, _results(exchange), exchange.complaint)
 
     async def _settle(self, messages: list[ModelMessage], exchange: Exchange) -> bool:
-        """Apply what is left to do of a response; return whether it decided the turn."""
+        """Do what is left to do for a response; return whether it decided the round."""
         exchange = self._joined(messages, exchange)
         if is_paused(messages[-1]):
             return False
@@ -174,7 +174,7 @@ class ModelRound:
         self._replies.settle(exchange, reading, self._offer)
         if self._round.decision is not None:
             return True
-        # A stop is felt first: what time is left is told anew when the round is resumed.
+        # A stop comes first: a resumed round gets a new note on the time left.
         self._boundary.checkpoint()
         was_cut = reading.cut is not None or exchange.kept is not None
         was_refused = has_refused_answer(response, complaint) and not was_cut
@@ -231,8 +231,8 @@ class ModelRound:
         raise AssertionError("unreachable")
 
     async def _stream(self, messages: list[ModelMessage]) -> ModelResponse:
-        draft = self._draft = Draft(self._agent, self._calls)
-        add, wake = draft.add, current_policy().wake
+        buffer = self._buffer = StreamBuffer(self._agent, self._calls)
+        add, wake = buffer.add, current_policy().wake
         self._offer = offer = self._context.offer()
         others = [] if offer.must_decide else self._toolbox.definitions
         tools = [*(t for t in others if t.name not in offer.decisions), *decision_tools(offer)]
@@ -257,12 +257,12 @@ class ModelRound:
             logger.debug("%s: closing a model's stream failed", self._agent, exc_info=True)
         finally:
             self.flush()
-            self._streamed, self._draft = draft.words, None
+            self._streamed, self._buffer = buffer.words, None
         assert response is not None
         return response
 
     async def _finish(self, response: ModelResponse) -> ModelResponse:
-        """Record a reply that came to its end, if it is one."""
+        """Record a complete reply; raise if it broke off or is empty."""
         end = ending_of(response)
         if end.kind == "broken":
             raise BrokenReplyError(f"The reply broke off ({end.reason}).")
@@ -282,7 +282,7 @@ class ModelRound:
         return response
 
     def _tell_native_calls(self, response: ModelResponse) -> None:
-        """Emit the tool calls that the provider made and answered itself."""
+        """Emit the tool calls that the provider ran itself."""
         for number, (call, result) in enumerate(response.native_tool_calls):
             call_id, tool = f"{self._calls}.native{number}", call.tool_name
             args, said = call.args, result.model_response_str()
@@ -306,11 +306,12 @@ class ModelRound:
     async def _run_tools(self, exchange: Exchange, cut: Cut | None) -> dict[int, ToolResult]:
         """Run the response's other tool calls in order, those not yet done: results by position.
 
-        One that was cut off is not run, and told so; nor is one that a stop or a crash has cut in
-        its middle, unless it may be made again.
+        A truncated call is answered with an error. A call that a stop or a crash interrupted is not
+        run again unless it is repeatable.
 
-        Once a stop is felt, the rest is answered as cancelled, so that any provider takes the
-        history; a graceful stop itself passes on unless the response has decided the turn.
+        After a stop the remaining calls are answered as cancelled, because providers require a
+        result for each call; a graceful stop is re-raised unless the response has decided the
+        round.
         """
         results = _results(exchange)
         calls = [
@@ -320,7 +321,7 @@ class ModelRound:
         ]
         if cut is not None and cut.call >= 0 and cut.call not in results:
             number, call = calls.pop()
-            result = results[number] = ToolResult(told(cut, "", ""), is_error=True)
+            result = results[number] = ToolResult(cut_message(cut, "", ""), is_error=True)
             self._finish_tool(call, f"{exchange.call}.{number}", "error", result)
         try:
             while calls:
@@ -363,7 +364,7 @@ class ModelRound:
         try:
             result = await self._call(call)
         except (anyio.get_cancelled_exc_class(), AgentStopped):
-            # One that still waited for a person's leave has not happened in part.
+            # A call that still waited for approval has not happened in part.
             outcome = "cut" if made.began or made.is_repeated else "cancelled"
             self._finish_tool(call, call_id, outcome, "", began, made.thread)
             if made.thread:
@@ -417,7 +418,7 @@ class ModelRound:
     ) -> None:
         """Append a response and the replies to it to the conversation.
 
-        Every tool call is answered, plain text with the reminder; then come the notes.
+        Every tool call gets its result, and plain text the reminder; notes follow.
         """
         from pydantic_ai.messages import ToolReturnPart, UserPromptPart
 
@@ -449,7 +450,7 @@ def _results(exchange: Exchange) -> dict[int, ToolResult]:
 
 
 def _add_note(messages: list[ModelMessage], note: str) -> None:
-    """Add a note to the request that is to be sent."""
+    """Add a note to the next request."""
     from pydantic_ai.messages import UserPromptPart
 
     messages[-1] = _request([*messages[-1].parts, UserPromptPart(content=note)])
@@ -472,7 +473,7 @@ def load_round(past: PastRound) -> PastRound:
     """Return a past round with its responses as messages.
 
     Raises:
-        ValueError: A response is no message.
+        ValueError: A response can't be read as a message.
     """
     responses = load_messages(e.response for e in past.exchanges)
     pairs = zip(past.exchanges, responses, strict=True)

@@ -1,11 +1,11 @@
-"""What a past turn leaves for a resume: a pure fold of its events.
+"""Fold the events of a past turn into the state from which a resume continues. Pure.
 
-The coordination machine gets its own past. Each agent's open round comes back as the messages that
-it had exchanged, down to the tool call: what finished is never asked for again, what never ran runs
-now, and `Exchange.fate` decides on a call that was cut. The agents that it had called come back the
-same way, and those that these had called. The driver goes on as if nothing had been.
+The coordination machine gets its own past. Each agent's open round is restored with its exchanges,
+down to the tool call: finished calls are never repeated, calls that never ran run now, and
+`Exchange.fate` decides about an interrupted call. Called agents are restored in the same way,
+recursively. The driver continues as if there had been no interruption.
 
-`telling_changes` notes besides what an agent changed outside its workspace while it could.
+`telling_changes` also records what an agent changed outside its workspace.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from nb_agents.view.growing import grown
 
 MAX_NAMED = 100
 LOOK_S = 2.0
-"""A stop waits no longer for the look at what was changed."""
+"""Limit of the search for changes after a stop, seconds."""
 
 STOPPED_ALONE = "a person stopped {name} at its work."
-"""What the caller of an agent is told that was stopped alone."""
+"""Message to the caller of an agent that was stopped alone."""
 
 CANCELLED = "you cancelled it"
-"""What the caller of a spawned agent is told that it has cancelled."""
+"""Message to the caller of a spawned agent that it has cancelled."""
 
 Fate = Literal["made", "made again", "told"]
 """What a resume does with a tool call without a result. The last kind may have happened in part: it
-is not made again, and its agent is told to look and to do what is missing."""
+is not repeated; its agent gets a message to check, and to do what is missing."""
 
 _POSITION = re.compile("[0-9]{1,9}")
 
@@ -56,12 +56,12 @@ _POSITION = re.compile("[0-9]{1,9}")
 async def telling_changes(
     agent: str, places: Sequence[WritablePath], emit: Callable[[ev.Event], None]
 ) -> AsyncIterator[None]:
-    """Emit what changed within the block when it ends, also when a stop ends it.
+    """Emit which files changed during the block when it ends, also after a stop.
 
     Args:
-        agent: Who may change it.
-        places: Where.
-        emit: Takes what happened.
+        agent: The agent that may change them.
+        places: Directories and files to look at.
+        emit: Called with the event.
     """
     if not places:
         yield
@@ -87,20 +87,20 @@ async def telling_changes(
 
 @dataclass(frozen=True)
 class Exchange:
-    """A finished model request and what came of it.
+    """A finished model request, with the results of its tool calls.
 
     Attributes:
         call: The agent's number of the request.
-        response: What was answered, in the form of the agent's runner.
-        results: By position of the tool call: (what the model is told, whether it is an error).
+        response: The response, in the form of the agent's runner.
+        results: By position of the tool call: (its result, whether it is an error).
         begun: Positions of calls that were cut or whose end is unknown, with whether they may be
             made again.
         repeated: Positions of those that have begun once more.
-        asked: Positions of calls that wait for a person's leave before they begin at all.
-        complaint: Why the turn was rejected, or what was told of its cut; else "".
-        kept: Of a reply that was cut off, the answer so far; else None.
-        notes: What the agent was told besides, before its next request.
-        in_result: What it was told besides at the end of its last tool's result.
+        asked: Positions of calls that wait for approval before they begin.
+        complaint: Why the response was rejected, or the message about its truncation; else "".
+        kept: The answer so far of a truncated reply; else None.
+        notes: Notes that the agent got before its next request.
+        in_result: Note at the end of its last tool's result.
         form: The form of the response, as `ModelFinished` has it.
     """
 
@@ -118,11 +118,11 @@ class Exchange:
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known that the response decided nothing."""
+        """Whether the response is known to have decided nothing."""
         return bool(self.complaint) or self.kept is not None
 
     def fate(self, position: int) -> Fate:
-        """Decide what becomes of a tool call without a result; everybody asks this."""
+        """Return what a resume does with a tool call that has no result."""
         if position not in self.begun or position in self.asked:
             return "made"
         return "made again" if self.begun[position] else "told"
@@ -130,17 +130,17 @@ class Exchange:
 
 @dataclass(frozen=True)
 class PastRound:
-    """A round that a stop or a crash left undecided.
+    """A round that a stop or a crash interrupted.
 
     Attributes:
         number: From 1.
-        seen: What the agent had seen, as `voting.seen` gave it.
-        opening: What the agent was told first.
+        seen: The answers that the agent had seen, as returned by `voting.seen`.
+        opening: The first messages of the round.
         exchanges: Finished requests, in order; only the last may have tool calls left to run.
-        was_asking: Whether a request was open: it is sent again.
+        was_asking: Whether a request was open, which is sent again.
         news: How often the agent was shown new answers.
-        notes: What it was told besides how the round opened, before its first request.
-        words: What had come of the open request: its text, without thoughts.
+        notes: Notes that it got before its first request.
+        words: The text that had arrived of the open request, without thoughts.
         is_exact: Whether the agent's runner promises to resume it exactly.
     """
 
@@ -165,14 +165,14 @@ class PastRound:
 
 @dataclass(frozen=True)
 class PastChild:
-    """An agent that another one had called.
+    """An agent that another agent had called.
 
     Attributes:
-        called: How that was.
-        text: Its result; None as long as it is not known to have finished.
-        refusal: Why it has none, as its caller is told; "" while it may still give one.
-        is_told: Whether its caller has been told its result, or why there is none.
-        round: Its round, to go on with; None when it has not begun, or can't be read.
+        called: The event of the call.
+        text: Its result; None until it has finished.
+        refusal: Why it has no result, for its caller; "" while it may still give one.
+        is_told: Whether its caller has received the result or the refusal.
+        round: Its open round; None when it has not begun, or can't be read.
         calls: How many requests it had begun.
     """
 
@@ -191,16 +191,15 @@ class PastChild:
 
 @dataclass(frozen=True)
 class Past:
-    """Where a turn was when it ended.
+    """The state of a turn when it ended.
 
     Attributes:
         state: The coordination machine's state.
         rounds: For each agent with an open round, that round.
         failed: For each agent that failed and has not been asked since, the event of its failure.
         round_numbers, calls: For each agent, how many rounds and requests it had begun.
-        unread: Agents whose open round holds what is no message, in a damaged journal: they begin
-            a new one.
-        children: By their ids, the agents that others had called.
+        unread: Agents whose open round can't be read, in a damaged journal: they begin a new one.
+        children: Called agents, by their ids.
     """
 
     state: voting.Coordination
@@ -215,16 +214,16 @@ class Past:
 def replay(order: Sequence[str], events: Iterable[ev.Event], again: Collection[str] = ()) -> Past:
     """Fold the events of a turn, or of a chain of turns that resumed one another.
 
-    Agents that failed are asked again; those that a person stopped alone are when they are named,
-    or when nobody is left and none has answered.
+    Failed agents work again. Agents that a person stopped alone work again when they are named, or
+    when all agents are out and none has answered.
 
     Args:
-        order: Agent ids in registration order; a recipe, whose steps try again, has none.
-        events: In journal order; the endings that a run's stop made are passed over.
-        again: Agents that a person names: they take part again, and may change what was chosen.
+        order: Agent ids in registration order; empty for a recipe, whose steps retry by themselves.
+        events: In journal order; endings caused by a stop of the run are ignored.
+        again: Agents that a person names: they take part again, and may change the outcome.
 
     Returns:
-        Where a resume goes on.
+        The state from which a resume continues.
     """
     told: list[ev.Event] = []
     failed: dict[str, ev.Event] = {}
@@ -240,7 +239,7 @@ def replay(order: Sequence[str], events: Iterable[ev.Event], again: Collection[s
             told.append(event)
     whole = _fold(order, told)
     past = _fold(order, _reopened(order, told, again))
-    # Rounds and requests are counted on, also where what they came to is dropped.
+    # Numbers of rounds and requests continue, also where their results are dropped.
     numbers, calls = whole.round_numbers, whole.calls
     return replace(
         past,
@@ -261,7 +260,7 @@ class _Children:
         self._ended: set[str] = set()
 
     def take(self, event: ev.Event) -> bool:
-        """Take an event, and return whether it is about one of them alone."""
+        """Take an event, and return whether it concerns only a called agent."""
         agent = getattr(event, "agent", "")
         match event:
             case ev.AgentCalled():
@@ -306,7 +305,7 @@ class _Children:
 
 
 def _tells_of(event: ev.ToolFinished | ev.Told, called: ev.AgentCalled) -> bool:
-    """Return whether a caller is given the result of an agent that it had called."""
+    """Return whether an event gives a caller the result of a called agent."""
     if called.spawned:
         return called.spawned in event.subagents
     if not isinstance(event, ev.ToolFinished) or event.outcome not in ("ok", "error"):
@@ -316,7 +315,7 @@ def _tells_of(event: ev.ToolFinished | ev.Told, called: ev.AgentCalled) -> bool:
 
 
 def readable(past: Past) -> Past:
-    """Drop the rounds that can't be gone on with, because what they hold is no message."""
+    """Drop the rounds whose messages can't be read."""
     unread = tuple(agent for agent, each in past.rounds.items() if not _is_readable(each))
     rounds = {agent: each for agent, each in past.rounds.items() if agent not in unread}
     children = {
@@ -339,7 +338,7 @@ def _is_readable(past: PastRound) -> bool:
 def _reopened(
     order: Sequence[str], events: list[ev.Event], again: Collection[str]
 ) -> list[ev.Event]:
-    """Drop what put agents out that are asked again; for named ones the presentation, too."""
+    """Drop the events that put out agents that work again; for named ones the presentation, too."""
     if not order:
         return events
     past = _fold(order, events)
@@ -359,20 +358,20 @@ def _reopened(
 
 
 def _last_attempt(events: Sequence[ev.Event]) -> int:
-    """Find where the last attempt of the team begins: what was judged before stays judged."""
+    """Return the index at which the team's last attempt begins: earlier judgements stand."""
     restarts = (n for n, e in enumerate(events) if isinstance(e, ev.OrchestrationRestarted))
     return max(restarts, default=0)
 
 
 def _puts_out(event: ev.Event) -> bool:
-    # Without the stop of its own, an agent's ending is one of the run's.
+    # Without a stop of its own, an agent was ended by the run's stop.
     return isinstance(event, ev.StopRequested | ev.AgentFailed | ev.RoundTimedOut)
 
 
 def _closings(
     failed: Mapping[str, ev.Event], rounds: Mapping[str, PastRound]
 ) -> Iterator[ev.Event]:
-    """Close the rounds that came to nothing, to begin anew; a request that failed is sent again."""
+    """Close failed rounds, so that a new one begins; a request that failed is sent again."""
     for agent, event in failed.items():
         if isinstance(event, ev.AgentFailed) and agent in rounds and not rounds[agent].was_asking:
             yield ev.VoteIgnored(agent=agent, target="")
@@ -391,7 +390,7 @@ def _turns(events: Iterable[ev.Event]) -> Iterator[list[ev.Event]]:
 def _fold(order: Iterable[str], events: Sequence[ev.Event]) -> Past:
     past = Past(voting.begin(tuple(order)))
     for turn in _turns(events):
-        # An agent may feel its stop before the stop is noted, which comes from another thread.
+        # An agent may end before its stop is recorded, which another thread does.
         alone = {e.agent for e in turn if isinstance(e, ev.StopRequested)}
         asked: set[str] = set()
         for event in turn:
@@ -407,7 +406,7 @@ def _fold(order: Iterable[str], events: Sequence[ev.Event]) -> Past:
 
 
 def _with_words(past: Past, events: Sequence[ev.Event]) -> Past:
-    """Add the words of the requests that are open, in one look back."""
+    """Add the words of the open requests, in one backward pass."""
     asking = {agent: list[str]() for agent, each in past.rounds.items() if each.was_asking}
     found: dict[str, str] = {}
     for event in reversed(events):
@@ -481,7 +480,7 @@ def _note_call(
     agent: str,
     event: ev.ToolStarted | ev.ToolFinished | ev.ApprovalAsked | ev.ApprovalGiven,
 ) -> Past:
-    """Record what became of a call of an agent's last exchange; its id is "request.position"."""
+    """Record an event of a tool call in an agent's last exchange; its id is "request.position"."""
     open_round = past.rounds.get(agent)
     call, _, number = event.call_id.partition(".")
     last = open_round.exchanges[-1] if open_round and open_round.exchanges else None

@@ -1,10 +1,10 @@
-"""What the replies of one agent in one round lead to: a decision, or another request.
+"""Turn the replies of one agent in one round into a decision, or another request.
 
-Replies that decide nothing are counted: refused ones, and those that were cut off, whose answer is
-kept until it is whole. Each count has an end. A reply that its provider paused, while its own tools
-run long, is sent back as it is and goes on. Images that a provider made become files of the
-workspace, and their names stand in the conversation: the journal holds no image, and a resumed run
-asks for none again.
+Replies that decide nothing are counted, and limited: refused ones, and truncated ones, whose
+partial answer is kept until it is complete. A reply that its provider paused, while its own tools
+run long, is sent back unchanged to be continued. Images that a provider made become files of the
+workspace, and the conversation holds their names: the journal holds no image, and a resumed run
+requests none again.
 
 Source: https://platform.claude.com/docs/en/build-with-claude/handling-stop-reasons (`pause_turn`);
 pydantic-ai's agents join such replies in the same way (`models/_continuation.py`).
@@ -28,7 +28,7 @@ from nb_agents.agents.decisions import (
     RoundContext,
     read_response,
 )
-from nb_agents.agents.stream_buffer import Cut, cut_of, join, marked, told
+from nb_agents.agents.stream_buffer import Cut, cut_message, cut_of, join, marked
 from nb_agents.agents.voting import MAX_REJECTED_TURNS
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import ending_of
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MAX_CUTS = 10
 """Replies of one round that may be cut off: with so many pieces an answer is taken as it is."""
 MAX_EMPTY_CUTS = 3
-"""Such replies in a row that had nothing of an answer."""
+"""Limit of consecutive replies without any part of an answer."""
 MAX_PLAIN = 2
 """Times that plain text is refused to a model that calls no tool."""
 
@@ -53,8 +53,8 @@ class Replies:
     Args:
         agent: The agent's id.
         model: Its model's name.
-        seat: Judges what it decides.
-        emit: Takes what happens.
+        context: Judges its decisions.
+        emit: Called with each event.
         calls_tools: Whether the model can call a tool; else its text is taken at once.
     """
 
@@ -62,14 +62,14 @@ class Replies:
         self,
         agent: str,
         model: str,
-        seat: RoundContext,
+        context: RoundContext,
         emit: Callable[[ev.Event], None],
         *,
         calls_tools: bool = True,
     ) -> None:
         self._agent = agent
         self._model = model
-        self._seat = seat
+        self._context = context
         self._emit = emit
         self._rejected = 0
         self._plain = 0 if calls_tools else MAX_PLAIN
@@ -89,7 +89,7 @@ class Replies:
         offer = replace(offer, text_counts=self._takes_text(offer))
         if cut := cut_of(exchange.response, text_counts=offer.text_counts):
             return self._read_cut(cut, offer)
-        reading = read_response(exchange.response, self._seat, offer, self._kept)
+        reading = read_response(exchange.response, self._context, offer, self._kept)
         if not _is_plain(exchange.response) or reading.decision is not None:
             return reading
         if offer.text_stands_for == "no vote" and self._plain >= MAX_PLAIN:
@@ -106,10 +106,10 @@ class Replies:
         kept = join(self._kept, cut.text)
         if cut.text and self._cuts + 1 >= MAX_CUTS:
             answer = marked(kept, cut)
-            if not self._seat.judge_answer(answer):
+            if not self._context.judge_answer(answer):
                 return Reading(Answered(answer), cut=cut)
         # A call's result tells it itself.
-        complaint = "" if cut.call >= 0 else told(cut, kept, offer.names)
+        complaint = "" if cut.call >= 0 else cut_message(cut, kept, offer.names)
         return Reading(None, complaint, cut=cut, kept=kept)
 
     def refuse(self, response: ModelResponse) -> None:
@@ -125,7 +125,7 @@ class Replies:
             raise ModelCallError(self._model, f"It refused to answer{reason}.{words}")
 
     def recall(self, exchange: Exchange) -> None:
-        """Count a reply of the past."""
+        """Count a reply from before a resume."""
         if exchange.kept is not None:
             self._count_cut(exchange.kept)
         elif exchange.complaint:
@@ -142,7 +142,7 @@ class Replies:
             offer: What the agent was offered.
 
         Raises:
-            ModelCallError: It was one too many that decided nothing.
+            ModelCallError: Too many replies decided nothing.
         """
         if reading.decision is not None:
             self._tell_people(exchange.response, reading, offer)
@@ -181,7 +181,7 @@ class Replies:
         self._emit(ev.TurnRejected(agent=self._agent, why=why, attempt=self._rejected, fault=fault))
 
     def _tell_people(self, response: ModelResponse, reading: Reading, offer: Offer) -> None:
-        """Mark what is not as it should be."""
+        """Emit a notice about a reply that is not as expected."""
         if reading.cut is not None:
             self._notice(f"{self._agent}'s answer is not whole: it was cut off {reading.cut.by}.")
         elif _is_plain(response) and isinstance(reading.decision, Abstention):
@@ -222,7 +222,7 @@ def is_paused(message: ModelMessage) -> bool:
 
 
 def joined(messages: list[ModelMessage], response: ModelResponse) -> ModelResponse:
-    """Join a reply to the paused one that it goes on with, which is taken out of the conversation.
+    """Join a reply to the paused one that it continues, which is removed from the conversation.
 
     Args:
         messages: The conversation.
@@ -253,7 +253,7 @@ async def with_images_kept(response: ModelResponse, call: int, keep: Keep | None
     Args:
         response: The reply.
         call: The agent's number of the request, for the names.
-        keep: Writes a file; None where there is no workspace.
+        keep: Writes a file; None without a workspace.
     """
     from pydantic_ai.messages import FilePart, TextPart
 

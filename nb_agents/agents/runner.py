@@ -1,11 +1,11 @@
-"""Who plays a round: a model loop of ours, or any agent that keeps to this protocol.
+"""The protocol of an agent that plays rounds: our model loop, or any other implementation.
 
-A team's member, a recipe's step and a sub-agent get their runner from `Runners` and never know
-which kind it is. A runner is handed a `Round` in neutral terms; it emits events, stops at
-boundaries, and ends in a decision. The rules of stopping:
+A team's member, a recipe's step and a sub-agent get their runner from `Runners` and don't depend on
+its kind. A runner is handed a `Round` in neutral terms; it emits events, stops at boundaries, and
+ends in a decision. The rules of stopping:
 
     graceful    work in hand is finished, and nothing new begins: `Round.scope.checkpoint` raises
-    at once     `play` is cancelled: close what is open, emit what has come, let it pass on
+    at once     `play` is cancelled: close what is open, emit what has arrived, re-raise
 
 Whatever was emitted is kept. A resume hands over the same round with its `PastRound`.
 """
@@ -33,8 +33,8 @@ from nb_agents.tools.base import Toolbox
 from nb_agents.unicode import well_formed
 
 Promise = Literal["exactly", "goes on"]
-"""What a resume of an agent promises: that no finished call of it is made again, or that it goes on
-from what it had said and done."""
+"""What a resume of an agent promises: that it repeats no finished call, or that it continues
+from a summary of what it said and did."""
 
 
 def _nothing() -> None:
@@ -43,14 +43,14 @@ def _nothing() -> None:
 
 @dataclass
 class Round:
-    """One round of one agent, as it is handed to a runner.
+    """One round of one agent: the input of a runner.
 
     Attributes:
         agent: The agent's id, or the address of its step.
         number: From 1.
-        opening: What it is told first.
+        opening: The first messages of the round.
         toolbox: Its tools, besides those that decide.
-        context: What it may decide, and what it is told meanwhile.
+        context: Which decisions it may make, and the notes that it gets.
         emit: Called with each event.
         scope: Where a stop takes effect.
         workspace: Its directory.
@@ -79,7 +79,8 @@ class Round:
     async def call(self) -> AsyncIterator[WordStream]:
         """Journal one call of a model or program, whose words are written within the block.
 
-        It is finished when the block ends by itself, cut by a stop, and failed by an error.
+        The call is recorded as finished when the block completes, as cut after a stop, and as
+        failed after an error.
         """
         self.calls += 1
         words = WordStream(self.agent, self.calls, self.emit)
@@ -158,16 +159,16 @@ class AgentRunner(Protocol):
 
         Args:
             round: The round.
-            past: What of the round a stop or a crash left; None for a new one.
+            past: The journalled part of an interrupted round; None for a new one.
 
         Raises:
             AgentStopped: At a boundary, when a stop was asked for.
-            ModelCallError: The agent can't be reached, or never came to a decision.
+            ModelCallError: The agent can't be reached, or made no decision.
         """
         ...
 
     async def close(self) -> None:
-        """End what is open; must not take longer than a second."""
+        """Close open connections and processes within one second."""
         ...
 
 
@@ -202,7 +203,7 @@ class Runners:
         Args:
             agent: The agent.
             round: The round.
-            past: What of it a stop or a crash left.
+            past: The journalled part of an interrupted round; None for a new one.
         """
         runner = await self.of(agent)
         if past is None:

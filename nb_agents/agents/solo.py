@@ -20,7 +20,7 @@ class SoloContext:
     Args:
         agent: The agent's id; of a step, its address.
         said: Texts that the person has added, oldest first; grows while the agent works.
-        heard: How many of them the agent has got.
+        heard: How many of them the agent has received.
         emit: Publishes an event.
     """
 

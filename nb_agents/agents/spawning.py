@@ -1,13 +1,13 @@
 """Spawning sub-agents: new agents of the caller's own kind that work on parts of its task.
 
-They work in parallel, while the caller waits or in the background while it goes on. Like the
+They work in parallel, while the caller waits, or in the background while it continues. Like the
 sub-agents of `nb_agents.agents.subagents` they have a row, a workspace and costs of their own, and
 stop with the caller. The result of one in the background is added once to the caller's next request
 after a tool call, even if that is after a resume. A resume keeps the results of finished ones, and
-those that were interrupted go on at once.
+interrupted ones continue at once.
 
 Source: MassGen 0.1.97, `mcp_tools/subagent` (names of the tools and their arguments), its hook
-`SubagentCompleteHook` (when results are told), and its section ``orchestrator.coordination``
+`SubagentCompleteHook` (when results are passed on), and its section ``orchestrator.coordination``
 (limits).
 """
 
@@ -46,7 +46,7 @@ class SubTask(BaseModel):
     """A part of the work.
 
     Attributes:
-        task: What is to be done, with all that one must know who knows nothing else.
+        task: The task, with everything that the sub-agent needs to know.
         subagent_id: What the sub-agent is called; left out, it gets a name.
     """
 
@@ -69,7 +69,7 @@ class _Spawned:
         task: The input.
         text: The result, once it has finished.
         error: Why it failed, or "".
-        past: What it had done in the turn that this one resumes.
+        past: Its events in the turn that this one resumes.
         child: The running sub-agent.
         is_told: Whether the caller has got the result.
         work: The asyncio task, which returns (text, error).
@@ -139,7 +139,7 @@ class Spawner:
         return [Tool(getattr(self, name), is_repeatable=True) for name in SPAWNING_TOOLS]
 
     async def go_on(self, token: CancelToken) -> None:
-        """Let those go on that a stop or a crash has interrupted.
+        """Continue the sub-agents that a stop or a crash interrupted.
 
         Args:
             token: The agent's.
@@ -163,11 +163,11 @@ class Spawner:
         return Results(text, tuple(each.id for each in ended), in_result)
 
     async def spawn_subagents(self, tasks: list[SubTask], background: bool = False) -> str:
-        """Let sub-agents work on parts of your work, side by side; none knows what you know.
+        """Let sub-agents work on parts of your work in parallel; they don't see your conversation.
 
         Args:
             tasks: Parts that do not need each other's results.
-            background: Whether you go on meanwhile; else you wait for all results.
+            background: Whether you continue without waiting for the results.
         """
         if background and not self._wanted.background_subagents.enabled:
             raise ToolError("sub-agents may not work in the background here: leave that out.")
@@ -179,7 +179,7 @@ class Spawner:
         return _told(made)
 
     async def list_subagents(self) -> str:
-        """List the sub-agents that you have spawned, and how they stand."""
+        """List the sub-agents that you have spawned, with their status."""
         return _told(self._known.values())
 
     async def wait_for_subagents(self, subagent_ids: list[str] | None = None) -> str:

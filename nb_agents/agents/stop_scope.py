@@ -1,10 +1,10 @@
-"""A cancel token as the event loop feels it, and what a run grants the agents that work for it.
+"""Stop scopes, which apply a cancel token to tasks, and a run's policy on pauses and retries.
 
 Inside ``with StopScope(token)`` the token is bound for `checkpoint`; waits made through it end at a
 graceful stop, and an immediate stop cancels whatever the block awaits.
 
-A `RunPolicy` says when agents hold still and how they try again. It is a context variable, because
-it reaches them through a team and through a recipe alike.
+A `RunPolicy` says when agents pause and how they retry. It is a context variable, because it
+applies to teams and recipes alike.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nb_agents.models.retry import retry_delay_s
 
 
 class PauseGate:
-    """A pause that work waits out at its boundaries; lives on the loop."""
+    """A pause of the run: work waits at its next boundary. Used on the loop's thread only."""
 
     def __init__(self) -> None:
         self._over: anyio.Event | None = None
@@ -33,7 +33,7 @@ class PauseGate:
 
     @property
     def is_on(self) -> bool:
-        """Whether work holds still."""
+        """Whether work is paused."""
         return self._over is not None
 
     def pause(self) -> bool:
@@ -58,7 +58,7 @@ class PauseGate:
         return now - self._paused_s
 
     async def wait_over(self) -> None:
-        """Wait until work may go on."""
+        """Wait until the pause is over."""
         while self._over is not None:
             await self._over.wait()
 
@@ -69,13 +69,13 @@ async def _by_default(error: Exception, attempt: int) -> float | None:
 
 @dataclass(frozen=True)
 class RunPolicy:
-    """What a run grants.
+    """How a run pauses and retries.
 
     Attributes:
-        hold: Its pause.
+        hold: The run's pause.
         retry_delay_s: Given an error and the number of attempts made, from 1, says how many
             seconds to wait before the next one; None means that there is none.
-        wake: Told when words have come, from any thread: they are shown soon.
+        wake: Called, from any thread, when words have arrived that should be shown.
     """
 
     hold: PauseGate = field(default_factory=PauseGate)
@@ -111,8 +111,8 @@ class StopScope:
 
     Args:
         token: The token of the work inside.
-        ignore_graceful: Whether a graceful stop lets the block come to its end: then only waits
-            end at it.
+        ignore_graceful: Whether the block runs to its end after a graceful stop, which then ends
+            only waits.
 
     Attributes:
         asked_s: Seconds of the run's time in which the block waited for a person's answer.
@@ -161,11 +161,11 @@ class StopScope:
         return bool(caught)
 
     def checkpoint(self) -> None:
-        """Raise AgentStopped if a stop was asked for that the block feels."""
+        """Raise AgentStopped if a stop was requested that applies to the block."""
         self._felt.checkpoint()
 
     async def wait_if_paused(self) -> None:
-        """Wait while the run is paused; the block's own time does not count meanwhile.
+        """Wait while the run is paused; this time does not count against the block's limit.
 
         Raises:
             AgentStopped: A stop was asked for that the block feels.
@@ -180,14 +180,13 @@ class StopScope:
     def limit(self, delay_s: float | None) -> Iterator[anyio.CancelScope]:
         """Limit the time of the block.
 
-        The time of a pause, which `wait_if_paused` waits out, does not count, nor that in which a
-        person is asked.
+        The time of a pause (see `wait_if_paused`) and of a question to a person does not count.
 
         Args:
-            delay_s: Seconds; None has no limit.
+            delay_s: Seconds; None means no limit.
 
         Yields:
-            The scope, which knows whether the time was over.
+            The scope, which says whether the time ran out.
         """
         with anyio.move_on_after(delay_s) as clock:
             self._clocks.append(clock)
@@ -204,7 +203,7 @@ class StopScope:
             self._stood = [(clock, clock.deadline - now) for clock in self._clocks]
             for clock in self._clocks:
                 clock.deadline = math.inf
-            self._held_from = current_policy().hold.clock()  # which no pause lets go on
+            self._held_from = current_policy().hold.clock()  # a clock that stops during pauses
         try:
             yield
         finally:
@@ -218,7 +217,7 @@ class StopScope:
         """Sleep, unless a stop is or gets asked for.
 
         Args:
-            delay_s: Seconds; for 0 nothing is waited for, and the loop gets no turn.
+            delay_s: Seconds; 0 returns at once, without a switch to other tasks.
 
         Raises:
             AgentStopped: A stop was asked for.
@@ -232,7 +231,7 @@ class StopScope:
         """Wait for something, unless a stop is or gets asked for.
 
         Args:
-            ready: Returns when it is there.
+            ready: Returns when the wait is over.
 
         Raises:
             AgentStopped: A stop was asked for.
@@ -249,12 +248,13 @@ class StopScope:
 
     def _post(self, request: StopRequest) -> None:
         if threading.get_ident() == self._thread:
-            # Before whoever asked for the stop goes on: no caller is left to believe that it works.
+            # Recorded before the stop's caller continues, so that nobody takes the work for
+            # running.
             self._feel(request)
             return
         try:
             self._loop.call_soon_threadsafe(self._feel, request)
-        except RuntimeError:  # the loop is closed: nothing is left to be told
+        except RuntimeError:  # the loop is closed: nothing is left to notify
             return
 
     def _feel(self, request: StopRequest) -> None:

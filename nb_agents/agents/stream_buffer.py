@@ -1,4 +1,4 @@
-"""The words of one open model call, as they come, and what is kept of a reply that broke off.
+"""Buffer the stream of one model call, and recover the answer from a truncated reply.
 
 A model's answer arrives as the JSON arguments of `new_answer`. What a person reads, and what an
 immediate stop keeps, is the text inside: it is taken from the unfinished JSON at each batch.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, ModelResponseStreamEvent, ToolCallPart
 
 MAX_REPLY_CHARS = 500_000
-"""Words and thoughts of one reply, about 125,000 tokens; who streams on for ever is cut here."""
+"""Limit of one reply with its thoughts, about 125,000 tokens; it cuts endless streams."""
 MAX_TOOL_CALLS = 256
 """Calls of one reply; OpenAI's models make 128 at most."""
 MAX_PARTS = 1000
@@ -39,7 +39,7 @@ _CONTENT = re.compile(
 )
 
 END = "END"
-"""What an agent writes whose reply was whole when it was cut."""
+"""What an agent writes when its truncated reply was already complete."""
 
 _TAIL = 60
 _SAME_START = 40
@@ -80,12 +80,12 @@ class _Part:
         return new
 
 
-class Draft:
-    """Gathers one call's stream.
+class StreamBuffer:
+    """Collects the stream of one model call.
 
     Args:
-        agent: Whose call.
-        call: Its number.
+        agent: The agent's id.
+        call: The call's number.
     """
 
     def __init__(self, agent: str, call: int) -> None:
@@ -98,7 +98,7 @@ class Draft:
 
     @property
     def words(self) -> int:
-        """How many words have come."""
+        """How many words have arrived."""
         return sum(len(part.text().split()) for part in self._parts)
 
     def add(self, event: ModelResponseStreamEvent) -> None:
@@ -118,7 +118,7 @@ class Draft:
             part, text = _start(event.part)
             self._count(event.part.part_kind)
             if part is not None:
-                # An index may start anew; what came under it before is kept.
+                # An index may be used again; what arrived under it before is kept.
                 self._parts.append(part)
                 self._open[event.index] = part
         else:
@@ -219,8 +219,8 @@ class Cut(NamedTuple):
     """How a reply broke off.
 
     Attributes:
-        by: What cut it, in words.
-        text: What it had of an answer; "" when that is not where it broke off.
+        by: The cause, in words.
+        text: The part of an answer that arrived; "" when the reply broke off elsewhere.
         is_call: Whether it broke off in a call of `new_answer`, not in plain text.
         call: Position of another tool's call that it broke off in, or -1.
     """
@@ -239,7 +239,7 @@ def cut_of(response: ModelResponse, *, text_counts: bool) -> Cut | None:
         text_counts: Whether its plain text is an answer.
 
     Returns:
-        How; None when nothing of it is missing, as its calls are whole, or it does not count.
+        How it was cut off; None when its calls are complete, or when its text does not count.
     """
     end = ending_of(response)
     if end.kind != "cut":
@@ -261,8 +261,8 @@ def _is_whole(call: ToolCallPart) -> bool:
     return not isinstance(args, str) or bool(args.strip() and read_arguments(args) is not None)
 
 
-def told(cut: Cut, kept: str, names: str) -> str:
-    """Return the message that tells an agent how its reply was cut off.
+def cut_message(cut: Cut, kept: str, names: str) -> str:
+    """Return the message to an agent about its truncated reply.
 
     Args:
         cut: How it broke off.
@@ -299,5 +299,5 @@ def join(kept: str, more: str) -> str:
 
 
 def marked(answer: str, cut: Cut) -> str:
-    """Return an answer that stays cut, with a line that says so."""
+    """Return a truncated answer with a line that says so."""
     return f"{answer.rstrip()}\n\n[Cut off here {cut.by}.]"

@@ -3,7 +3,7 @@
 A sub-agent's cancel token is a child of its caller's: a stop of the caller reaches it, even while
 it is being created; a stop of the sub-agent ends only itself, and the caller gets an error. It has
 a row, a workspace and costs of its own. On resume, an interrupted call is made again, and the
-sub-agent goes on where it was; one that had come to its end gives its result again.
+sub-agent continues where it was; a finished one returns its result again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_DEPTH = 3
 deeper tree."""
 
 MAX_CHILDREN = 20
-"""Sub-agents in one run, so that models that only delegate come to an end."""
+"""Limit of sub-agents in one run: it ends runs whose models only delegate."""
 
 CLOSE_S = 2.0
 """Time for sub-agents that are still working at the end of the run to end themselves."""
@@ -56,7 +56,7 @@ CLOSE_S = 2.0
 _SYSTEM = """Another agent calls you with a question or a piece of work. Your last message, as plain
 text, is all that it gets: write the result alone, without asking back. You have a workspace of
 files of your own, reached by the tools list_files, read_file, write_file, edit_file and delete_file
-with relative paths. Its directory, which your caller can be told, is {workspace}"""
+with relative paths. Its directory, which you may give to your caller, is {workspace}"""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Child:
         spec: The spec of the agent that was called.
         workspace: The sub-agent's workspace.
         token: The sub-agent's cancel token.
-        past: What it had done in the turn that this one resumes.
+        past: Its events in the turn that this one resumes.
         has_asked: Whether it has made a model request.
         limit_s: Time limit in seconds; None means no limit.
     """
@@ -259,7 +259,7 @@ class SubAgents:
             asked: The input.
             token: The caller's token.
             limit_s: Time limit in seconds; None means no limit.
-            past: The one of the turn that this one resumes, which goes on.
+            past: The sub-agent of the resumed turn that continues.
 
         Raises:
             ToolError: It can't be created.
@@ -329,7 +329,7 @@ class SubAgents:
         child_id, workspace = await to_thread.run_sync(self._place, name, caller, past)
         # The caller may have been stopped in the meantime: then nothing may start.
         await _raise_if_stopped(above)
-        # From now on, a stop of the caller reaches the child token.
+        # From here on, a stop of the caller reaches the child token.
         child = Child(child_id, name, spec, workspace, above.child(child_id), past)
         child.has_asked = past is not None and past.calls > 0
         self._names[child_id] = (*names, name)
@@ -339,8 +339,9 @@ class SubAgents:
     def _place(self, name: str, caller: str, past: PastChild | None) -> tuple[str, Path]:
         """Create a workspace with the first number that is free on disk, or open a past one.
 
-        The numbers of a resumed turn, which has the old workspaces, therefore continue. One that is
-        empty and nobody's was left by a process that died before it told of its sub-agent.
+        The numbers of a resumed turn, which has the old workspaces, therefore continue. An empty
+        workspace without a sub-agent was left by a process that died before it recorded its
+        sub-agent.
         """
         if past is not None:
             path = self._deps.workspaces / _folder(past.called.agent)
@@ -357,10 +358,10 @@ class SubAgents:
         raise ToolError(f"{name} was called too often.")
 
     async def work(self, child: Child, asked: str) -> tuple[str, str]:
-        """Run a sub-agent, in any asyncio task; call it once for each.
+        """Run a sub-agent to its end. Callable from any asyncio task, once per sub-agent.
 
         Returns:
-            The text, or "", and the reason why there is none.
+            The text and "", or "" and the reason why there is no text.
         """
         self._at_work[child.id] = child
         text, error, outcome = "", "", "killed"

@@ -1,7 +1,7 @@
-"""The team's driver: does what the coordination machine says, and tells it what happened.
+"""The driver of a team: carries out the steps of the coordination machine, and emits its events.
 
-Thin by design: it starts rounds, waits for one of them to end, asks the machine again. A stop of
-the run ends all rounds; a stop of one agent ends that one alone.
+It starts rounds, waits until one ends, and asks the machine for the next step. A stop of the run
+ends all rounds; a stop of one agent ends only that agent's round.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ logger = logging.getLogger("nb_agents")
 
 
 class Team:
-    """Drives a team through one turn; make it on the loop.
+    """Drives a team through one turn. Must be created on the loop's thread.
 
     Args:
         spec: The team.
         runners: The runners of the turn's agents.
         paths: The turn's files.
-        task: What was asked.
-        history: The conversation before.
+        task: The task.
+        history: The earlier conversation.
         context: Read-only files and directories for all agents.
         token: The run's token.
-        tokens: For each agent id, its own, below the run's.
-        emit: Takes what happens.
-        past: Where an earlier turn had come to, when this one resumes it.
-        timeout_s: The orchestrator timeout, seconds: agents are told what is left of it.
-        tools: For each agent id, what it has besides the tools of its workspace.
-        skills: Those that agents are told of.
-        worktrees: The copies of files that they may change.
-        results: For each agent id that may spawn sub-agents, takes what they have come to.
+        tokens: Each agent's token, a child of the run's, by agent id.
+        emit: Called with each event.
+        past: The state of the interrupted turn that this one resumes, or None.
+        timeout_s: The orchestrator timeout, seconds; agents get notes on the time left.
+        tools: For each agent id, its tools other than those of its workspace.
+        skills: The skills that prompts list.
+        worktrees: The copies of files that agents may change.
+        results: For each agent id that may spawn sub-agents, returns their new results.
     """
 
     def __init__(
@@ -125,15 +125,15 @@ class Team:
         self._changed.set()
 
     def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
-        """A team has no gates of its own: "" for none."""
+        """Return "": a team has no gates."""
         return ""
 
     def next(self) -> tuple[str, ...]:
-        """Return nothing: what a team does next is not known beforehand."""
+        """Return nothing: a team's next steps are not known in advance."""
         return ()
 
     async def run(self) -> TurnResult:
-        """Work until there is a final answer, or none can come.
+        """Work until there is a final answer, or all agents are out.
 
         Returns:
             The result.
@@ -153,7 +153,7 @@ class Team:
         return result
 
     async def _begins_again(self, result: TurnResult) -> bool:
-        """Have the final answer judged if restarts are left; return whether to begin again."""
+        """Have the final answer judged if restarts are left; return whether to start over."""
         state, winner = self._state, result.winner
         if len(state.restarts) >= self._rules.max_restarts or winner not in state.live:
             return False
@@ -174,7 +174,7 @@ class Team:
 
     async def _work_through(self) -> TurnResult:
         step = await self._coordinate()
-        # A text may have been said while the last of them left.
+        # A text may have arrived while the last round ended.
         while isinstance(step, voting.Coordinate) and not self._token.is_stopping:
             step = await self._coordinate()
         match step:
@@ -202,7 +202,8 @@ class Team:
                 self._changed = anyio.Event()
                 await self._changed.wait()
             if self._running and not self._token.is_stopping:
-                # The team's last answer was given, and nobody votes: the others write for nobody.
+                # The team's last answer was given, and nobody votes: the other rounds are useless
+                # now.
                 group.cancel_scope.cancel()
         return voting.next_step(self._state, self._rules)
 
@@ -246,7 +247,7 @@ class Team:
                 self._emit(ev.AgentFailed(agent=agent, error=self._why(agent, exc)))
         if not (boundary.was_cut or clock.cancelled_caught):
             return
-        # It may have been cut among other tools of the response that carried its answer or vote.
+        # The round may have been interrupted by a stop after its answer or vote was read.
         decision = round.decision if round is not None else None
         is_kept = decision is not None and self._record(decision, context)
         if boundary.was_cut:
@@ -255,7 +256,7 @@ class Team:
             self._emit(ev.RoundTimedOut(agent=agent, limit_s=limit_s, grace_s=grace_s))
 
     def _why(self, agent: str, exc: Exception) -> str:
-        """Return why an agent failed; a defect of ours costs one agent, not the team."""
+        """Return why an agent failed; a bug of ours ends one agent, not the team."""
         if isinstance(exc, ModelCallError):
             return str(exc)
         logger.error("agent %s crashed", agent, exc_info=exc)
@@ -270,7 +271,8 @@ class Team:
     def _record(self, decision: Decision, context: TeamContext) -> bool:
         """Emit the decision of a round; return whether it was recorded.
 
-        It is judged once more, for a round that was cut while other tools of its response ran.
+        The decision is judged again, because a round may be interrupted while other tools of its
+        response run.
         """
         agent, known = context.agent, context.known
         match decision:
@@ -327,7 +329,7 @@ class Team:
             return past.opening
         agent, briefing = context.agent, self._briefing
         memories = await self._memories(agent)
-        # Others may have answered meanwhile.
+        # Others may have answered in between.
         context.known = voting.seen(self._state)
         return briefing.opening(self._state, agent, context.opening_note(), memories)
 

@@ -12,9 +12,9 @@ class TurnResult:
     """The result of a turn that was not stopped: of a team, or of a recipe.
 
     Attributes:
-        winner: The agent whose answer it is, or "" when there is none.
+        winner: The agent that gave the final answer, or "".
         answer: The final answer, or "".
-        outputs: Of a recipe: its outputs by name; None when it has none.
+        outputs: A recipe's outputs by name; None for a team.
     """
 
     winner: str = ""

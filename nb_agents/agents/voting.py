@@ -1,18 +1,18 @@
-"""Who answers, who votes, who wins: a pure machine over events, and the rules that drive it.
+"""Coordination of a team by answers and votes: a pure state machine over events, and its rules.
 
-`apply` gives the state after an event and `next_step` says what is to be done; no await, no
-clock, no disk. `nb_agents.agents.team_driver` does it and emits what happened; a resume folds
-stored events and goes on from the same state. `Rules`, one frozen value made from a team's spec,
-say what is allowed; events alone make the state, so that it folds without them.
+`apply` returns the state after an event and `next_step` the next step; no await, no clock, no disk.
+`nb_agents.agents.team_driver` carries out the steps and emits events; a resume folds stored events
+and continues from the same state. `Rules`, one frozen value made from a team's spec, say what is
+allowed; the state depends on events alone, so that it folds without rules.
 
-Every model turn ends in an answer or a vote. An answer clears all votes and sends the others to
-look again; the run ends when all live agents have voted or rest; ties go to registration order.
+Every round ends in an answer or a vote. An answer clears all votes, and the others decide again;
+the run ends when all live agents have voted or rest; ties go to registration order.
 
-Where restarts are allowed, whoever gave the final answer judges it; a restart begins with no
-answers and no votes, and what limits answers counts anew. Who is out stays out.
+If restarts are allowed, the agent that gave the final answer judges it. A restart begins without
+answers and votes, and the limits of answers count from zero. Agents that are out stay out.
 
-A follow-up text of the person clears the votes too, and more: whoever has not heard it works
-again, and what limits answers counts anew, because they were limits for what was asked before.
+A follow-up text of the user clears the votes too. Agents that have not read it work again, and the
+limits of answers count from zero, because they applied to the earlier task.
 
 Source: MassGen's orchestrator (voting mode, its section of a team file, timeout settings).
 """
@@ -58,16 +58,17 @@ class Rules:
     Attributes:
         max_answers_each: Answers after which an agent can only vote, or None.
         max_answers_all: Answers of all agents after which all can only vote, or None.
-        max_similarity: Share of words in common with a current answer above which a new one is
-            refused, or None.
+        max_similarity: Share of words in common with a current answer, from 0 to 1, above which a
+            new answer is refused, or None.
         votes_after_all_answered: Whether nobody votes before everybody has answered.
         lead_cap: How many answers an agent may be ahead of the slowest at work, or None.
         sensitivity: How demanding voters are.
         skips_voting: Whether the team is done when all have answered.
         final: Where the final answer comes from.
         plans_first: Whether only the presenter may change anything.
-        plan_instruction: What the others are told of that besides, or "".
-        max_restarts: How often the team may begin again when its final answer will not do.
+        plan_instruction: An additional instruction for the other agents, or "".
+        max_restarts: How often the team may begin again when its final answer is judged
+            insufficient.
         turn_limit_s: Seconds for the whole turn.
         first_round_s, later_round_s: Seconds for an agent's first and each later round, or None.
         round_grace_s: Seconds from a round's limit to its end.
@@ -103,10 +104,10 @@ def rules_of(spec: TeamSpec, turn_limit_s: float) -> Rules:
 
     Args:
         spec: The team.
-        turn_limit_s: The orchestrator timeout that holds, seconds.
+        turn_limit_s: The orchestrator timeout that applies, seconds.
 
     Returns:
-        The rules. A team of one has nobody to plan with: it acts at once.
+        The rules. A team of one agent skips the planning phase.
     """
     team, times = spec.orchestrator, spec.timeout_settings
     reuse_or_present = "winner_reuse" if team.skip_final_presentation else "winner_present"
@@ -148,12 +149,12 @@ def similarity(one: str, other: str) -> float:
 
 @dataclass(frozen=True)
 class Restart:
-    """Why the team works again.
+    """Why the team starts over.
 
     Attributes:
-        reason: What is wrong with the answer that it gave.
-        instructions: What it is to do now.
-        answer: That answer.
+        reason: What is wrong with the final answer.
+        instructions: What the team should do now.
+        answer: The rejected answer.
     """
 
     reason: str
@@ -163,21 +164,21 @@ class Restart:
 
 @dataclass(frozen=True)
 class Coordination:
-    """Where the team stands.
+    """The state of a team's coordination.
 
     Attributes:
         order: Agent ids in registration order.
         answers: For each agent that answered, its answers, oldest first.
         votes: For each voter, whom it voted for; only votes that count.
         out: Agents that failed or were stopped.
-        resting: Agents whose time was up after they had answered, or who do not vote: their answers
-            stand, and they are asked for no more.
+        resting: Agents that ran out of time after an answer, or that do not vote: their answers
+            stand, and they get no more rounds.
         said: Follow-up texts of the person, oldest first.
-        heard: For each agent, how many of them it has been told.
-        replies: For each agent, how many answers it gave after it had heard all that is said.
+        heard: For each agent, how many of them it has received.
+        replies: For each agent, how many answers it gave since it received the last of them.
         presenter: The agent that presents, or "".
         final: The final answer while its presenter judges it, or "".
-        restarts: Why the team has begun again, each time; the last counts.
+        restarts: Why the team started over, each time; the last counts.
     """
 
     order: tuple[str, ...]
@@ -198,20 +199,20 @@ class Coordination:
         return tuple(a for a in self.order if a not in self.out)
 
     def unheard(self, agent: str) -> tuple[str, ...]:
-        """Follow-up texts that an agent has not been told."""
+        """Return the follow-up texts that an agent has not received."""
         return self.said[self.heard.get(agent, 0) :]
 
 
 @dataclass(frozen=True)
 class Coordinate:
-    """These agents are to work on; those that do already go on."""
+    """These agents should work; agents already at work continue."""
 
     agents: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Present:
-    """Coordination is over: this agent is to present."""
+    """Coordination is over: this agent presents the final answer."""
 
     winner: str
 
@@ -225,14 +226,14 @@ class Finish:
 
 @dataclass(frozen=True)
 class Judge:
-    """The final answer is there: this agent is to judge it."""
+    """The final answer exists: this agent judges it."""
 
     winner: str
 
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """No agent is left and none has answered."""
+    """All agents are out, and none has answered."""
 
 
 Step = Coordinate | Present | Finish | Judge | NoAnswer
@@ -305,7 +306,7 @@ def _restarted(state: Coordination, why: Restart) -> Coordination:
 def _with_text(state: Coordination, text: str) -> Coordination:
     state = replace(state, said=(*state.said, text))
     if state.presenter:
-        # The choice is made; it is for the presenter alone to hear.
+        # The choice is made: only the presenter still receives texts.
         return state
     return replace(state, votes={}, replies={}, resting=frozenset())
 
@@ -321,7 +322,7 @@ def next_step(state: Coordination, rules: Rules) -> Step:
 
 
 def awaited(state: Coordination, rules: Rules) -> tuple[str, ...]:
-    """Return the agents that are still to be asked before the team can conclude."""
+    """Return the agents that must still work before the team can conclude."""
     if state.presenter:
         return ()
     waiting = tuple(a for a in state.live if a not in state.votes and a not in state.resting)
@@ -349,7 +350,7 @@ def _conclusion(state: Coordination, rules: Rules) -> Present | Finish:
         # A team of one has nobody to vote with and nothing to choose from.
         return Finish(winner)
     if rules.final == "synthesize":
-        # Anyone who is left can put the answers together.
+        # Any agent that is left can combine the answers.
         able = [a for a in state.live if a in state.answers]
         return Present(able[0]) if able else Finish(winner)
     can_present = rules.final == "winner_present" and winner in state.live
@@ -357,7 +358,7 @@ def _conclusion(state: Coordination, rules: Rules) -> Present | Finish:
 
 
 def seen(state: Coordination) -> dict[str, int]:
-    """Return how many answers of each agent an agent sees now."""
+    """Return how many answers of each agent are visible now."""
     return {agent: len(answers) for agent, answers in state.answers.items()}
 
 
@@ -372,7 +373,7 @@ def may_answer(state: Coordination, rules: Rules, agent: str) -> bool:
 
 
 def voting_is_open(state: Coordination, rules: Rules) -> bool:
-    """Return whether votes count yet: no agent still has to answer first."""
+    """Return whether votes count: no agent has to answer first."""
     if not rules.votes_after_all_answered:
         return True
     return all(a in state.answers or not may_answer(state, rules, a) for a in state.live)
@@ -384,11 +385,11 @@ def judge_answer(state: Coordination, rules: Rules, agent: str, answer: str) -> 
     Args:
         state: Where the team stands.
         rules: What is allowed.
-        agent: Whose it is.
-        answer: Its text.
+        agent: The id of the agent that answers.
+        answer: The answer's text.
 
     Returns:
-        "" when it is taken, else why not.
+        "" when it is accepted, else why not.
     """
     if refusal := _limit_reached(state, rules, agent):
         return refusal
@@ -416,13 +417,13 @@ def judge_vote(state: Coordination, voter: str, target: str, known: Mapping[str,
 
     Args:
         state: Where the team stands.
-        voter: Whose it is.
-        target: Id of the agent voted for; "" for a label that nobody has.
-        known: What the voter had seen, as `seen` gave it.
+        voter: Id of the agent that votes.
+        target: Id of the agent voted for; "" for an unknown label.
+        known: The answers that the voter had seen, as returned by `seen`.
 
     Returns:
         "" when it counts, `STALE` when the voter lacks a newer answer or a follow-up text, else why
-        it is not a vote.
+        it does not count.
     """
     if not state.answers:
         return NO_ANSWERS

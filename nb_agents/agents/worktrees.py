@@ -1,16 +1,16 @@
-"""The copies of a person's files that agents change, and how one of them is merged.
+"""Git worktrees: agents change copies of the user's files, and the winner's copy is merged.
 
     <session>/worktrees.git                          the repository, out of the agents' reach
     task_1/workspaces/<agent>/worktrees/<name>/      an agent's copy, on a branch of its own
 
-A copy holds what the files held when the task began, uncommitted changes included. It is part of
-the agent's workspace: the others see it below ``peers/``, a stop keeps it, a resume goes on in it.
-When the final answer is there, what its agent changed becomes a patch, which is applied whole or
-not at all: what the person has changed meanwhile is never replaced, unless the team's file says so
-(``drift_conflict_policy``).
+A copy holds the files as they were when the task began, uncommitted changes included. It is part of
+the agent's workspace: the others see it below ``peers/``, a stop keeps it, a resume continues in
+it. After the final answer, its agent's changes become a patch, which is applied as a whole or not
+at all: changes that the user made in the meantime are never replaced, unless the team's file says
+so (``drift_conflict_policy``).
 
 Source: MassGen's ``write_mode``, which gives each agent a worktree and applies the presenter's.
-There it is a conflict when both have changed a file, here when both have changed the same lines.
+There, changes to the same file conflict; here, changes to the same lines.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ REPLACED = (
 
 
 class _Change(NamedTuple):
-    """What an agent has changed of its copy of a place."""
+    """An agent's changes in its copy of a place."""
 
     agent: str
     place: WritablePath
@@ -60,14 +60,14 @@ class Worktrees:
     """The worktrees of a team.
 
     Args:
-        places: What they are copies of, with what of it may not be changed.
+        places: The originals, with their protected paths.
         paths: The turn's files.
-        emit: Takes what happens.
-        past: Those of the turn that this one resumes.
-        policy: What becomes of files that the person has changed as well.
+        emit: Called with each event.
+        past: The worktrees of the turn that this one resumes.
+        policy: How conflicts with the user's own changes are resolved.
 
     Attributes:
-        found: For each agent id, those that it has.
+        found: The worktrees of each agent, by agent id.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Worktrees:
 
     async def _snapshot(self, name: str, place: WritablePath) -> str:
         if name not in self._snapshots:
-            # What is protected may be read and tried in a copy: it is not merged.
+            # Protected paths may be changed in a copy, but are not merged.
             whole = WritablePath(place.path, [self._paths.root.resolve()])
             self._snapshots[name] = await self._repository.snapshot(whole)
             self._emit(
@@ -136,12 +136,13 @@ class Worktrees:
         self._emit(based)
 
     async def merge(self, agent: str) -> None:
-        """Change the person's files as an agent has changed its copies, and tell.
+        """Merge an agent's changes into the user's files, and emit notices about it.
 
-        What can't be merged is left in the copy and in a patch, and told with how to merge it.
+        Changes that can't be merged stay in the copy and in a patch; a notice says how to merge
+        them.
 
         Args:
-            agent: Whose answer is final.
+            agent: The agent that gave the final answer.
         """
         for based in tuple(self.found.get(agent, ())):
             name = Path(based.place).name
@@ -171,18 +172,18 @@ class Worktrees:
     async def _merge_apart(
         self, change: _Change, letters: dict[str, str], why: str
     ) -> dict[str, str]:
-        """Merge file by file what can't be merged as a whole, if the team's file says so.
+        """Merge file by file after a conflict, if the team's file says so.
 
         Args:
-            change: What is to be merged.
-            letters: Git's letter for each name that it changes.
-            why: Why it can't be.
+            change: The changes to merge.
+            letters: Git's status letter of each changed name.
+            why: Why the patch can't be applied as a whole.
 
         Returns:
-            Those of the files that are as the agent wants them.
+            The merged files.
 
         Raises:
-            GitFailed: Somebody changes them right now, or git refused.
+            GitFailed: Another process is changing the files, or git refused.
         """
         git, place, patch = self._repository, change.place, change.patch
         if self._policy == "fail":
@@ -200,7 +201,7 @@ class Worktrees:
         return merged | (await self._decide(change, drift) if drift.conflicting else {})
 
     async def _decide(self, change: _Change, drift: Drift) -> dict[str, str]:
-        """Replace the files that both have changed, or leave them out, and tell by name."""
+        """Replace the conflicting files, or leave them out, and emit a notice that names them."""
         git, agent, place = self._repository, change.agent, change.place
         names = drift.conflicting
         apart = change.patch.with_suffix(".conflicts.patch")

@@ -96,28 +96,28 @@ class Driver(Protocol):
 
 
 async def driver_for(
-    deps: DriverDeps, runners: Runners, kit: RunTools, children: SubAgents
+    deps: DriverDeps, runners: Runners, run_tools: RunTools, children: SubAgents
 ) -> Driver:
     """Return the driver of a run.
 
     Args:
         deps: The turn's spec and the run's functions.
         runners: The runners of the turn's agents.
-        kit: The run's tools.
+        run_tools: The run's tools.
         children: The run's sub-agents.
     """
     make = _executor if deps.spec.recipe else _team
-    return await make(deps, runners, kit, children)
+    return await make(deps, runners, run_tools, children)
 
 
-def subagents_for(deps: DriverDeps, runners: Runners, kit: RunTools) -> SubAgents:
+def subagents_for(deps: DriverDeps, runners: Runners, run_tools: RunTools) -> SubAgents:
     """Return the sub-agents of a run, which are closed with the run's tools."""
     spec = deps.spec
     children = SubAgents(
         SubAgentDeps(
             spec.team,
             runners,
-            kit.open,
+            run_tools.open,
             spec.paths.live_workspaces,
             spec.context,
             deps.emit,
@@ -125,7 +125,7 @@ def subagents_for(deps: DriverDeps, runners: Runners, kit: RunTools) -> SubAgent
         ),
         spec.resumed.past.children if spec.resumed else {},
     )
-    kit.call_at_end(children.close)
+    run_tools.call_at_end(children.close)
     return children
 
 
@@ -147,7 +147,9 @@ def tools_for(deps: DriverDeps) -> RunTools:
     return RunTools(places, spec.functions, deps.note, deps.ask, deps.wake)
 
 
-async def _team(deps: DriverDeps, runners: Runners, kit: RunTools, children: SubAgents) -> Team:
+async def _team(
+    deps: DriverDeps, runners: Runners, run_tools: RunTools, children: SubAgents
+) -> Team:
     spec, team = deps.spec, deps.spec.team
     tools: dict[str, AgentTools] = {}
     results: dict[str, Callable[[], Results]] = {}
@@ -173,7 +175,7 @@ async def _team(deps: DriverDeps, runners: Runners, kit: RunTools, children: Sub
             results[agent.id] = spawner.take_results
             if past is not None and agent.id in past.state.live:
                 spawners[agent.id] = spawner
-        tools[agent.id] = await kit.open(agent.id, space, agent.backend, others)
+        tools[agent.id] = await run_tools.open(agent.id, space, agent.backend, others)
 
     async with anyio.create_task_group() as group:
         for agent in team.agents:
@@ -225,10 +227,10 @@ def _own_tools(wanted: CoordinationSpec, workspace: Path) -> list[Tool]:
 
 
 async def _executor(
-    deps: DriverDeps, runners: Runners, kit: RunTools, children: SubAgents
+    deps: DriverDeps, runners: Runners, run_tools: RunTools, children: SubAgents
 ) -> Executor:
     async def open_tools(agent: str, workspace: Path, keys: ToolKeys) -> AgentTools:
-        return await kit.open(agent, workspace, keys, children.tools(agent, keys))
+        return await run_tools.open(agent, workspace, keys, children.tools(agent, keys))
 
     from nb_agents.recipes.executor import Executor, Models  # not needed by teams
     from nb_agents.recipes.progress import fold

@@ -434,12 +434,12 @@ class TurnWriter:
             with bind(self._token), bind_policy(terms), bind_asker(self.ask_for_text):
                 deps = self._driver_deps()
                 runners = runners_for(deps, client)
-                async with tools_for(deps) as kit:
-                    kit.call_at_end(runners.close)
-                    children = subagents_for(deps, runners, kit)
+                async with tools_for(deps) as run_tools:
+                    run_tools.call_at_end(runners.close)
+                    children = subagents_for(deps, runners, run_tools)
                     with children.bound():
-                        driver = await self._start(deps, runners, kit, children)
-                        return await self._drive(driver, kit)
+                        driver = await self._start(deps, runners, run_tools, children)
+                        return await self._drive(driver, run_tools)
         finally:
             self._closing.append(asyncio.create_task(_close(client)))
 
@@ -463,38 +463,38 @@ class TurnWriter:
         self.agents = {**self.agents, agent: token}
 
     async def _start(
-        self, deps: DriverDeps, runners: Runners, kit: RunTools, children: SubAgents
+        self, deps: DriverDeps, runners: Runners, run_tools: RunTools, children: SubAgents
     ) -> Driver:
         """Create the driver; a stop does not wait for tools that are still starting."""
         everyone = [(agent.id, agent.backend) for agent in self._spec.team.everyone]
 
         async def announce() -> None:
             await until_loaded()
-            await kit.announce(everyone)
+            await run_tools.announce(everyone)
 
         if self._spec.recipe is not None:  # its agents' tools start with their steps
             with StopScope(self._token) as boundary, suppress(AgentStopped):
                 await boundary.wait_or_stop(announce)
-            return await driver_for(deps, runners, kit, children)
+            return await driver_for(deps, runners, run_tools, children)
         made: list[Driver] = []
 
         async def make() -> None:
             await announce()
-            made.append(await driver_for(deps, runners, kit, children))
+            made.append(await driver_for(deps, runners, run_tools, children))
 
         with StopScope(self._token) as boundary:
             await boundary.wait_or_stop(make)
         self._token.checkpoint()
         return made[0]
 
-    async def _drive(self, driver: Driver, kit: RunTools) -> TurnResult:
+    async def _drive(self, driver: Driver, run_tools: RunTools) -> TurnResult:
         for event in self._said_before:
             driver.hear(event)
         self._driver = driver
         # Exceptions are caught inside the group, which would wrap them.
         outcome: TurnResult | AgentStopped | Exception
         async with anyio.create_task_group() as group:
-            group.start_soon(self._tick, driver, kit)
+            group.start_soon(self._tick, driver, run_tools)
             group.start_soon(self._sync)
             self._limits.watch(group)
             group.start_soon(self.hooks.watch)
@@ -513,7 +513,7 @@ class TurnWriter:
             with suppress(RuntimeError):  # the calling thread may outlive the loop
                 self._loop.call_soon_threadsafe(self._has_news.set)
 
-    async def _tick(self, driver: Driver, kit: RunTools) -> None:
+    async def _tick(self, driver: Driver, run_tools: RunTools) -> None:
         """Journal streamed text and publish the view, in batches."""
         shown = (-1, -1)
         while True:
@@ -527,7 +527,7 @@ class TurnWriter:
                     self._publish()
                     continue
             self._has_news.clear()
-            emit_told = partial(self._emit_told, kit)
+            emit_told = partial(self._emit_told, run_tools)
             for part in (driver.flush, emit_told, self._recorder.flush):
                 with ServiceLoop.TICKS.item(self._recorder.note_once):
                     part()
@@ -540,8 +540,8 @@ class TurnWriter:
                 shown = news
                 self._publish()
 
-    def _emit_told(self, kit: RunTools) -> None:
-        for agent, text in kit.take_told().items():
+    def _emit_told(self, run_tools: RunTools) -> None:
+        for agent, text in run_tools.take_told().items():
             self._recorder.emit(ev.ToolTold(agent=agent, text=text))
 
     async def _sync(self) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart
 
-from nb_agents.agents.stream_buffer import Cut, cut_of, join, marked, told
+from nb_agents.agents.stream_buffer import Cut, cut_message, cut_of, join, marked
 
 LIMIT = "at its token limit (max_tokens)"
 
@@ -73,11 +73,13 @@ def test_no_word_of_a_piece_is_lost(first: str, pieces: list[str]) -> None:
 
 
 def test_what_is_told_names_the_cause_and_the_way_on() -> None:
-    text = told(Cut(LIMIT, "so far"), "all so far", "")
+    text = cut_message(Cut(LIMIT, "so far"), "all so far", "")
     assert LIMIT in text and "ends in: all so far\n" in text and "Write the rest alone" in text
-    assert "Call new_answer again with the rest" in told(Cut(LIMIT, "x", True), "x", "new_answer")
-    assert "nothing of it was done" in told(Cut(LIMIT, call=0), "", "new_answer")
-    silent = told(Cut("by its server (abort)"), "", "new_answer or vote")
+    assert "Call new_answer again with the rest" in cut_message(
+        Cut(LIMIT, "x", True), "x", "new_answer"
+    )
+    assert "nothing of it was done" in cut_message(Cut(LIMIT, call=0), "", "new_answer")
+    silent = cut_message(Cut("by its server (abort)"), "", "new_answer or vote")
     assert "by its server (abort)" in silent and "calling new_answer or vote" in silent
 
 

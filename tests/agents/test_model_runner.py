@@ -45,7 +45,7 @@ OPENING = Opening("", ("go",))
 
 
 class RoundContext:
-    """A seat of one's own choice: `agent2` has been outdone, `refused` is no answer."""
+    """A context that the test chooses: `agent2` has been outdone, `refused` is no answer."""
 
     def __init__(self, offer: Offer, notes: Sequence[str] = ()) -> None:
         self.offers = [offer]
@@ -79,7 +79,7 @@ class Play:
         self.offered: list[list[str]] = []
         self.events: list[ev.Event] = []
         self.messages: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("go")])]
-        self.seat = RoundContext(Offer(**{"voters": ("agent1", "agent2"), **offer}), notes)
+        self.context = RoundContext(Offer(**{"voters": ("agent1", "agent2"), **offer}), notes)
         self.token = CancelToken("a")
 
     def stream(self, messages: Any, tools: Any) -> Any:
@@ -97,7 +97,7 @@ class Play:
                 1,
                 OPENING,
                 Toolbox([Tool(each) for each in tools]),
-                self.seat,
+                self.context,
                 self.events.append,
                 boundary,
             )
@@ -154,7 +154,7 @@ async def test_a_turn_that_decides_nothing_is_told_why(turn: Turn, complaint: st
     played = Play(turn, Answer("better"))
     assert await played.play() == Answered("better")
     assert [e.why for e in played.of(ev.TurnRejected)] == [complaint]
-    assert played.seat.refused == [turn == Answer("refused")]
+    assert played.context.refused == [turn == Answer("refused")]
     assert all(complaint in each for each in played.told(1))
     assert len(played.told(1)) == max(1, len(turn.calls))
 
@@ -338,7 +338,7 @@ async def test_what_an_agent_is_told_comes_after_the_results_of_its_tools() -> N
 async def test_once_it_must_decide_no_other_tool_is_offered_or_run() -> None:
     noting = Turn(calls=(Call("note", {"text": "x"}),))
     played = Play(noting, noting, Answer("done"))
-    played.seat.offers.append(Offer(must_decide=True))
+    played.context.offers.append(Offer(must_decide=True))
     assert await played.play(note) == Answered("done")
     assert played.told(1) == ["noted x"]
     assert played.told(2) == [prompts.NO_TOOLS.format(tools="new_answer")]
@@ -379,13 +379,13 @@ async def test_a_stop_before_a_refusal_was_answered_tells_it_with_the_resume() -
     past = PastRound(1, {}, OPENING, (Exchange(1, response, complaint="A copy."),))
     played = Play(Vote("agent1"), notes=["what there is"])
     await played.play(past=past)
-    assert played.seat.refused == [True]
+    assert played.context.refused == [True]
     assert played.told(0) == ["Error: A copy.", "what there is"]
 
 
 async def test_what_is_heard_right_before_a_request_is_in_it_after_all_else() -> None:
     played = Play(Turn("Hm."), Answer("mine"), notes=["9 s left"])
-    played.seat.texts = ["first", "second"]
+    played.context.texts = ["first", "second"]
     await played.play()
     assert played.told(0) == ["go", "first"]
     assert played.told(1)[1:] == ["9 s left", "second"]
@@ -396,7 +396,7 @@ async def test_what_is_said_while_a_failed_request_waits_is_in_the_next_try(
 ) -> None:
     monkeypatch.setattr("nb_agents.models.retry.DEFAULT_RETRY", Retry(delay=0.0))
     played = Play(Turn(error=httpx2.ReadError("gone")), Answer("mine"))
-    played.seat.texts = ["", "late"]
+    played.context.texts = ["", "late"]
     await played.play()
     assert [played.told(n) for n in (0, 1)] == [["go"], ["go", "late"]]
 
@@ -406,7 +406,7 @@ async def test_what_was_heard_in_the_past_is_told_again_at_its_place() -> None:
     done = Exchange(1, response, {0: ("noted x", False)}, notes=("9 s left", "second"))
     past = PastRound(1, {}, OPENING, (done,), was_asking=True, notes=("first",))
     played = Play(Answer("mine"))
-    played.seat.texts = ["third"]
+    played.context.texts = ["third"]
     await played.play(note, past=past)
     sent = played.model.requests[0]
     assert [part.content for part in sent[0].parts] == ["go", "first"]
@@ -418,7 +418,7 @@ async def test_an_answer_that_was_given_by_another_meanwhile_is_refused() -> Non
 
     async def wait() -> str:
         """Let another be first."""
-        played.seat.judge_answer = lambda text: "Too late." if text == "mine" else ""  # type: ignore[method-assign]
+        played.context.judge_answer = lambda text: "Too late." if text == "mine" else ""  # type: ignore[method-assign]
         return "waited"
 
     assert await played.play(wait) == Answered("other")
@@ -435,7 +435,7 @@ async def test_a_stop_among_tools_tells_nothing_that_no_request_would_carry() ->
 
     with pytest.raises(AgentStopped):
         await played.play(stop)
-    assert played.seat.notes == ["9 s left"]
+    assert played.context.notes == ["9 s left"]
 
 
 async def test_a_stop_asked_before_raises_before_any_call() -> None:

@@ -22,7 +22,7 @@ from pydantic_ai.messages import (
 )
 
 from nb_agents.agents import stream_buffer
-from nb_agents.agents.stream_buffer import Draft, read_arguments
+from nb_agents.agents.stream_buffer import StreamBuffer, read_arguments
 from nb_agents.errors import ReplyTooLongError
 
 TEXTS = [
@@ -37,7 +37,7 @@ TEXTS = [
 
 def _call(json_text: str, split: int) -> list[str]:
     """Stream a new_answer call in two pieces; the texts that are taken after each."""
-    gathered = Draft("a", 1)
+    gathered = StreamBuffer("a", 1)
     gathered.add(PartStartEvent(index=0, part=ToolCallPart("new_answer", json_text[:split])))
     taken = [_words(gathered)]
     delta = ToolCallPartDelta(args_delta=json_text[split:])
@@ -45,7 +45,7 @@ def _call(json_text: str, split: int) -> list[str]:
     return [*taken, _words(gathered)]
 
 
-def _words(gathered: Draft) -> str:
+def _words(gathered: StreamBuffer) -> str:
     return "".join(event.text for event in gathered.take() if event.channel == "answer")
 
 
@@ -65,7 +65,7 @@ def test_an_answer_grows_piece_by_piece_and_never_takes_back(
 ) -> None:
     whole = json.dumps({"content": text}, ensure_ascii=ascii_only)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
-    gathered, words = Draft("a", 1), ""
+    gathered, words = StreamBuffer("a", 1), ""
     gathered.add(PartStartEvent(index=0, part=ToolCallPart("new_answer", "")))
     for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
         delta = ToolCallPartDelta(args_delta=whole[start:end])
@@ -104,7 +104,7 @@ def test_an_answer_that_is_no_text_has_no_words(content: str) -> None:
 
 
 def test_each_channel_is_told_by_its_name() -> None:
-    gathered = Draft("a", 7)
+    gathered = StreamBuffer("a", 7)
     parts: list[tuple[Any, Any]] = [
         (TextPart("text "), TextPartDelta("more")),
         (ThinkingPart("thought "), ThinkingPartDelta(content_delta="more")),
@@ -123,14 +123,14 @@ def test_each_channel_is_told_by_its_name() -> None:
 
 
 def test_a_part_that_starts_anew_keeps_the_words_of_the_first() -> None:
-    gathered = Draft("a", 1)
+    gathered = StreamBuffer("a", 1)
     gathered.add(PartStartEvent(index=0, part=TextPart("first ")))
     gathered.add(PartStartEvent(index=0, part=TextPart("second")))
     assert "".join(e.text for e in gathered.take()) == "first second"
 
 
 def test_words_are_counted_as_a_person_reads_them() -> None:
-    gathered = Draft("a", 1)
+    gathered = StreamBuffer("a", 1)
     gathered.add(PartStartEvent(index=0, part=TextPart("I have")))
     gathered.add(PartDeltaEvent(index=0, delta=TextPartDelta(" it.")))
     answer = ToolCallPart("new_answer", '{ "content" : "Redis is')
@@ -140,7 +140,7 @@ def test_words_are_counted_as_a_person_reads_them() -> None:
 
 def test_a_reply_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_buffer, "MAX_REPLY_CHARS", 10)
-    gathered = Draft("a", 1)
+    gathered = StreamBuffer("a", 1)
     gathered.add(PartStartEvent(index=0, part=TextPart("01234")))
     with pytest.raises(ReplyTooLongError, match="limit of 10 characters"):
         gathered.add(PartDeltaEvent(index=0, delta=TextPartDelta("56789x")))
@@ -149,7 +149,7 @@ def test_a_reply_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _add_parts(parts: Iterator[Any]) -> int:
     """Start parts until it is too much: how many were taken."""
-    gathered, taken = Draft("a", 1), 0
+    gathered, taken = StreamBuffer("a", 1), 0
     with pytest.raises(ReplyTooLongError) as caught:
         for taken, part in enumerate(parts):
             gathered.add(PartStartEvent(index=taken, part=part))

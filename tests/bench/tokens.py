@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, ToolCallPart, ToolCallPartDelta
 
-from nb_agents.agents.stream_buffer import ANSWER_TOOL, Draft
+from nb_agents.agents.stream_buffer import ANSWER_TOOL, StreamBuffer
 from nb_agents.runs.recorder import Recorder
 from nb_agents.session.journal import Journal
 from nb_agents.view.run_view import RunView
@@ -67,8 +67,8 @@ def _own_row(batch: int) -> list[str]:
 
 def _own_us(batch: int) -> float:
     """Measure what a token costs behind the SDK: buffered, masked, journalled and folded."""
-    draft = Draft("a", 1)
-    draft.add(PartStartEvent(index=0, part=ToolCallPart(ANSWER_TOOL, '{"content": "')))
+    buffer = StreamBuffer("a", 1)
+    buffer.add(PartStartEvent(index=0, part=ToolCallPart(ANSWER_TOOL, '{"content": "')))
     tokens = [
         PartDeltaEvent(index=0, delta=ToolCallPartDelta(args_delta=f"word{number} "))
         for number in range(batch)
@@ -78,8 +78,8 @@ def _own_us(batch: int) -> float:
         began = time.process_time()
         for _ in range(OWN_TICKS):
             for token in tokens:
-                draft.add(token)
-            for event in draft.take():
+                buffer.add(token)
+            for event in buffer.take():
                 recorder.emit(event)
         spent = time.process_time() - began
         recorder.close()

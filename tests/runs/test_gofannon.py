@@ -27,7 +27,7 @@ from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.tools.base import Tool
 from nb_agents.tools.data_store import DataStore
-from nb_agents.tools.policy import Decision
+from nb_agents.tools.policy import ApprovalDecision
 from nb_agents.tools.run_tools import RunTools, ToolPlaces
 from nb_agents.tools.workspace import Workspace
 from tests.model_server import ModelServer, Reply, wait_until
@@ -78,7 +78,7 @@ def test_a_tool_sees_its_runs_token_in_any_thread_and_task(tmp_path: Path) -> No
 async def everything(root: Path, policy: Any) -> AsyncIterator[list[Tool]]:
     """All tools that an agent with all keys has."""
 
-    async def ask(agent: str, tool: str, about: str, stops: bool) -> Decision:
+    async def ask(agent: str, tool: str, about: str, stops: bool) -> ApprovalDecision:
         raise AssertionError("nobody is asked once a stop was")
 
     def function(text: str = "") -> str:
@@ -100,8 +100,10 @@ async def everything(root: Path, policy: Any) -> AsyncIterator[list[Tool]]:
         }
     )
     places = ToolPlaces(session=root, kept=root / "kept", readable=[], secrets=[])
-    async with RunTools(places, [function, coroutine], lambda text: None, ask, lambda: None) as kit:
-        opened = await kit.open("a", root / "w", keys)
+    async with RunTools(
+        places, [function, coroutine], lambda text: None, ask, lambda: None
+    ) as run_tools:
+        opened = await run_tools.open("a", root / "w", keys)
         yield opened.with_files(Workspace(root / "w", {}, []).tools())
 
 

@@ -49,7 +49,7 @@ def test_a_token_passes_at_most_six_functions_behind_the_sdk(tmp_path: Path) -> 
             assert run.wait() == "an answer"
         finally:
             submit(_profile, None).result()
-    assert calls.count["Draft.add"] > TOKENS
+    assert calls.count["StreamBuffer.add"] > TOKENS
     per_token = {name: count / TOKENS for name, count in calls.count.items()}
     assert sum(per_token.values()) <= MAX_FUNCTIONS, per_token
 
