@@ -30,7 +30,7 @@ from nb_agents.config.tools import (
 from nb_agents.config.uploads import UploadSpec, is_taken
 
 _DECIDING = frozenset({"new_answer", "vote"})
-"""Tools by which an agent decides: no choice takes them away, and no round begins with them."""
+"""Tools by which an agent decides: `tool_choice` neither removes nor forces them."""
 
 
 class BackendSpec(ToolKeys, ModelKeys):
@@ -39,7 +39,7 @@ class BackendSpec(ToolKeys, ModelKeys):
     Attributes:
         type: The provider, a MassGen backend type; `BACKEND_TYPES` lists those that run here.
             Case does not matter.
-        model: The provider's name for the model; "" takes none (the demo model).
+        model: The provider's name for the model; "" for the demo model.
         base_url: Another server that speaks the provider's protocol.
         api_key: Its key; by default the provider's environment variable.
         api_version: For azure_openai.
@@ -111,7 +111,7 @@ class BackendSpec(ToolKeys, ModelKeys):
 
     @property
     def uploads(self) -> tuple[UploadSpec, ...]:
-        """The files that its server takes."""
+        """The kinds of files that its server accepts."""
         is_openrouter = self.type == "openrouter" and self.base_url is None
         server = "openrouter" if is_openrouter else self.wire_format
         return tuple(each for each in self.upload_files if is_taken(each, server))
@@ -130,7 +130,7 @@ class BackendSpec(ToolKeys, ModelKeys):
 
     @property
     def chosen_tools(self) -> tuple[str, ...] | None:
-        """The tools of its own that `tool_choice` leaves it; None for all."""
+        """The agent's own tools that `tool_choice` allows; None for all."""
         match self.tool_choice:
             case "none":
                 return ()
@@ -152,7 +152,7 @@ class BackendSpec(ToolKeys, ModelKeys):
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:
-        """What becomes of its keys that are parameters of a model's requests."""
+        """How its keys become parameters of a model's requests."""
         row = BACKEND_TYPES.get(self.type)
         body_keys = type_at(self).body_keys if row else frozenset[str]()
         return tuple(assignments(self, self.wire_format, body_keys))
@@ -160,10 +160,10 @@ class BackendSpec(ToolKeys, ModelKeys):
 
 @dataclass(frozen=True)
 class BackendType:
-    """What a backend type needs.
+    """The requirements of a backend type.
 
     Attributes:
-        base_url: Where it lives, or None when its SDK knows or a file must say.
+        base_url: Its address; None when its SDK knows it or a file must give it.
         variables: Environment variables that may hold the key, best first; none when no key is
             needed.
         domains: Internet domains of its servers; by them ``chatcompletion`` finds its key.
@@ -192,7 +192,7 @@ class BackendType:
 
 
 _SAMPLING = frozenset({"min_p", "repetition_penalty", "top_k"})
-"""How hosts of open models let words be chosen, besides.
+"""Further sampling parameters of hosts of open models.
 
 Source: the API references of Together, Fireworks, OpenRouter, LM Studio, vLLM and SGLang; Qwen's
 has `top_k`.
@@ -261,7 +261,7 @@ BACKEND_TYPES: dict[str, BackendType] = {
 """Backend types that run here: MassGen's HTTP APIs, and ``ollama``, ``demo`` and ``python``."""
 
 _HIDDEN = {"python"}
-"""Not to be written into a file."""
+"""Not allowed in a file."""
 
 _ELSEWHERE = {
     "claude_code": "It drives the Claude Code program; `claude` calls the same models.",
@@ -296,10 +296,10 @@ def why_unsupported(kind: str) -> str:
 
 
 def type_at(spec: BackendSpec) -> BackendType:
-    """Return what a backend needs, by its type and its address.
+    """Return the backend type of a backend, by its type and its address.
 
     Args:
-        spec: A backend whose type runs here.
+        spec: A backend of a supported type.
 
     Returns:
         Its type's row; for ``chatcompletion`` at another provider's address, that provider's, so

@@ -1,4 +1,4 @@
-"""The MCP servers of a team file: how each is reached, what it may be, which tools are taken.
+"""The MCP servers of a team file: addresses, security rules, and which tools are used.
 
 ``${VAR}`` in a server's spec is expanded when the server is started, not when the file is read:
 so a journal can keep the spec and never holds a token. Only what a file says of ``security`` is
@@ -53,7 +53,7 @@ class McpEnvSecurity(Spec):
     """Which variables a file may give a server.
 
     Attributes:
-        level: How many are denied; None takes the server's.
+        level: The strictness; None means the server's default.
         mode: Whether `allowed_vars` or `denied_vars` counts.
         allowed_vars: The only ones, in any case of letters; none allows all.
         denied_vars: Those that may not be given, instead of the level's.
@@ -86,7 +86,7 @@ class McpEnvSecurity(Spec):
 
 
 class McpSecurity(Spec):
-    """What a server may be.
+    """Security rules for a server.
 
     Attributes:
         level: Which programs and variables are allowed.
@@ -186,17 +186,17 @@ class McpServerSpec(Spec):
             shell would.
         args: Further arguments. ``${cwd}`` stands for the agent's workspace, here and in all that
             follows; agents with equal servers share one.
-        env: Variables that it gets besides the ordinary ones.
+        env: Additional environment variables.
         cwd: Its working directory; by default the one that the run is started in, from which a
             relative one is taken.
-        url: Where a streamable-http server lives.
+        url: The address of a streamable-http server.
         headers: Sent with each request.
         authorization: Sent as that header; a bare token as a bearer's.
         allowed_tools: The tools that are taken, by their own or their full names; None means all.
         exclude_tools: The tools that are left out.
-        tool_timeout_sec: Seconds that a call of a tool may take; None leaves it to us.
-        timeout: The same in fewer letters; the other one goes before.
-        security: What it may be; None allows any.
+        tool_timeout_sec: Time limit of a tool call, seconds; None means our default.
+        timeout: Short for `tool_timeout_sec`, which has precedence.
+        security: Security rules; None allows any server.
     """
 
     name: str = Field(min_length=1, max_length=200)
@@ -238,7 +238,7 @@ class McpServerSpec(Spec):
 
     @property
     def call_timeout_s(self) -> float | None:
-        """Seconds that a call of a tool may take; None leaves it to us."""
+        """Time limit of a tool call, seconds; None means our default."""
         return self.tool_timeout_sec or self.timeout
 
     @property

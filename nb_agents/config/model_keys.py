@@ -27,7 +27,7 @@ _WRITTEN_BY_US = frozenset(
     {"contents", "function_call", "functions", "generationConfig", "input", "instructions"}
     | {"messages", "model", "stream", "system", "systemInstruction", "tool_choice", "tools"}
 )
-"""What of a request's body is the conversation, or is kept by other keys of a file."""
+"""Keys of a request's body that hold the conversation, or have a key of their own in a file."""
 
 
 def _leaves_ours(body: dict[str, Any]) -> dict[str, Any]:
@@ -59,13 +59,13 @@ def _text(value: Any) -> Any:
 
 
 class ModelKey(NamedTuple):
-    """What becomes of a key.
+    """How a key is translated.
 
     Attributes:
         settings: For each wire format that has it, the setting of pydantic-ai, with dots for what
             stands within one.
         words: For a wire format with other words for its values, those; others can't be sent.
-        restricts: What it restricts, after "restricts"; "" when it does not.
+        restricts: What the key restricts, as the object of "restricts"; "" for nothing.
         shapes: For a wire format that has its value in another shape, what makes that.
     """
 
@@ -182,7 +182,7 @@ class Thinking(Spec):
         type: Whether it does.
         budget_tokens: Anthropic's limit of it.
         display: Anthropic's: whether the thoughts are given.
-        thinking_budget: Google's limit of it; -1 leaves it to the model.
+        thinking_budget: Google's limit; -1 lets the model decide.
         thinking_level: Google's effort.
         include_thoughts: Google's: whether the thoughts are given.
     """
@@ -201,7 +201,7 @@ class Thinking(Spec):
 
 
 class TextOptions(Spec):
-    """What a model's text is like, in the words of OpenAI's Responses API.
+    """Options of a model's text, with the names of OpenAI's Responses API.
 
     Attributes:
         verbosity: How long it is.
@@ -257,7 +257,7 @@ class ModelKeys(Spec):
         stop, stop_sequences: Texts at which a reply ends.
         reasoning, reasoning_effort, effort: How much a model reasons.
         thinking, thinking_config, include_thoughts: How it thinks.
-        text, verbosity, response_format: What its text is like.
+        text, verbosity, response_format: Options of its text.
         parallel_tool_calls: Whether a reply may have several calls.
         tool_choice: Which tools of its own it may call beside those by which it answers and votes,
             and whether a reply must call one of all these. ``none``: none of its own. A tool's
@@ -266,7 +266,7 @@ class ModelKeys(Spec):
         service_tier: How fast, and for how much.
         user: Whom the requests are for.
         store: Whether the provider keeps them.
-        truncation: Whether the provider may leave out what is too long.
+        truncation: Whether the provider may truncate a conversation that is too long.
         prompt_cache_key: Which requests OpenAI caches together.
         cache_control: How long Anthropic caches a prompt.
         safety_settings: Google's filters.
@@ -342,16 +342,16 @@ def _rows(spec: type[Spec], prefix: str = "") -> Iterator[tuple[str, ModelKey]]:
 
 
 MODEL_KEYS: Mapping[str, ModelKey] = dict(_rows(ModelKeys))
-"""What becomes of each key, with dots for one within another."""
+"""How each key is translated; dots separate nested keys."""
 
 
 class Assignment(NamedTuple):
-    """What becomes of a key that was given.
+    """The translation of a given key.
 
     Attributes:
-        key: It, with dots for one within another.
+        key: The key; dots separate nested keys.
         setting: The setting that it becomes, with dots; "" when it is not sent.
-        value: What that is given.
+        value: The setting's value.
     """
 
     key: str
@@ -362,7 +362,7 @@ class Assignment(NamedTuple):
 def assignments(
     keys: ModelKeys, format: WireFormat | None, body_keys: frozenset[str] = frozenset()
 ) -> Iterator[Assignment]:
-    """Yield what becomes of each given key.
+    """Yield the translation of each given key.
 
     Args:
         keys: A backend's.

@@ -74,7 +74,7 @@ class ContextPath(Spec):
         permission: With "write", the agent that presents may change it, too.
         protected_paths: What of it nobody may change: absolute or relative to it, or to the
             directory of a file.
-        description: What it is, told to the agents.
+        description: What the path holds, for the agents.
     """
 
     path: str
@@ -124,11 +124,12 @@ class CoordinationSpec(Spec):
             keep notes beside, and read of the others; that they are holds in any case.
         enable_memory_filesystem_mode: Whether agents keep memories as files of their workspaces,
             and are shown those of the team.
-        use_skills: Whether agents are told of the skills below `skills_directory`.
+        use_skills: Whether prompts list the skills below `skills_directory`.
         skills_directory: Where those are: looked for beside the team's file, then in the working
             directory.
-        massgen_skills: Names of skills that come with MassGen; there are none of them here.
-        enable_subagents: Whether agents may spawn others of their own kind for parts of the work.
+        massgen_skills: Names of skills that come with MassGen; not available here.
+        enable_subagents: Whether agents may spawn sub-agents of their own kind for parts of the
+            work.
         background_subagents: Whether in the background.
         subagent_max_concurrent: How many of an agent's may work at once.
         subagent_default_timeout: Seconds that one gets, within the next two.
@@ -184,7 +185,7 @@ class OrchestratorSpec(Spec):
     """How the team works together.
 
     Attributes:
-        context_paths: What all agents may read, and the presenter may write where they say so.
+        context_paths: Paths that all agents may read, and the presenter may write if they allow it.
         max_new_answers_per_agent: Answers after which an agent can only vote; None has no limit.
         max_new_answers_global: Answers of all agents after which all can only vote; None has no
             limit.
@@ -200,7 +201,7 @@ class OrchestratorSpec(Spec):
             `skip_final_presentation`, else ``winner_present``.
         max_cost: US dollars after which the run is stopped gracefully; None has no limit.
         max_tokens: Tokens after which it is; None has no limit.
-        max_orchestration_restarts: The same as in `coordination`, for what stands above it.
+        max_orchestration_restarts: The same as in `coordination`, at the upper level.
         coordination: MassGen's section of that name.
     """
 
@@ -227,7 +228,7 @@ class OrchestratorSpec(Spec):
 
     @property
     def writes_context_paths(self) -> bool:
-        """Whether who presents may change any itself."""
+        """Whether the presenter may change some of them directly."""
         return self._may_write and not self._wants_copies
 
     @property
@@ -281,7 +282,7 @@ class CancelSpec(Spec):
     Attributes:
         graceful: Whether `Run.cancel` lets calls in flight finish.
         grace_timeout: Seconds after which a graceful stop becomes immediate, or ``never``.
-        reason: What `Run.cancel` records when it is given none.
+        reason: The reason that `Run.cancel` records by default.
     """
 
     graceful: bool = True
@@ -293,7 +294,7 @@ class ApprovalSpec(Spec):
     """How calls of tools, and the gates of recipes, that wait for a person are approved.
 
     Attributes:
-        timeout: Seconds after which nobody's answer is awaited any more; None means never.
+        timeout: Seconds to wait for an approval; None means no limit.
         auto_approve_on_timeout: Whether that approves; else it denies.
         approvers: Who may decide; empty means everybody.
         required_approvals: How many of them must approve.

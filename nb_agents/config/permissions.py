@@ -1,4 +1,4 @@
-"""What an agent's commands and tools may do: limits, lists of patterns, MassGen's ``permissions``.
+"""Permissions of an agent's commands and tools: limits, patterns, MassGen's ``permissions``.
 
 A rule of ``permissions`` is ``action(target)``, such as ``command(git push*)``; the target is a
 glob, and one without it is any. Deny goes before allow, allow before ask, and a role's rules before
@@ -61,7 +61,7 @@ class CommandLimits(Spec):
             is refused more; a command whose processes have more together is ended.
         tmp_mb: What its ``/tmp`` and its ``/dev/shm`` may hold each in a sandbox: they are memory,
             and gone when it ends.
-        open_files: What one process may have open; it is refused more.
+        open_files: How many files one process may have open.
         file_size_mb: How large a file may become that it writes; it is refused more.
         workspace_mb: What its workspace may hold. A command that makes it more is ended.
     """
@@ -97,7 +97,7 @@ def as_pattern(text: str) -> re.Pattern[str]:
         text: The regular expression.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a rule.
     """
     try:
         return re.compile(text)
@@ -111,7 +111,7 @@ class Blocked:
 
     Attributes:
         shown: The pattern as the file has it.
-        pattern: Fits the beginning of such a command.
+        pattern: Matches the beginning of a command.
         begins: Text that each of them begins with; "" when it is not known.
     """
 
@@ -121,7 +121,7 @@ class Blocked:
 
     @property
     def names_programs(self) -> bool:
-        """Whether the programs are known that such a command may run."""
+        """Whether the programs that such a command may run are known."""
         return bool(self._name) and not self.begins.startswith((".", "~"))
 
     def concerns(self, program: str) -> bool:
@@ -256,7 +256,7 @@ def _rule(text: str) -> _Rule:
 
 
 class PermissionRules(Spec):
-    """Rules, by what they decide.
+    """Rules, by their decision.
 
     Attributes:
         deny: Calls that are never made.
@@ -289,11 +289,11 @@ _ROLES: dict[Role, PermissionRules] = {
 
 
 class PermissionSpec(Spec):
-    """What an agent's tools may do.
+    """The permissions of an agent's tools.
 
     Attributes:
         enabled: Whether the rules are in force.
-        role: A set of rules by its name, besides the agent's own.
+        role: Name of a further set of rules.
         rules: The agent's own.
     """
 
@@ -317,7 +317,7 @@ class PermissionSpec(Spec):
             also: Further names, by which it can be denied or asked about, and not allowed.
 
         Returns:
-            What the rules say; None when none of them fits.
+            The decision; None when no rule matches.
 
         Example:
             >>> spec = PermissionSpec(rules=PermissionRules(deny=("write_file(/etc/*)",)))
@@ -332,7 +332,7 @@ class PermissionSpec(Spec):
         return "ask" if self._fits("ask", everything) else None
 
     def denied(self, action: str) -> tuple[str, ...]:
-        """Return the targets of an action that are never allowed, as globs.
+        """Return the targets of an action that are denied, as globs.
 
         Args:
             action: One of `ACTIONS`, but "*".

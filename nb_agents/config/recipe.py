@@ -100,20 +100,20 @@ class Recipe(Spec):
         name: Names it.
         description: What it does.
         version: Three numbers.
-        author: Who wrote it, as the file says it.
+        author: Its author, as in the file.
         created: When, as the file says it.
         updated: When last, as the file says it.
         tags: As the file says them.
         context: The variables that a run begins with. One that the file declares
             (``{type: string, default: x}``) has its default, or is left out when it is `required`.
-        stages: What it does. A recipe without stages has one, whose name is "".
+        stages: Its stages. A recipe without stages has one, named "".
         steps: The steps of a recipe without stages, as the file has them.
         recursion: How far recipes may call recipes.
         rate_limiting: How fast models may be called, or None when the file leaves it out.
         orchestrator: RateLimiter of the calls.
         workspace: With "project" its steps work in the directory that the run is started in, and
             not in one of the run's own.
-        sandbox: Whether its commands run in a sandbox, or not at all where there is none.
+        sandbox: Whether its commands need a sandbox; without one they don't run.
         network: Whether they reach the network there.
 
     Example:
@@ -216,8 +216,8 @@ class Recipe(Spec):
 
         Args:
             text: The source.
-            name: What messages call it.
-            path: Where it came from; None leaves its sub-recipes to the working directory.
+            name: Its name in messages.
+            path: Its file; None resolves sub-recipes in the working directory.
 
         Returns:
             The recipe.

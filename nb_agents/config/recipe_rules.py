@@ -1,4 +1,4 @@
-"""What the keys of a recipe may be together: rules over the file's data, with their places.
+"""Rules on combinations of a recipe's keys, over the file's data, with positions.
 
 They read the data as the file has it, not the specs, so that one wrong value hides no other
 fault. Values of a wrong type are pydantic's to tell of and are passed over here.
@@ -168,7 +168,7 @@ def _in_stage(stage: Mapping[str, Any], path: Keys) -> Iterator[Fault]:
 
 
 def _asks_otherwise(stage: Mapping[str, Any]) -> bool:
-    """Return whether a gate's prompt stands under a key that is told of as a slip."""
+    """Return whether a gate's prompt has a misspelled key, which is reported already."""
     approval = stage.get("approval")
     inside = approval if isinstance(approval, dict) else {}
     mappings = [Section(Stage, (), stage), Section(Approval, (), inside)]
@@ -332,5 +332,5 @@ def _listed(steps: object, path: Keys, earlier: dict[str, None]) -> Iterator[_Lo
 
 
 def _slips(step: Mapping[str, Any]) -> set[str]:
-    """Return the keys that others are misspellings of; those are reported already."""
+    """Return the correct forms of misspelled keys, which are reported already."""
     return {meant_by(str(key), Step) for key in step}

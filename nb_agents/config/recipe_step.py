@@ -61,37 +61,37 @@ class Step(Spec):
     Attributes:
         id: Names it in the whole recipe.
         type: What it does, as the file says it; `kind` knows of nested steps.
-        agent: Who is asked.
-        prompt: What it is asked.
+        agent: The agent.
+        prompt: The agent's prompt.
         mode: Put before the prompt.
         agent_config: Kept, and not used.
-        provider: Whose model answers.
+        provider: The provider of the model.
         model: Which one.
         provider_preferences: Which ones would do, in order, instead of `provider` and `model`.
-        model_role: What kind of model answers, instead of these.
+        model_role: The kind of model that answers, instead of provider and model.
         spawn_mode: Kept: every agent has a session of its own here.
         recipe: The sub-recipe's file, from this file's directory.
         context: The variables that the sub-recipe starts with.
         recursion: How far it may go.
-        command: What bash runs.
+        command: The bash command.
         cwd: Where, from the workspace.
         env: Variables of its environment.
-        output_exit_code: The variable that takes its exit code, as text.
+        output_exit_code: The variable for its exit code, as text.
         repeatable: Whether a resume runs its command again when that was cut; else a person is
             asked first, as all or a part of it may have happened.
-        output: The variable that takes the step's result.
+        output: The variable for the step's result.
         condition: The step runs only when this holds.
         timeout: Seconds that it may take; of a step that calls a recipe, see `recipe_timeout`.
-        on_error: What becomes of the recipe when it fails.
+        on_error: How the recipe continues when the step fails.
         depends_on: Steps that must come earlier.
         parse_json: Whether JSON is looked for inside the result.
         retry: How often it is tried.
         foreach: The list that it runs for, as one ``{{name}}``.
-        as_: The variable that takes each item (the key is ``as``).
-        collect: The variable that takes all results.
+        as_: The variable for each item (the key is ``as``).
+        collect: The variable for all results.
         max_iterations: Items that a list may have.
         parallel: Whether items run at the same time, or how many.
-        checkpoint_iterations: Whether a stopped loop goes on at the item where it was.
+        checkpoint_iterations: Whether a stopped loop continues at the same item.
         while_condition: The step repeats as long as this holds.
         max_while_iterations: Repetitions at most.
         break_when: A loop ends when this holds after a repetition.
@@ -165,13 +165,13 @@ class Step(Spec):
 
 
 class Approval(Spec):
-    """A gate: a person must agree before the recipe goes on.
+    """A gate: a person must approve before the recipe continues.
 
     Attributes:
         required: Whether there is one.
-        prompt: What the person is asked.
+        prompt: The question to the person.
         timeout: Seconds to wait; 0 waits for ever.
-        default: What happens when they are over.
+        default: The decision after the timeout.
     """
 
     required: bool = False
@@ -199,13 +199,13 @@ class Stage(Spec):
 
     Attributes:
         name: Names it; "" for the one stage of a recipe without stages.
-        description: Told to people.
+        description: A description for people.
         condition: The stage runs only when this holds.
         steps: What it does.
         approval: Its gate.
         approval_required: Whether it has one, in a stage without `approval`.
         approval_message: What that one asks.
-        auto_approve_if: Conditions: when all hold, nobody is asked.
+        auto_approve_if: Conditions: if all hold, the gate opens without a question.
     """
 
     name: Annotated[str, AfterValidator(_stage_name)]

@@ -1,1 +1,1 @@
-"""What agents can do besides speaking."""
+"""The tools of agents."""

@@ -1,6 +1,6 @@
-"""A tool that a model may call, a call of it, and what it knows of the agent that it works for.
+"""Tools that models call: a tool, a call, its result, and the context of the calling agent.
 
-Schema and argument checking are pydantic-ai's. A tool tells the model of a failure by raising
+Schema and argument checking are pydantic-ai's. A tool reports a failure to the model by raising
 `ToolError`; a stop passes through every tool as `AgentStopped`.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nb_agents")
 
 MAX_RESULT_CHARS = 100_000
-"""What one result may add to a conversation; the rest is cut, and the model is told."""
+"""Limit of one result in a conversation; a longer one is cut, with a note for the model."""
 
 _ANY_MAPPING = TypeAdapter(dict[str, Any]).validator
 
@@ -41,16 +41,16 @@ class ToolContext:
 
     Attributes:
         agent: The agent's id, or the address of its step.
-        workspace: Its directory; it exists.
-        project: The same, when it is not the run's own but a person's: what of it stays as it is.
-        readable: Files and directories that it may read besides.
-        session: The session's directory: what is kept beyond the turn goes there.
-        kept: Directory of the turn for what is too long for a model; made when it is needed.
-        secrets: Values that no process of it inherits, such as the team's keys.
-        access: What it may write besides, and whether now.
-        tell: Is given what a running tool writes, piece by piece, for the panel. It must neither
+        workspace: Its directory, which exists.
+        project: The same directory, with its protected paths, when it is the user's own.
+        readable: Other files and directories that it may read.
+        session: The session's directory, for files that outlive the turn.
+        kept: The turn's directory for outputs that are too long for a model; created when needed.
+        secrets: Values that its processes must not inherit, such as the team's keys.
+        access: Paths that it may write outside its workspace, and whether it may now.
+        tell: Called with each piece of a running tool's output, for the panel. It must neither
             block nor raise.
-        mask: Takes secrets out of what its tools write down.
+        mask: Removes secrets from what its tools write to disk.
     """
 
     agent: str
@@ -70,13 +70,13 @@ class ToolCall:
     """A call of a tool.
 
     Attributes:
-        agent: Whose it is: an agent's id, or the address of its step; "" for nobody's.
+        agent: The calling agent's id, or the address of its step; "" outside of any call.
         id: Its id in the journal, or "".
-        is_repeated: Whether it may have happened before: it was cut in its middle, and is made
-            again. A tool then takes done for done.
-        began: Whether its tool was let begin.
-        thread: Number of the thread in which it was left running; 0 when it was not.
-        subagents: The ids of those sub-agents whose results its own holds.
+        is_repeated: Whether it was interrupted before and is made again, so that it may have
+            happened already. A tool then accepts what is already done.
+        began: Whether its tool has begun.
+        thread: Number of the thread in which it was left running, or 0.
+        subagents: Ids of the sub-agents whose results are part of its result.
     """
 
     agent: str = ""
@@ -94,7 +94,7 @@ class ToolCall:
         self.began = True
 
 
-# Functions of a person are called without it, and may call agents or ask from any thread.
+# The user's functions are called without it, and may call agents or ask from any thread.
 _current: ContextVar[ToolCall | None] = ContextVar("nb_agents_tool_call", default=None)
 
 
@@ -103,7 +103,7 @@ def calling(call: ToolCall) -> Iterator[ToolCall]:
     """Make a call the current one within the block.
 
     Args:
-        call: What `current_call` gives there, in tasks and threads that begin there, too.
+        call: Returned by `current_call` in the block, and in tasks and threads that begin there.
     """
     reset = _current.set(call)
     try:
@@ -113,7 +113,7 @@ def calling(call: ToolCall) -> Iterator[ToolCall]:
 
 
 def current_call() -> ToolCall:
-    """Return the call that is made here; one that is nobody's where none is."""
+    """Return the current call; outside of any, a call without an agent."""
     return _current.get() or ToolCall()
 
 
@@ -122,7 +122,7 @@ class ToolError(Exception):
 
 
 class ToolResult(str):
-    """What a model is told of its call; ``is_error`` says that it failed."""
+    """The result of a call, as the model gets it; ``is_error`` says that it failed."""
 
     is_error: bool
 
@@ -142,8 +142,8 @@ _schemas: dict[Any, tuple[ToolDefinition, Any]] = {}
 def _schema_of(function: Callable[..., Awaitable[str]]) -> tuple[ToolDefinition, Any]:
     """Return a function's tool definition, and the validator of its arguments.
 
-    That takes milliseconds: of a method it is made once, as each round of each agent has the tools
-    of its workspace anew.
+    This takes milliseconds, so it is cached for methods: each round of each agent creates the tools
+    of its workspace again.
     """
     from pydantic_ai import Tool as PydanticTool
 
@@ -162,8 +162,8 @@ class Tool:
 
     Args:
         function: An async function with a Google docstring; its signature is the schema.
-        is_repeatable: Whether a call that was cut in its middle may be made again: it then has no
-            effect, or what is done already does no harm.
+        is_repeatable: Whether an interrupted call may be made again, because it has no effect, or
+            the same effect twice.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Tool:
         """Return a tool with a given schema; ``call`` checks the arguments itself.
 
         Args:
-            definition: What a model is told of it.
+            definition: The tool's definition for models.
             call: Runs it with the model's arguments, any mapping.
             is_repeatable: See `Tool`.
 
@@ -214,7 +214,7 @@ class Tool:
             args: The model's arguments: JSON text or a mapping.
 
         Returns:
-            What the model is told.
+            The result for the model.
 
         Raises:
             AgentStopped: At entry, when a stop was asked for.
@@ -233,14 +233,15 @@ class Tool:
         except ToolError as exc:
             return ToolResult(f"Error: {exc}", is_error=True)
         except Exception as exc:
-            # A tool that breaks costs a call, never the run: the model is told and goes on.
+            # An exception in a tool fails the call, never the run: the model gets a message and
+            # continues.
             logger.warning("tool %s failed", self.name, exc_info=True)
             why = "; ".join(dict.fromkeys(map(_without_path, leaves_of(exc))))
             return ToolResult(f"Error: {why}", is_error=True)
 
 
 def _without_path(exc: BaseException) -> str:
-    """Return what an exception says without a path of the machine."""
+    """Return an exception's message without paths of this machine."""
     no_path = isinstance(exc, OSError) and exc.strerror
     return f"{type(exc).__name__}: {no_path or exc}"
 
@@ -267,16 +268,16 @@ class Toolbox:
 
     @property
     def definitions(self) -> list[ToolDefinition]:
-        """What a model is told of them."""
+        """The definitions of the tools, for models."""
         return [tool.definition for tool in self._tools.values()]
 
     def is_repeatable(self, name: str) -> bool:
-        """Return whether a cut call of a tool may be made again; one of an unknown tool may."""
+        """Return whether a tool's interrupted call may be made again; True for an unknown tool."""
         tool = self._tools.get(name)
         return tool is None or tool.is_repeatable
 
     async def call(self, name: str, args: str | dict[str, Any] | None) -> ToolResult:
-        """Run a tool by name; an unknown name is an error that the model is told."""
+        """Run a tool by name; an unknown name returns an error to the model."""
         tool = self._tools.get(name)
         if tool is None:
             known = ", ".join(self._tools) or "none"
@@ -297,7 +298,7 @@ def summarize(name: str, args: str | dict[str, Any] | None) -> str:
 
 
 def hide_arguments(args: Any) -> Any:
-    """Return a call's arguments as people are shown them: without those that are called a secret.
+    """Return a call's arguments for display, with values of secret-like names hidden.
 
     Args:
         args: The model's: JSON text or a mapping.
@@ -309,7 +310,7 @@ def hide_arguments(args: Any) -> Any:
         hidden = _hidden(known)
     except (ValueError, RecursionError):
         return args
-    # The model's own spelling stays when there is nothing to hide.
+    # The model's own spelling stays if nothing has to be hidden.
     return args if hidden == known else json.dumps(hidden, ensure_ascii=False)
 
 

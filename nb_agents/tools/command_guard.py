@@ -1,21 +1,21 @@
-"""Holding an agent's commands to the lists of its configuration.
+"""Enforce the allowed and blocked commands of an agent's configuration.
 
-An *allowed* list: a line is run only when it can be read and each of its commands fits a pattern.
-What an allowed program starts in turn is up to the program.
+An *allowed* list: a line runs only if it can be parsed and each of its commands matches a pattern.
+Programs that an allowed program starts are not checked.
 
-A *blocked* list: whatever the line says, the programs that the patterns name are not there while it
-runs: no script and no other program can start them. A pattern may block some commands of a program
-and not others, as ``git push`` does. Then a line that can be read, and that runs this program alone
-with none of those, gets it.
+A *blocked* list: the programs that the patterns name are hidden while any line runs, so that no
+script and no other program can start them. A pattern may block only some commands of a program, as
+``git push`` does. Then the program is visible to a line that can be parsed and runs only this
+program, with no blocked command.
 
-Read is only what needs no evaluation: words and quotes, joined by ``| || && & ;`` and line ends,
-with redirects to files. Whatever bash would have to work out first, such as ``$x``, ``$(…)``,
-braces, a pattern as a program's name, or a keyword, makes the whole line unreadable. So it is never
-a list of tricks that decides, and a line that was read runs these programs and no others, itself.
+The parser accepts only what needs no evaluation: words and quotes, joined by ``| || && & ;`` and
+line ends, with redirects to files. Anything that bash would evaluate first, such as ``$x``,
+``$(…)``, braces, a pattern as a program's name, or a keyword, makes the whole line unreadable. So
+no list of known tricks decides, and a parsed line itself runs exactly these programs.
 
-What this can't do: a program that an agent brings along is another program, and one that is allowed
-may itself do what a blocked one does. A pattern for a part of a program is held against its words,
-not against what it reads from files, such as git's aliases.
+Limits: an agent may bring its own program, and an allowed program may do the same as a blocked one.
+A pattern for some commands of a program is matched against its arguments, not against files that it
+reads, such as git's aliases.
 
 Source: Bash Reference Manual, 3.1.1 (shell operation), 3.1.2 (quoting), 3.6 (redirections).
 """
@@ -60,7 +60,7 @@ _KEYWORDS = frozenset(
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
 
 _HARMLESS = frozenset({"cd", "echo", "printf", "pwd", "test", "[", "true", "false", ":"})
-"""Of bash's own commands, those that start nothing and change no other command."""
+"""Bash builtins that start no program and change no other command."""
 
 _PLAIN = (
     "Only plain commands can be checked: words and quotes, joined by | && || or ;, without $, "
@@ -75,8 +75,8 @@ class PlainCommand:
 
     Attributes:
         words: Its program and arguments, without their quotes.
-        has_patterns: Whether an argument stands for names of files; it is here as it was written.
-        writes: Whether a file is written by a redirect of it.
+        has_patterns: Whether an argument is a file name pattern, which is kept as written.
+        writes: Whether one of its redirects writes a file.
     """
 
     words: tuple[str, ...]
@@ -99,13 +99,13 @@ class _UnreadableError(Exception):
 
 
 def read_commands(line: str) -> list[PlainCommand] | None:
-    """Read a line, or several.
+    """Parse one or more lines of shell commands.
 
     Args:
-        line: What ``bash -c`` is given.
+        line: The argument of ``bash -c``.
 
     Returns:
-        Its commands in order; None when that can't be told from the text.
+        The commands in order; None if they can't be determined without evaluation.
 
     Example:
         >>> [command.words for command in read_commands("cd 'my src' && ls -l | wc")]
@@ -180,7 +180,7 @@ class _LineReader:
         if self._redirects_by:
             raise _UnreadableError
         if self._word is not None:
-            # Only a number that stands by itself is a file's.
+            # Only a separate number is a file descriptor's.
             self._word += text[: len(text) - len(text.lstrip("0123456789"))]
         self._end_word()
 
@@ -201,7 +201,7 @@ class _LineReader:
         self._is_pattern = False
 
     def _check_word(self, word: str) -> None:
-        """Refuse a word that is no program's name, also if quotes would make it one."""
+        """Raise if a word is not a plain program name, quoted or not."""
         is_other = word in _KEYWORDS or _ASSIGNMENT.match(word) or self._is_pattern or not word
         if is_other and not self._words:
             raise _UnreadableError
@@ -223,11 +223,11 @@ def _unquoted(text: str) -> str:
 
 
 class CommandGuard:
-    """Judges the lines that one agent wants to run.
+    """Checks the command lines of one agent.
 
     Args:
-        rules: What it may run.
-        programs: For each program that `rules` block some of, where it is.
+        rules: The configured lists.
+        programs: The files of each program that `rules` block in part.
     """
 
     def __init__(self, rules: CommandRules, programs: Mapping[str, Collection[Path]]) -> None:
@@ -238,7 +238,7 @@ class CommandGuard:
         """Return the files that must be hidden while a line runs.
 
         Args:
-            line: What bash is given.
+            line: The argument of ``bash -c``.
 
         Raises:
             ToolError: It may not be run.
@@ -291,14 +291,14 @@ class CommandGuard:
 
 
 def find_programs(rules: CommandRules, roots: Iterable[Path]) -> Mapping[str, frozenset[Path]]:
-    """Find the programs that some commands of are blocked; looks at every file.
+    """Find the programs that are blocked in part; looks at every file.
 
     Args:
         rules: What may be run.
-        roots: Directories where programs are.
+        roots: Directories of programs.
 
     Returns:
-        For each one's name, its real files.
+        The real files of each, by program name.
     """
     return _find_programs(rules.blocked, tuple(dict.fromkeys(root.resolve() for root in roots)))
 
@@ -321,7 +321,7 @@ def _find_programs(
 
 
 def _other_names(files: Iterable[Path], roots: tuple[Path, ...]) -> Mapping[Path, set[Path]]:
-    """Find the other names of files that have some: a hard link is the same program."""
+    """Find the other names of files with hard links, which are the same program."""
     linked = {}
     for path in files:
         found = path.stat()

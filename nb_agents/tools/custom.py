@@ -1,12 +1,12 @@
 """Functions of Python files as tools: MassGen's ``custom_tools``.
 
-A file is the person's own code: it is run as an import would run it, once in a run and in a worker
-thread. What can't be had from it costs that tool and is told; it never ends a run.
+A file is the user's own code: it is imported once per run, in a worker thread. A tool that can't be
+loaded is left out with a notice; it never ends a run.
 
-A function may yield: each piece is shown as it comes, and all of them are the result. An immediate
-stop ends it at its next piece at the latest.
+A function may yield: each piece is shown as it arrives, and all of them are the result. An
+immediate stop ends it at its next piece at the latest.
 
-The tools' names begin as MassGen's do, so that none can take the place of another kind's.
+The tools' names have MassGen's prefix, so that none can replace a tool of another kind.
 
 Source: MassGen 0.1.97, `tool/_manager.py` (names, preset arguments), `tool/_result.py` (results),
 `backend/base_with_custom_tool_and_mcp.py` (`stream_custom_tool_execution`: pieces, `is_log`).
@@ -39,7 +39,7 @@ from nb_agents.tools.functions import as_printed, function_tool, result_text
 logger = logging.getLogger("nb_agents")
 
 PREFIX = "custom_tool__"
-"""What their names begin with."""
+"""The prefix of their names."""
 
 _numbers = itertools.count(1)
 
@@ -48,7 +48,7 @@ class CustomTools:
     """The functions of files that the agents of a run have; its agents share what a file keeps.
 
     Args:
-        notice: Takes what a person should know, in a sentence.
+        notice: Called with each notice for the user, one sentence.
     """
 
     def __init__(self, notice: Callable[[str], None]) -> None:
@@ -67,7 +67,7 @@ class CustomTools:
         Args:
             context: Whose they are.
             specs: What its configuration gives it.
-            takes: Says whether it gets a tool, by its own and its full name.
+            takes: Returns whether it gets a tool, by its own and its full name.
         """
         made: dict[str, Tool] = {}
         for path, wanted in _wanted(specs, takes):
@@ -95,7 +95,7 @@ class CustomTools:
     async def _loaded(self, path: str) -> ModuleType:
         async with self._loading:
             if path not in self._files:
-                # A limiter of its own: a file that hangs can't take a thread that others need.
+                # A separate limiter: a file that hangs can't use up the threads of other tools.
                 self._files[path] = await to_thread.run_sync(
                     _load, path, abandon_on_cancel=True, limiter=CapacityLimiter(1)
                 )
@@ -108,7 +108,7 @@ class CustomTools:
 def without_file(
     agent: str, specs: Sequence[CustomToolSpec], takes: Callable[..., bool] = takes_all
 ) -> Iterator[str]:
-    """Yield which tools an agent does not get because their files are missing; runs none.
+    """Yield a notice for each tool whose file is missing; imports no file.
 
     Args:
         agent: Its id.
@@ -136,7 +136,7 @@ def _wanted(
 
 
 def _load(path: str) -> ModuleType | UserError:
-    """Run a file as a module, or say why that can't be done."""
+    """Import a file as a module; return the reason if that fails."""
     try:
         return _run(_existing(path))
     except UserError as exc:
@@ -218,10 +218,10 @@ async def _joined_async(
 
 
 class _Lines:
-    """What a function yields: each piece a line or more, shown as it comes.
+    """The pieces that a function yields, each one or more lines, shown as they arrive.
 
     Args:
-        tell: Is given each piece.
+        tell: Called with each piece.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -240,12 +240,12 @@ class _Lines:
 
     @property
     def joined(self) -> str | None:
-        """All that the model is told; None when that is nothing."""
+        """The result for the model; None if there was no piece."""
         return "".join(self._kept).removesuffix("\n") or None
 
 
 def _leave_if_cut() -> None:
-    """Feel an immediate stop: a thread that nobody waits for can't be ended from without.
+    """Raise after an immediate stop, because a thread can't be ended from outside.
 
     A graceful one lets a call in hand finish.
     """

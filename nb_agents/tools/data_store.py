@@ -1,9 +1,9 @@
-"""The data store: what the agents and functions of a session keep for each other, in SQLite.
+"""The data store, shared by the agents and functions of a session, in SQLite.
 
 One file a session; values are JSON, by key, in namespaces. Every operation is one transaction that
-opens the file anew: threads, agents and processes may use it at once, nothing has to be closed, and
-`kill -9` loses at most the transaction in hand. A bulk operation is done whole or not at all; a
-stop in its middle leaves nothing of it, so a resumed run does it again from the start.
+opens the file: threads, agents and processes may use it concurrently, nothing has to be closed, and
+`kill -9` loses at most the current transaction. A bulk operation is atomic; a stop during it rolls
+it back, so a resumed run repeats it from the start.
 
 Source: the operations are those of gofannon's ``data_store``; there, a stop leaves a bulk operation
 half done.
@@ -39,13 +39,13 @@ MAX_NAME_CHARS = 1000
 MAX_VALUE_CHARS = 1_000_000
 """The longest value, as JSON."""
 MAX_OPERATIONS = 10_000
-"""How many operations are remembered."""
+"""How many operations are recorded."""
 MAX_PREVIEW_CHARS = 200
 
 WAIT_S = 10.0
-"""How long an operation waits for others to end."""
+"""Seconds that an operation waits for others to end."""
 _TRY_S = 0.1
-"""How long SQLite waits by itself; in between, a stop is felt."""
+"""Seconds that SQLite itself waits for a lock; a stop is checked in between."""
 
 _VERSION = 1
 """Of the tables: 1, these."""
@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 
 class Entry(NamedTuple):
-    """A value, what was said of it, who set it last (an agent's id, or ""), and when (UTC)."""
+    """A value, its metadata, who set it last (an agent's id, or ""), and when (UTC)."""
 
     value: JsonValue
     metadata: JsonValue
@@ -74,7 +74,7 @@ class Entry(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """A use of the store: when (UTC), by whom, which one and where; its keys and values, cut."""
+    """A use of the store: when (UTC), by whom, what and where; its keys and values, cut."""
 
     at: str
     by: str
@@ -153,7 +153,7 @@ class DataStore:
         return self._delete("delete", [key]) == 1
 
     def delete_many(self, keys: Iterable[str]) -> int:
-        """Remove keys; return how many are gone now: those that were not there count."""
+        """Remove keys; return how many are gone now, those that did not exist included."""
         keys = list(keys)
         self._delete("delete_many", keys)
         return len(keys)
@@ -186,7 +186,7 @@ class DataStore:
         return Entry(json.loads(row[0]), json.loads(row[1]), *row[2:]) if row else None
 
     def operations(self) -> list[Operation]:
-        """Return the last operations on all namespaces, in their order; asking is none."""
+        """Return the last operations on all namespaces, in order; this call is not recorded."""
         query = "SELECT at, by, name, namespace, about FROM operations ORDER BY id"
         with self._file.transaction() as db:
             return [Operation(*row) for row in _each(db.execute(query))]
@@ -254,7 +254,7 @@ class _DataFile:
             raise UserError(f"The data store {self._path.name!r} can't be used: {why}.") from exc
 
     def _keep_open(self) -> None:
-        """Hold an idle connection: only the last that closes writes the log back, which is slow."""
+        """Hold an idle connection: the last one that closes writes the log back, which is slow."""
         if not self._is_kept_open:
             self._is_kept_open = True
             db = sqlite3.connect(self._path, check_same_thread=False)
@@ -263,7 +263,7 @@ class _DataFile:
 
 
 def _begin(path: Path) -> sqlite3.Connection:
-    """Open the file and wait for the turn to use it; a stop ends the waiting."""
+    """Open the file and wait for its lock; a stop ends the wait."""
     path.parent.mkdir(parents=True, exist_ok=True)
     give_up = time.monotonic() + WAIT_S
     while True:
@@ -301,7 +301,7 @@ def _prepare(db: sqlite3.Connection) -> None:
 
 
 def _each(items: Iterable[T]) -> Iterator[T]:
-    """Return the items; feel a stop before each."""
+    """Yield the items; check for a stop before each."""
     for item in items:
         checkpoint()
         yield item

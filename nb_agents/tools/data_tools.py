@@ -1,4 +1,4 @@
-"""The data store as an agent calls it: each operation a tool that speaks JSON."""
+"""Tools for agents over the data store, one per operation, with JSON values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nb_agents.tools.data_store import DEFAULT_NAMESPACE, DataStore
 
 
 class AgentStore:
-    """The operations as one agent calls them, in worker threads.
+    """The tools of one agent over the data store; they run in worker threads.
 
     Args:
         store: The store as the agent uses it.
-        mask: Knows the secrets, which are never kept.
+        mask: Removes secrets, which are never stored.
     """
 
     def __init__(self, store: DataStore, mask: Mask) -> None:
@@ -28,7 +28,7 @@ class AgentStore:
         self._mask = mask
 
     def tools(self) -> list[Tool]:
-        """The operations, each as a tool."""
+        """Return the tools."""
         names = [name for name in vars(AgentStore) if name.startswith("data_")]
         return [Tool(getattr(self, name), is_repeatable=True) for name in names]
 

@@ -1,13 +1,13 @@
 """Functions of a notebook as tools.
 
-A plain function runs in a worker thread, and so may block. An async one runs on a loop kept for
-them all in a thread of its own: what they share (a client, a semaphore) lives on between calls, and
-one that blocks holds up others of its kind, never a run. Neither runs on the notebook's loop, which
-stands still while a cell is busy: an async client made in a cell can't be used.
+A plain function runs in a worker thread, and so may block. All async functions run on one loop in a
+separate thread: shared objects (a client, a semaphore) stay usable between calls, and a function
+that blocks delays other async functions, never a run. Neither runs on the notebook's loop, which is
+blocked while a cell is busy: an async client created in a cell can't be used.
 
-In both, `nb_agents.checkpoint` and `should_stop` ask the run that calls. An immediate stop cancels
-an async call; both kinds then get a moment to clean up. A thread can't be ended: a plain function
-that does not ask goes on by itself (`nb_agents.tools.threads`).
+In both, `nb_agents.checkpoint` and `should_stop` refer to the calling run. An immediate stop
+cancels an async call; both kinds then get a moment to clean up. A thread can't be ended: a plain
+function that does not check keeps running (`nb_agents.tools.threads`).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from nb_agents.tools.threads import ThreadCall
 logger = logging.getLogger("nb_agents")
 
 CLEANUP_S = 1.0
-"""What a cancelled function gets for its ``finally`` blocks, before it is left to itself."""
+"""Seconds that a cancelled function gets for its ``finally`` blocks before it is abandoned."""
 
 NOTHING = "(nothing was returned)"
 
 _MARK = "__nb_agents_tool__"
 _REPEATABLE = "__nb_agents_repeatable__"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What all providers take as a tool's name."""
+"""Tool names that all providers accept."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,17 +60,17 @@ def tool(*, repeatable: bool = False) -> Callable[[F], F]: ...
 def tool(function: F | None = None, *, repeatable: bool = False) -> F | Callable[[F], F]:
     """Mark a function as a tool for agents; it can still be called directly.
 
-    Its name, signature and docstring are what a model is told; what it returns goes to the model: a
-    text as it is, other values as JSON, and what has no JSON (a data frame, a figure) by its repr.
-    An exception costs the call: the model is told its type and message. A parameter annotated
-    `nb_agents.tools.base.ToolContext` is filled in, not asked of the model.
+    The model gets its name, signature and docstring. Its return value goes to the model: text
+    unchanged, other values as JSON, and values without JSON (a data frame, a figure) by their repr.
+    An exception fails the call: the model gets its type and message. A parameter annotated
+    `nb_agents.tools.base.ToolContext` is filled in, and hidden from the model.
 
     Args:
         function: Sync or async.
-        repeatable: Whether a resume makes a call again that a stop or a crash has cut off: say so
-            of a function that only looks, or that may be called twice with one effect. Any other
-            is not called again, as a part of it may have happened: the model is told to look, and
-            to do what is missing.
+        repeatable: Whether a resume repeats a call that a stop or a crash interrupted. Set it for a
+            function that only reads, or that has the same effect when called twice. Any other is
+            not called again, because a part of it may have happened: the model gets a message to
+            check, and to do what is missing.
 
     Returns:
         The same function.
@@ -142,9 +142,9 @@ def function_tool(
 
     Args:
         function: Sync or async; marked by `tool` or not.
-        context: What its parameter of that type is given; None only serves to try whether the
-            function can be a tool.
-        preset: Arguments that it is given besides, which a model neither sees nor gives.
+        context: The value of its `ToolContext` parameter; None only checks whether the function can
+            be a tool.
+        preset: Further arguments, which are hidden from the model.
 
     Returns:
         The tool.
@@ -164,8 +164,8 @@ def function_tool(
     async def call(**known: Any) -> str:
         return await _run(thread, function, known | given)
 
-    # Not functools.wraps: a hint of what is returned means nothing here, and what a notebook is
-    # told of one without a schema would come up at each run.
+    # Not functools.wraps: a return annotation means nothing here, and one without a schema would
+    # print a warning at each run.
     call.__name__ = call.__qualname__ = name
     call.__doc__ = inspect.getdoc(function)
     call.__annotations__ = {each.name: each.annotation for each in visible if each.name in hints}
@@ -239,7 +239,7 @@ def _parameters_of(
 
 
 def _require_named(name: str, signature: inspect.Signature, hidden: set[str]) -> None:
-    """Check that the arguments which the model does not give can be passed by name."""
+    """Check that arguments not set by the model can be passed by name."""
     known = {each.name: each.kind for each in signature.parameters.values()}
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     astray = sorted(each for each in hidden if known.get(each) not in named)
@@ -284,7 +284,7 @@ async def _answer_async(name: str, function: Callable[..., Any], known: Mapping[
 
 @contextmanager
 def _failures_told(name: str) -> Iterator[None]:
-    """Turn whatever a person's code raises into a message for the model; a stop passes through.
+    """Turn any exception of the user's code into a message for the model; re-raise a stop.
 
     SystemExit and KeyboardInterrupt would end the loop of all runs, and a CancelledError that the
     function made itself would pass for a stop of its agent.
@@ -304,9 +304,9 @@ def _failures_told(name: str) -> Iterator[None]:
 
 
 def as_printed(exc: BaseException) -> str:
-    """Return the last lines that Python prints of an exception; of a group, those of its leaves.
+    """Return the last lines of an exception's traceback; for a group, those of its leaves.
 
-    A message that can't be made does not make it fail.
+    An exception whose message can't be formatted is handled too.
     """
     printed = ("".join(traceback.format_exception_only(leaf)).strip() for leaf in leaves_of(exc))
     return "\n".join(dict.fromkeys(printed))
@@ -316,10 +316,10 @@ def result_text(value: object) -> str:
     """Return a result as text, as short as is accurate.
 
     Args:
-        value: What a function returned.
+        value: A function's return value.
 
     Returns:
-        A text as it is, other values as JSON, and what has no JSON by its repr.
+        Text unchanged, other values as JSON, and values without JSON by their repr.
     """
     if value is None:
         return NOTHING
@@ -336,13 +336,13 @@ def _json(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what stands in JSON for a value that has none."""
+    """Return the JSON replacement of a value that JSON can't represent."""
     is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
     return value.item() if is_scalar else repr(value)  # numpy's numbers, and everything else
 
 
 class _AsyncThread:
-    """A loop for the async functions of a notebook."""
+    """A thread with an event loop for the async functions of a notebook."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -354,7 +354,7 @@ class _AsyncThread:
                 self._loop.run_forever()
 
     async def run(self, make: Callable[[], Coroutine[Any, Any, str]]) -> str:
-        """Run a coroutine in this thread, in the context of here; a cancellation reaches it."""
+        """Run a coroutine in this thread, in the caller's context; a cancellation reaches it."""
         outcome: Future[str] = Future()
         outcome.set_running_or_notify_cancel()  # those who wait for it can't cancel it
         tasks: list[asyncio.Task[str]] = []

@@ -1,9 +1,9 @@
 """Tools of MCP servers.
 
-A run has one `McpServers`: equal servers, of any agents, are one.
+A run has one `McpServers`; agents with equal specs share a server.
 
-What a server says is untrusted: names get the alphabet of the providers, texts are cut, and a
-server's own tokens are taken out of what it answers.
+What a server sends is untrusted: names are reduced to the characters that providers accept, texts
+are cut, and a server's own tokens are removed from its answers.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ MAX_DESCRIPTION_CHARS = 1024
 """OpenAI's limit."""
 
 MAX_SCHEMA_CHARS = 20_000
-"""A tool whose arguments take more to describe is left out."""
+"""Limit of a tool's schema, characters; a tool with a longer one is left out."""
 
 _MAX_NAME_CHARS = 64
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpServers:
-    """The MCP servers of a run: all of them end with the block.
+    """The MCP servers of a run, an async context manager; all servers end with the block.
 
     Args:
-        tell: Is given each notice: a server that did not start, a tool that is left out.
+        tell: Called with each notice: a server that did not start, a tool that is left out.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -78,7 +78,7 @@ class McpServers:
                     await server.wait_ended()
                 await anyio.lowlevel.checkpoint()
         finally:
-            # The group is not told what the block raised: it would wrap it.
+            # The block's exception is kept from the group, which would wrap it.
             await self._tasks.__aexit__(None, None, None)
 
     async def tools(
@@ -87,9 +87,9 @@ class McpServers:
         """Return the tools of an agent's servers, starting those that are not running concurrently.
 
         Args:
-            context: The agent's.
-            specs: Its servers. Equal ones, of any agents, are one.
-            takes: Says whether it gets a tool of a server, by its names.
+            context: The agent's tool context.
+            specs: Its servers; agents with equal specs share a server.
+            takes: Returns whether it gets a tool of a server, by its names.
 
         Returns:
             The tools, by their full names. A server that does not start has none.
@@ -114,7 +114,7 @@ class McpServers:
         except ValueError as exc:
             self._note(_not_started(context.agent, spec, exc))
             return None
-        # Variables may be others by now than when the run began.
+        # Variables may have changed since the run began.
         context.mask.add(secrets_of_server(spec))
         if endpoint not in self._servers:
             self._servers[endpoint] = Server(endpoint, self._tasks, context.secrets)
@@ -144,12 +144,12 @@ class McpServers:
 
 
 def without_variables(agent: str, specs: Iterable[McpServerSpec], workspace: Path) -> Iterator[str]:
-    """Yield which servers can't be started because a variable is not set; starts none.
+    """Yield a notice for each server that needs a variable that is not set; starts none.
 
     Args:
-        agent: Whose they are.
+        agent: The agent's id.
         specs: The servers.
-        workspace: What ``${cwd}`` stands for.
+        workspace: The value of ``${cwd}``.
     """
     for spec in specs:
         try:
@@ -170,7 +170,7 @@ def tool_name(server: str, tool: str) -> str:
         tool: The tool's own name.
 
     Returns:
-        The name; of one that is too long the end is a hash of it.
+        The name; a name that is too long is cut and ends in its hash.
 
     Example:
         >>> tool_name("brave", "web.search")

@@ -42,7 +42,7 @@ class McpConnection(Protocol):
         ...
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Call a tool; when the call is cancelled, the server is told."""
+        """Call a tool; a cancelled call is reported to the server."""
         ...
 
 
@@ -79,7 +79,7 @@ class _Json:
 
 
 class _ClientV1(_Json):
-    """A session of 1.x, which tells neither a server of a cancelled call nor a call of the end."""
+    """A session of 1.x that reports cancelled calls to the server, and its end to open calls."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(session)
@@ -97,12 +97,12 @@ class _ClientV1(_Json):
         return _dumped(await self._send(self._session.list_tools, params=params))
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        # The id that the call is about to get: `send_request` counts before it first awaits.
+        # The id that the call will get: `send_request` counts before it first awaits.
         number = self._session._request_id
         try:
             return _dumped(await self._send(self._session.call_tool, name, arguments))
         except anyio.get_cancelled_exc_class():
-            # A server that is gone need not be told.
+            # A server that is gone needs no report.
             with anyio.move_on_after(_GOODBYE_S, shield=True), suppress(*_GONE):
                 await self._session.send_notification(_cancelled(number))
             raise
@@ -166,7 +166,7 @@ def session_manager(
 
     Args:
         name: The server's name.
-        list_tools: Returns the tools of the moment, in the protocol's JSON.
+        list_tools: Returns the current tools, in the protocol's JSON.
         call_tool: Returns the result of a call, in the protocol's JSON.
     """
     from mcp.server.lowlevel import Server
@@ -206,7 +206,7 @@ def read_message(line: bytes) -> SessionMessage:
     """Return the message in a line of JSON.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The line is not a message.
     """
     if IS_V1:
         return SessionMessage(_types.JSONRPCMessage.model_validate_json(line))

@@ -1,10 +1,10 @@
 """An MCP server: from its start, through its calls, to its end.
 
-Each has one owner task, which connects, waits and disconnects; agents only ever await a call, and a
-stop cancels only the call, when its answer has not come within a moment: a client of the `mcp`
-package that is cancelled twice while it closes hangs for ever. A server that ended, or that says
-nothing more after a call that was given up, is replaced at the next call. No call is sent twice: it
-may have happened.
+Each has one owner task, which connects, waits and disconnects. Agents only await calls, and a stop
+cancels only the call, if its answer does not arrive within a moment: a client of the `mcp` package
+that is cancelled twice while it closes hangs for ever. A server that ended, or that stays silent
+after a cancelled call, is replaced at the next call. No call is sent twice, because it may have
+happened.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nb_agents")
 
 START_TIMEOUT_S = 30.0
-"""What a server gets to start and list its tools; `npx` may first download it."""
+"""Seconds for a server to start and list its tools; `npx` may first download it."""
 
 CALL_TIMEOUT_S = 600.0
-"""What one call may take, when its server's spec does not say."""
+"""Time limit of a call, seconds, unless the server's spec sets one."""
 
 ANSWER_S = 1.0
-"""What a server gets to answer a call at a stop at once, before it is told to give the call up."""
+"""Seconds for a server to answer a call after an immediate stop, before the call is cancelled."""
 
 PROBE_TIMEOUT_S = 5.0
-"""What a server gets to show that it is alive after a call that was stopped."""
+"""Seconds for a server to answer a ping after a cancelled call."""
 
 CLOSE_TIMEOUT_S = 3.0
-"""What saying goodbye to an HTTP server may take."""
+"""Seconds to disconnect from an HTTP server."""
 
 MAX_TOOLS = 128
-"""Tools that are taken of one server; OpenAI takes no more in all."""
+"""Limit of tools from one server; OpenAI accepts no more in all."""
 
 _MAX_PAGES = 50
 _MAX_WHY_CHARS = 500
@@ -60,15 +60,15 @@ _HTTP_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What a server is, with every variable expanded: equal ones are one server.
+    """A server's address, with every variable expanded: equal endpoints are one server.
 
     Attributes:
         argv: The program of a stdio server with its arguments.
         cwd: Its working directory.
-        env: Variables that it gets besides the ordinary ones.
-        url: Where an HTTP server lives; "" for a program.
+        env: Additional environment variables.
+        url: The address of an HTTP server; "" for a program.
         headers: Sent with each request.
-        mask: Takes what it was told in confidence out of what it says.
+        mask: Removes the server's own secrets from its answers.
     """
 
     argv: tuple[str, ...] = field(repr=False)
@@ -80,10 +80,10 @@ class Endpoint:
 
 
 class Server:
-    """A server, through all its lives: it is started again when it is called and has ended.
+    """A server, which is started again if it has ended when it is called.
 
     Args:
-        endpoint: What it is.
+        endpoint: Its address.
         tasks: Where its owner task runs.
         secrets: Values that it must not inherit.
     """
@@ -113,12 +113,12 @@ class Server:
             self._life.close()
 
     async def wait_ended(self) -> None:
-        """Wait until nothing of it is left."""
+        """Wait until it has ended completely."""
         for life in self._lives:
             await life.ended.wait()
 
     async def settle(self) -> _Life:
-        """Wait until it runs, or could not be started; start it when it has ended."""
+        """Wait until it runs or has failed to start; start it if it has ended."""
         if self._is_closed:
             raise ToolError("the run is over")
         if self._life is None or self._life.is_over:
@@ -137,10 +137,10 @@ class Server:
         Args:
             tool: Its own name.
             arguments: The model's.
-            timeout_s: What the call may take; None means `CALL_TIMEOUT_S`.
+            timeout_s: Time limit of the call, seconds; None means `CALL_TIMEOUT_S`.
 
         Returns:
-            The result in words, without its own tokens.
+            The result as text, without the server's own tokens.
 
         Raises:
             ToolError: It failed, or the server did.
@@ -166,12 +166,12 @@ class _Life:
         secrets: Values that it must not inherit.
 
     Attributes:
-        settled: Set when it runs, or could not be started.
-        ended: Set when nothing of it is left.
+        settled: Set when it runs, or has failed to start.
+        ended: Set when it has ended completely.
         is_over: Whether it ends or has ended.
-        is_doubted: Whether a call was given up, so that it may hang.
+        is_doubted: Whether a call was cancelled, so that it may hang.
         fault: Why it could not be started, or "".
-        tools: What it offers, in the protocol's JSON.
+        tools: Its tools, in the protocol's JSON.
     """
 
     def __init__(self, endpoint: Endpoint, secrets: Sequence[str]) -> None:
@@ -200,10 +200,10 @@ class _Life:
         self._closing.set()
 
     async def run(self, before: _Life | None) -> None:
-        """Own the server: start it, wait until it is time to end, end it.
+        """Start the server, wait until it should end, and end it.
 
         Args:
-            before: Its last life, which must be over first.
+            before: Its previous connection, which must end first.
         """
         try:
             with self._scope:
@@ -262,7 +262,7 @@ class _Life:
         self.fault = f"{what}. It wrote: {words}" if words else what
 
     async def is_alive(self) -> bool:
-        """Return whether the server answers; one that another call keeps busy is not asked."""
+        """Return whether the server answers a ping; True while another call keeps it busy."""
         if self._calls or self._client is None:
             return True
         from nb_agents.tools.mcp_sdk import McpError
@@ -278,7 +278,7 @@ class _Life:
         return False
 
     async def call(self, tool: str, arguments: dict[str, Any], limit_s: float) -> str:
-        """Call a tool; one that takes too long is given up as at a stop.
+        """Call a tool; a call that takes too long is cancelled as at a stop.
 
         Raises:
             ToolError: It failed, or the server did, or it took too long.
@@ -343,7 +343,7 @@ def _text(result: dict[str, Any]) -> str:
     """Return a result as text.
 
     Raises:
-        ToolError: It is an error.
+        ToolError: The result is an error.
     """
     text = "\n".join(map(_part, result.get("content", ())))
     if not text and result.get("structuredContent") is not None:
@@ -369,7 +369,7 @@ def _part(block: dict[str, Any]) -> str:
 
 
 def _is_lost(exc: Any) -> bool:
-    """Return whether the server is gone: the wire is cut, or it has forgotten the session."""
+    """Return whether the server is gone: the connection is closed, or the session unknown."""
     from nb_agents.tools.mcp_sdk import CONNECTION_CLOSED
 
     error = exc.error

@@ -1,4 +1,4 @@
-"""The wire to an MCP server that is a program: JSON lines over its stdin and stdout.
+"""The connection to an MCP server that is a program: JSON lines over its stdin and stdout.
 
 A server is a program that a person chose in their file: it runs with their rights and their home,
 neither sandboxed nor limited, but with the variables of an agent's process and those of its `env`.
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
 EXIT_GRACE_S = 1.0
-"""What a server gets to end by itself when its stdin is closed; then comes TERM, then KILL."""
+"""Seconds for a server to exit after its stdin is closed; then it gets TERM, then KILL."""
 
 MAX_LINE_BYTES = 32_000_000
-"""A longer message is no message: the server is taken for broken."""
+"""Limit of a message; a server that sends a longer one counts as broken."""
 
 _FLUSH_S = 0.5
 _CHUNK = 65_536
@@ -73,8 +73,8 @@ async def stdio_streams(
         argv: The server.
         cwd: Its working directory.
         env: Its whole environment.
-        words: Is given what it writes to stderr.
-        on_end: Is called when it says no more, or listens no more.
+        words: Collects what it writes to stderr.
+        on_end: Called when it has closed its stdout or its stdin.
 
     Yields:
         The two streams that an `mcp` client takes.
@@ -116,7 +116,8 @@ async def _listen(
 ) -> None:
     with to_us:
         async for line in _lines(stdout):
-            # Goes on to the end: who is not read from can't write its last words, nor end.
+            # Reads to the end: a program whose output is not read can't write its last words, or
+            # exit.
             with ServiceLoop.MCP.item(), suppress(*_CLOSED):
                 if (message := _parsed(line)) is not None:
                     await to_us.send(message)

@@ -1,13 +1,13 @@
 """Functions that one process offers to a run of another: calls and answers as files in a directory.
 
-An offer exists before the turn that calls it does, and more than one process may offer functions of
-one name: hence each has a directory of its own, in the session root, and its owner holds the lock
-beside it for as long as it answers. Each file is written aside and renamed into place, has a limit,
-and is gone when the call is over; the offer's own go with its owner, or, when that died, with the
-next one that is made.
+An offer exists before the turn that calls it, and several processes may offer functions of the same
+name. So each offer has its own directory in the session root, and its owner holds the lock beside
+it while it answers. Each file is written to a temporary name and renamed, has a size limit, and is
+removed after the call. The offer's own files are removed by its owner, or, if that died, when the
+next offer is created.
 
-The run's side makes tools of them: a call is written, and its answer waited for. A stop is passed
-on; when nobody is there to answer, the model is told.
+The run's side makes tools of them, which write a call and wait for its answer. A stop is passed on;
+if the owner is gone, the model gets an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_BYTES = 1_000_000
 """Of a file: a result has at most `MAX_RESULT_CHARS`, each at most 6 bytes as JSON."""
 
 MAX_AT_ONCE = 100
-"""Calls that are taken at one look."""
+"""Limit of calls that are read at once."""
 
 LEFT_S = 60.0
 """Age from which on the lock of an offer that nobody holds counts as a dead process's."""
@@ -60,7 +60,7 @@ class CallAsked:
     Attributes:
         tool: The function's name.
         args: The model's arguments.
-        agent: Who calls: an agent's id, or the address of its step.
+        agent: The calling agent's id, or the address of its step.
         is_repeated: Whether it may have happened before.
         workspace: The agent's directory.
         readable: Files and directories that it may read besides.
@@ -80,10 +80,10 @@ class CallAsked:
 
 @dataclass(frozen=True)
 class CallAnswered:
-    """What became of a call.
+    """The outcome of a call.
 
     Attributes:
-        text: What the model is told.
+        text: The result for the model.
         is_error: Whether it failed.
         was_stopped: Whether a stop ended it.
     """
@@ -100,7 +100,7 @@ _STOPPED = TypeAdapter(StopRequest)
 
 @dataclass(frozen=True)
 class CallInbox:
-    """Where the calls of what a process offers go; all of it blocks.
+    """The calls of a process's offer; all methods block.
 
     Attributes:
         id: Names it among all.
@@ -179,7 +179,7 @@ class CallInbox:
 
         Raises:
             ToolError: Its arguments are too long.
-            OSError: Nobody is there who would take it.
+            OSError: The offer's owner is gone.
         """
         name = f"{time.time_ns():020d}-{uuid4().hex[:8]}"
         data = _ASKED.dump_json(asked)
@@ -194,12 +194,12 @@ class CallInbox:
             self._write(name + _STOP, _STOPPED.dump_json(request))
 
     def answer_to(self, name: str) -> CallAnswered | None:
-        """Read what became of a call; None as long as it is not known."""
+        """Read the outcome of a call; None while it is open."""
         path = self._path / (name + _ANSWER)
         return self._read(path, _ANSWERED) if path.exists() else None
 
     def forget(self, name: str) -> None:
-        """Remove what is left of a call."""
+        """Remove the files of a call."""
         for kind in (_CALL, _STOP, _ANSWER):
             with suppress(OSError):
                 (self._path / (name + kind)).unlink()
@@ -222,7 +222,7 @@ class CallInbox:
         """Write the answer of a call.
 
         Returns:
-            False when the disk refused, and it is to be told again.
+            False when the write failed and must be repeated.
         """
         data = _ANSWERED.dump_json(answered)
         if len(data) > MAX_BYTES:
@@ -264,13 +264,13 @@ class CallInbox:
 
 
 POLL_S = 0.05
-"""How often a call looks for its answer."""
+"""Poll interval of a call's answer, seconds."""
 
 ALIVE_S = 0.5
-"""How often it looks whether somebody is there to give one."""
+"""Poll interval of the owner's lock, seconds."""
 
 HEARING_S = 0.5
-"""What a stop at once takes to reach the other process, besides the function's own clean-up."""
+"""Seconds for an immediate stop to reach the other process, without the function's clean-up."""
 
 
 @dataclass
@@ -279,9 +279,9 @@ class OfferedFunction:
 
     Attributes:
         name: Its name.
-        description: What a model is told of it.
+        description: Its description for models.
         schema: The JSON schema of its arguments.
-        offer: Where its calls go; another process may take its place.
+        offer: Id of its offer; another process may replace it.
         is_repeatable: Whether a call that was cut may be made again.
     """
 
@@ -293,7 +293,7 @@ class OfferedFunction:
 
     @property
     def gone(self) -> str:
-        """What is said when nobody is there to answer."""
+        """The message when the owner is gone."""
         return f"the notebook that offers `{self.name}` is not running"
 
     def tool(self, context: ToolContext) -> Tool:
@@ -349,7 +349,7 @@ class OfferedFunction:
     async def _answer_to(
         self, offer: CallInbox, name: str, stop: StopRequest | None = None
     ) -> CallAnswered | None:
-        """Wait for what becomes of a call; None when nobody is there to tell."""
+        """Wait for the outcome of a call; None when the owner is gone."""
         token, told, looked_at = current_token(), CancellationStatus.NONE, -math.inf
         while True:
             request = stop or (token.last_request if token else None)

@@ -1,9 +1,9 @@
-"""Which calls of tools are made, which a person decides on, and which are denied.
+"""Decide which tool calls are made, which need a person's approval, and which are denied.
 
-The team's ``tool_policy`` and MassGen's ``permissions`` decide. A call that no rule of the latter
-fits is made when it reads, or writes, files as an agent may anyway, or runs commands that only
-look; a person decides on any other. A denial is told to the model, or stops the run. Who must
-approve (`ApprovalConfig`) holds for what code asks and for a recipe's gates as well.
+The team's ``tool_policy`` and MassGen's ``permissions`` decide. A call that matches no rule of the
+latter is made if it reads or writes files that the agent may access anyway, or runs read-only
+commands; a person decides on any other. A denial is returned to the model, or stops the run.
+`ApprovalConfig` also applies to approvals that code asks for, and to a recipe's gates.
 
 Source: MassGen 0.1.97, `permissions/rules.py` (`classify_action_target`) and
 `permissions/risk_classifier.py`. Stricter than there: a command is taken apart, a file is known by
@@ -51,7 +51,7 @@ _FILE_SERVERS = ("filesystem", "workspace_tools", "workspace_copy")
 _PATHS = ("path", "file_path", "destination", "destination_path", "target", "notebook_path")
 
 _UNREADABLE = "\0"
-"""Stands for what a line does that can't be told from its text: only ``*`` allows it."""
+"""The target of a command line that can't be parsed: only ``*`` allows it."""
 
 MAX_ASKED_CHARS = 4_000
 
@@ -63,18 +63,18 @@ _STRICTNESS: tuple[Verdict, ...] = ("allow", "ask", "deny")
 
 @dataclass(frozen=True, slots=True)
 class ApprovalConfig:
-    """Who approves tool calls, `Run.wait_for_approval` and recipes' gates, and by when.
+    """Who approves tool calls, `Run.wait_for_approval` and recipes' gates, and within which time.
 
-    A gate that the recipe gives a timeout keeps that, and what comes then.
+    A gate with its own timeout and default keeps them.
 
     Attributes:
-        timeout: Seconds after which nobody's answer is awaited any more; None means never.
+        timeout: Seconds to wait for a decision; None means no limit.
         auto_approve_on_timeout: Whether that approves; else it denies.
         approvers: Who may decide; empty means everybody.
-        required_approvals: How many of them must approve. One who denies is enough to deny.
+        required_approvals: How many of them must approve. One denial is enough to deny.
 
     Raises:
-        UserError: Nobody could ever approve.
+        UserError: No approval would be possible.
     """
 
     timeout: float | None = None
@@ -94,7 +94,7 @@ class ApprovalConfig:
 
     @property
     def default(self) -> Literal["approve", "deny"]:
-        """What happens when the time is over."""
+        """The decision after the timeout."""
         return "approve" if self.auto_approve_on_timeout else "deny"
 
 
@@ -119,12 +119,12 @@ class ApprovalDecision(NamedTuple):
 class Tally:
     """Counts the approvals of one thing.
 
-    It lives in memory alone: what is half approved when the process ends, or the run is stopped, is
-    asked of everybody again.
+    It is kept in memory only: if the process ends or the run is stopped before the decision,
+    everybody is asked again.
 
     Attributes:
         config: Who may decide, and how many must approve.
-        messages: What those said who have approved, by name.
+        messages: The messages of approvals, by name.
 
     Example:
         >>> tally = Tally(ApprovalConfig(required_approvals=2))
@@ -263,12 +263,12 @@ class Ask(Protocol):
 
 @dataclass(frozen=True)
 class AgentTools:
-    """An agent's tools, but for those of its files, which each of its turns makes anew.
+    """An agent's tools without its file tools, which are created for each round.
 
     Attributes:
-        others: What it has besides.
+        others: Its other tools.
         rule: Does with tools what the agent's configuration says of them; see `Policy.take`.
-        access: What it may write outside its workspace, and whether now.
+        access: Paths that it may write outside its workspace, and whether it may now.
         keeps_images: Whether images that its model makes become files of its workspace.
     """
 
@@ -287,7 +287,7 @@ class AgentTools:
 
 
 class Policy:
-    """What an agent's configuration says of its tools and their calls.
+    """The rules of an agent's configuration for its tools and their calls.
 
     Args:
         keys: The configuration.
@@ -306,7 +306,7 @@ class Policy:
         self._ask = ask
 
     def take(self, tools: Iterable[Tool]) -> tuple[Tool, ...]:
-        """Drop the tools that the agent does not get, and guard the others.
+        """Drop the tools that the agent may not have, and guard the others.
 
         Args:
             tools: All tools.
@@ -316,8 +316,8 @@ class Policy:
     def guarded(self, tool: Tool) -> Tool:
         """Put a tool under the rules.
 
-        The first rule of ``tool_policy`` that fits its name decides, and ``permissions`` decide on
-        each call; of the two the stricter holds.
+        The first rule of ``tool_policy`` that matches its name decides, and ``permissions`` decide
+        on each call; the stricter of the two applies.
 
         Args:
             tool: The tool.

@@ -1,4 +1,4 @@
-"""Python cells for an agent, in an interpreter of its own that remembers them; and their images.
+"""The Python tool of an agent: cells in a persistent interpreter, and their images.
 
 The interpreter is started by the first cell and ended by `PythonCells.close`, with the kernel at
 the latest. A stop or a time-out interrupts the cell; what doesn't heed that within two seconds is
@@ -30,7 +30,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 DEFAULT_TIMEOUT_S = 300.0
 MAX_OUTPUT_CHARS = 10_000_000
-"""A cell that says more is interrupted."""
+"""Limit of a cell's output; a cell that writes more is interrupted."""
 _MAX_PLOTS = 20
 _INTERRUPT_GRACE_S = 2.0
 
@@ -51,7 +51,7 @@ class Plot:
 
 
 def png(value: Any) -> bytes | None:
-    """Decode an image that an interpreter sent; None when it is none, or too large."""
+    """Decode an image that an interpreter sent; None if it is invalid or too large."""
     if not isinstance(value, str) or len(value) > _MAX_BYTES * 4 // 3:
         return None
     try:
@@ -95,8 +95,8 @@ class PythonCells:
     """The Python of one agent.
 
     Args:
-        sandbox: Where it runs.
-        timeout_s: Seconds that a cell may take.
+        sandbox: Runs the interpreter.
+        timeout_s: Time limit of a cell, seconds.
     """
 
     def __init__(self, sandbox: Sandbox, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
@@ -111,7 +111,7 @@ class PythonCells:
         self._number = 0
 
     def tools(self) -> list[Tool]:
-        """The tool that runs a cell."""
+        """Return the tool that runs a cell."""
         return [Tool(self.run_python)]
 
     async def run_python(self, code: str) -> str:
@@ -190,7 +190,7 @@ class PythonCells:
                 reading.cancel()
 
     async def _end(self, interpreter: PythonInterpreter, cell: _Cell) -> None:
-        """See to it that a cell ends, and write down how it did if not by itself."""
+        """Ensure that a cell ends; record how, unless it ended by itself."""
         if not cell.has_ended.is_set():
             with move_on_after(_INTERRUPT_GRACE_S):
                 await cell.has_begun.wait()
@@ -219,8 +219,8 @@ class _Cell:
     """A cell that runs.
 
     Attributes:
-        said: What it wrote, in order.
-        plots: What it showed.
+        said: Its output, in order.
+        plots: Its images.
         has_begun: Set at its beginning: only then can it be interrupted.
         has_ended: Set at its end.
         is_enough: Set when there is nothing more to wait for.
@@ -239,7 +239,7 @@ class _Cell:
         self._number = number
 
     def hear(self, message: Message) -> bool:
-        """Record one message of the interpreter; return False where it wrote too much."""
+        """Record one message of the interpreter; return False after too much output."""
         if message.kind == "execute_input":
             self.has_begun.set()
         if self.is_too_long:

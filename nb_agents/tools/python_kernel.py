@@ -1,4 +1,4 @@
-"""One Python interpreter of an agent: an ipykernel in a process of its own, and our line to it.
+"""One Python interpreter of an agent: an ipykernel in its own process, and our connection to it.
 
 An ipykernel, because an agent's cells are then what they are in a person's notebook (last value,
 ``await``, magics, plots, interrupts), and it is there already: the notebook needs it. It starts in
@@ -6,8 +6,8 @@ An ipykernel, because an agent's cells are then what they are in a person's note
 this process is killed. It is reached by sockets in a directory that only the user may enter, hence
 from within a sandbox without a network, and by no port.
 
-What comes from it is untrusted, for a cell can send what it likes: a message too large is dropped
-before it is read, and one that is not what it says it is, is no message.
+Its messages are untrusted, because a cell can send any bytes: a message that is too large is
+dropped unread, and an invalid message is ignored.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class InterpreterEnded(Exception):
 
 @dataclass(frozen=True)
 class Message:
-    """What an interpreter says.
+    """A message of an interpreter.
 
     Attributes:
         kind: What kind of message, in Jupyter's words.
         parent: The id of the request that it belongs to.
-        content: What it says; nothing of it can be relied on.
+        content: Its content, which is untrusted.
     """
 
     kind: str
@@ -82,7 +82,7 @@ class Message:
 
 
 Hear = Callable[[Message], bool]
-"""Is given a message; returns whether those that wait to be read are to be."""
+"""Called with a message; returns whether to read the waiting ones."""
 
 
 class PythonInterpreter:
@@ -143,14 +143,14 @@ class PythonInterpreter:
             raise InterpreterEnded(f"no answer within {START_TIMEOUT_S:g} s")
 
     def begin(self, code: str) -> str:
-        """Hand it a cell; give the request's id, for `follow`."""
+        """Send a cell; return the request's id, for `follow`."""
         return self._execute(code, is_silent=False)
 
     async def follow(self, request: str, hear: Hear) -> None:
         """Wait for the end of a cell.
 
         Args:
-            request: Which.
+            request: The id returned by `begin`.
             hear: Is given all that it says meanwhile, and a message of the kind `LOST` in the place
                 of too much at once. What waits to be read is dropped when it returns False.
 
@@ -203,7 +203,7 @@ class PythonInterpreter:
         self._iopub.subscribe(b"")
         self._iopub.connect(self._address("iopub"))
 
-    async def _listen_anew(self) -> None:
+    async def _reconnect(self) -> None:
         """Reconnect, without what waits to be read; ZeroMQ does not after one too large."""
         import zmq
 
@@ -293,7 +293,7 @@ class PythonInterpreter:
         async with create_task_group() as tasks:
             tasks.start_soon(self._limit_wait, request, tasks.cancel_scope)
             while not (is_over := await self._hear_until_cut(request, hear, is_enough)):
-                await self._listen_anew()
+                await self._reconnect()
                 hear(Message(LOST, request, {}))
             tasks.cancel_scope.cancel()
         if not is_over:
@@ -318,7 +318,7 @@ class PythonInterpreter:
     async def _hear_until_cut(
         self, request: str, hear: Hear, is_enough: Callable[[], bool]
     ) -> bool:
-        """Read a cell's messages; return whether to its end, and not until they were cut."""
+        """Read a cell's messages; return whether they were read to the end of the cell."""
         is_idle = is_over = False
         async with create_task_group() as tasks:
             tasks.start_soon(self._watch_line, tasks.cancel_scope)

@@ -1,8 +1,8 @@
-"""What the agents of a run work with besides the files of their workspaces.
+"""The tools of a run's agents, other than the file tools of their workspaces.
 
-Shell, Python, MCP servers, functions of the notebook and of files, the data store: started with the
-run, ended with it. Calls that the team's file lets nobody make alone wait for a person. What a
-person should know of all that is said at a run's start, and by ``%agents check`` before it.
+Shell, Python, MCP servers, functions of the notebook and of files, the data store: they start and
+end with the run. Calls that need approval wait for a person. Notices about tools are shown at a
+run's start, and by ``%agents check`` before it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from nb_agents.tools.shell import Shell, last_chars
 from nb_agents.tools.web_search import search_tool
 
 MAX_TOLD = 2_000
-"""Characters of a running tool's output that the panel gets at a time; the tool keeps all of it."""
+"""Limit of a running tool's output in one update of the panel; the tool keeps all of it."""
 
 
 def announcements(
     agents: Iterable[tuple[str, ToolKeys]], *, has_protected_paths: bool
 ) -> Iterator[str]:
-    """Yield which tools agents do not get, and whose commands are not confined.
+    """Yield notices on tools that agents don't get, and on unconfined commands.
 
     It looks at the machine, which takes a moment: not on the event loop.
 
@@ -75,8 +75,8 @@ class ToolPlaces:
         session: The session's directory.
         kept: Directory for what is too long for a model.
         readable: Files and directories that all agents may read.
-        secrets: Values that no process inherits.
-        mask: Takes secrets out of what tools write down.
+        secrets: Values that processes must not inherit.
+        mask: Removes secrets from what tools write to disk.
         writable: What of those an agent may write while it presents.
         has_protected_paths: Whether the team's file protects some of them.
         project: The person's directory that agents work in, if they do.
@@ -98,9 +98,9 @@ class RunTools:
     Args:
         places: Where they work.
         functions: Functions of the notebook, here or elsewhere, for all agents.
-        notice: Takes what a person should know, in a sentence.
+        notice: Called with each notice for the user, one sentence.
         ask: Asks a person whether a call may be made.
-        wake: Told, from any thread, when a running tool has written something.
+        wake: Called, from any thread, when a running tool has written something.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class RunTools:
         await self._ends.__aexit__(kind, exc, trace)
 
     def call_at_end(self, end: Callable[[], Awaitable[None]]) -> None:
-        """Call this when the run ends, before the tools that there are now are ended.
+        """Register a function to call at the run's end, before the tools opened so far are closed.
 
         Args:
             end: Must not raise, nor take long.
@@ -144,7 +144,7 @@ class RunTools:
         self._ends.push_async_callback(end)
 
     async def announce(self, agents: Iterable[tuple[str, ToolKeys]]) -> None:
-        """Report which tools agents do not get and whose commands are unconfined, before any works.
+        """Emit notices on missing tools and unconfined commands, before any agent works.
 
         Args:
             agents: All that may work in the run, with what their configuration gives them.
@@ -181,7 +181,7 @@ class RunTools:
         self, agent: str, workspace: Path, keys: ToolKeys, others: Sequence[Tool]
     ) -> AgentTools:
         context = self._context(agent, workspace)
-        # Only rules ask where it really is; once, before an agent could put a link there.
+        # Only rules need the real path; resolved once, before an agent could put a link there.
         real = await to_thread.run_sync(workspace.resolve) if keys.rules is not None else workspace
         policy = Policy(keys, real, partial(self._ask, agent))
         tools = [tool_of(function, context) for function in self._functions]
@@ -207,7 +207,7 @@ class RunTools:
         return given
 
     def _hands(self, context: ToolContext, keys: ToolKeys) -> list[Tool]:
-        """Return an agent's shell and Python, as far as it may have them; looks at the machine."""
+        """Return an agent's shell and Python, if enabled; checks the machine for a sandbox."""
         sandbox = Sandbox(context, keys)
         line = command_line(
             keys,
@@ -244,7 +244,7 @@ class RunTools:
         self._wake()
 
     def take_told(self) -> dict[str, str]:
-        """Return what running tools have written since the last call, its end only.
+        """Return the end of what running tools have written since the last call.
 
         Returns:
             By whose call it was: an agent's, or that of a recipe's step.

@@ -1,16 +1,16 @@
-"""Where an agent's own processes run: confined by bubblewrap where it is installed.
+"""The sandbox of an agent's processes: bubblewrap, where it is installed.
 
 Inside, the workspace can be written and what the agent may read can be read. There are besides the
 system's programs, the Python environment that this process runs in, and a ``/tmp`` that ends with
 the command: no home directory, no notebook, no other agent, no process but the command's own, and
 no network unless it is allowed (`nb_agents.process.bubblewrap` says how).
 
-It fails closed. What decides is whether bubblewrap is installed: where it is, a command runs
-confined or not at all, unless a person has written ``sandbox: off``. Containers often have it and
-don't permit it; then an agent gets no commands, and the panel says what to write. Where it is not
-installed, and off Linux, commands may do what the user may, and the run's start says so.
+It fails closed: where bubblewrap is installed, a command runs confined or not at all, unless the
+user sets ``sandbox: off``. Containers often have it and don't permit it; then an agent gets no
+commands, and the panel says what to write. Where it is not installed, and off Linux, commands may
+do what the user may, and the run's start says so.
 
-Confined or not, a command is held to its limits and has no variable that was not meant for it.
+Confined or not, a command has resource limits and gets only the environment variables meant for it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Confinement:
     """How commands run on this machine.
 
     Attributes:
-        program: Bubblewrap's path; None when they are not confined.
-        why_not: Why they are not, or not to be run at all; "" when they are.
-        is_refused: Whether they are not to be run at all.
+        program: Bubblewrap's path; None if commands are not confined.
+        why_not: Why they are not confined, or must not run; "" if they are confined.
+        is_refused: Whether they must not run at all.
     """
 
     program: str | None
@@ -50,11 +50,11 @@ class Confinement:
 
     @property
     def is_confined(self) -> bool:
-        """Whether commands run, and confined."""
+        """Whether commands run confined."""
         return self.program is not None and not self.is_refused
 
     def notice(self, agent: str) -> str:
-        """Return what a person should know before an agent runs commands, or ""."""
+        """Return a notice for the user about an agent's commands, or ""."""
         if self.is_refused:
             return (
                 f"{agent} can't run commands: bubblewrap is installed and can't confine them here "
@@ -66,10 +66,10 @@ class Confinement:
 
 
 def confinement(is_wanted: bool = True) -> Confinement:
-    """Find out how commands run on this machine; takes a moment, so not on the event loop.
+    """Return how commands run on this machine. Blocks for a moment: call it in a worker thread.
 
     Args:
-        is_wanted: False for a person's word that they need no sandbox.
+        is_wanted: False for ``sandbox: off``.
     """
     if not is_wanted:
         return Confinement(None, "its backend says `sandbox: off`")
@@ -85,18 +85,18 @@ def confinement(is_wanted: bool = True) -> Confinement:
 
 
 class Sandbox:
-    """Where one agent's commands run; made in a worker thread, as `confinement` is.
+    """Runs one agent's commands. Created in a worker thread, as `confinement` blocks.
 
     Args:
         context: What the agent may write and read.
-        keys: What its configuration says of its commands.
-        network: Whether they reach the network; unconfined they do anyway.
+        keys: Its configuration.
+        network: Whether commands may use the network; unconfined ones always may.
 
     Attributes:
         context: As given.
-        confinement: How they run, for good: what is installed later, or removed, changes nothing.
-        limits: What they may use of the machine.
-        cwd: Where they run.
+        confinement: How commands run; fixed at creation.
+        limits: Their resource limits.
+        cwd: Their working directory.
     """
 
     def __init__(
@@ -125,10 +125,10 @@ class Sandbox:
 
         Args:
             command: The program and its arguments.
-            readable: What it may read besides.
+            readable: Further paths that it may read.
             writable: Directories that it may write besides its workspace, and besides what the
                 agent may write now.
-            hidden: Real files that are not there for it.
+            hidden: Files to hide from it, as real paths.
             env: Variables to add.
             timeout_s: See `run_command`.
             on_output: See `run_command`.
@@ -137,7 +137,7 @@ class Sandbox:
             How it ended.
 
         Raises:
-            ToolError: It can't be confined, and was not run.
+            ToolError: It can't be confined, so it was not run.
             OSError, ValueError: As `run_command`.
         """
         done = await run_command(

@@ -1,8 +1,9 @@
-"""A shell for an agent, in its workspace, and what of its output is kept.
+"""The shell tool of an agent, and the log of its output.
 
-Each command is a bash of its own that ends whole: by itself, on its time-out, on an immediate stop,
-with the kernel (`nb_agents.process.command`). It runs in a sandbox where there is one
-(`nb_agents.tools.sandbox`). The disk gets all that it said, the model its beginning and end.
+Each command runs in its own bash, which ends with all its children: by itself, on its time-out, on
+an immediate stop, with the kernel (`nb_agents.process.command`). It runs in a sandbox where there
+is one (`nb_agents.tools.sandbox`). All output is written to disk; the model gets its beginning and
+end.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nb_agents.tools.command_guard import CommandGuard
 from nb_agents.tools.sandbox import Sandbox
 
 MAX_SHOWN_CHARS = 20_000
-"""What a model is shown of one command, half of it from the end."""
+"""Limit of one command's output for a model, half of it from the end."""
 
 _BLANK = re.compile(r"\s+")
 # Colours and titles, which some programs write to anything.
@@ -50,11 +51,11 @@ def kept_folder(kept: Path, agent: str) -> Path:
 
 
 def last_chars(text: str, most: int) -> str:
-    """Return the end of a text, from a blank on, so that it begins with no part of a key.
+    """Return the end of a text, from a blank on, so that it does not begin within a key.
 
     Args:
         text: The text.
-        most: Characters that it may have.
+        most: Maximal length, characters.
     """
     if len(text) <= most:
         return text
@@ -64,11 +65,11 @@ def last_chars(text: str, most: int) -> str:
 
 
 class OutputLog:
-    """What one command wrote, in the order in which it came.
+    """The output of one command, in order of arrival.
 
     Args:
-        tell: Is given each piece as it comes, in the context of the call that this is for.
-        mask: Takes secrets out of what is written to the disk.
+        tell: Called with each piece, in the context of its call.
+        mask: Removes secrets from what is written to disk.
     """
 
     def __init__(self, tell: Callable[[str], None], mask: Mask) -> None:
@@ -80,7 +81,7 @@ class OutputLog:
         self.chars = 0
 
     def add(self, text: str) -> None:
-        """Add what was written, and pass it on."""
+        """Add a piece of output, and pass it on."""
         if text:
             self._pieces.append(text)
             self.chars += len(text)
@@ -93,14 +94,14 @@ class OutputLog:
             self.add("\n" * is_within + text + "\n")
 
     async def keep(self, folder: Path, stem: str) -> str:
-        """Write all of it to a file of its own; nothing when nothing was said.
+        """Write the whole output to a file, unless it is empty.
 
         Args:
             folder: Made if it is missing.
             stem: How the file's name begins; a number follows.
 
         Returns:
-            What a model is to see: all of it, or its two ends and the file's place.
+            The output for a model: all of it, or its two ends and the file's path.
         """
         whole = _ANSI.sub("", "".join(self._pieces)).replace("\r\n", "\n")
         if not whole:
@@ -144,9 +145,9 @@ class Shell:
     """The shell of one agent.
 
     Args:
-        sandbox: Where its commands run.
-        timeout_s: Seconds that a command may take; a model may ask for less.
-        guard: Judges each command; None lets all be run.
+        sandbox: Runs its commands.
+        timeout_s: Time limit of a command, seconds; a model may ask for less.
+        guard: Checks each command; None allows all.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Shell:
         self._kept = kept_folder(self._context.kept, self._context.agent)
 
     def tools(self) -> list[Tool]:
-        """The tool that runs a command."""
+        """Return the tool that runs a command."""
         return [Tool(self.run_command)]
 
     async def run_command(self, command: str, timeout_s: float | None = None) -> str:
@@ -189,7 +190,7 @@ class Shell:
                 on_output=said.add,
             )
         finally:
-            # A stop loses nothing of what was said.
+            # A stop loses no output.
             with CancelScope(shield=True):
                 shown = await said.keep(self._kept, "command")
         return self._report(shown, done, limit_s)

@@ -1,8 +1,8 @@
-"""The plan of tasks that an agent keeps for itself: a file of its workspace, and tools over it.
+"""An agent's plan of tasks: a file of its workspace, and tools to edit it.
 
-The file is all there is of the plan: what stops, is killed or resumed finds it as it stands, its
-agent may also edit it by hand, and others read it as they read its other files. A task depends on
-tasks before it alone, so that no circle can come about.
+The file holds the whole plan: it survives stops, kills and resumes, its agent may also edit it by
+hand, and other agents may read it. A task depends only on earlier tasks, so that cycles are
+impossible.
 
 Source: MassGen 0.1.97, `mcp_tools/planning` (names of the tools and their arguments, the states of
 a task, the file's name and keys).
@@ -32,7 +32,7 @@ from nb_agents.tools.base import Tool, ToolError, current_call
 PLAN_FILE = "tasks/plan.json"
 MAX_PLAN_BYTES = 1_000_000
 MAX_CHARS = 2_000
-"""Of one text of a task."""
+"""Limit of each text of a task."""
 
 PLAN_ACTIONS: Mapping[str, Literal["read_file", "write_file"]] = {
     "create_task_plan": "write_file",
@@ -44,7 +44,7 @@ PLAN_ACTIONS: Mapping[str, Literal["read_file", "write_file"]] = {
     "get_ready_tasks": "read_file",
     "get_blocked_tasks": "read_file",
 }
-"""The tools, and what each does to `PLAN_FILE`."""
+"""The tools, and how each accesses `PLAN_FILE`."""
 
 Priority = Literal["low", "medium", "high"]
 Status = Literal["pending", "in_progress", "completed", "verified", "blocked"]

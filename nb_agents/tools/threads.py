@@ -1,8 +1,8 @@
-"""Plain functions at work in threads of their own, which nothing can end.
+"""Run plain functions in threads, which can't be cancelled.
 
-A stop gives such a function a moment to come to its end, and leaves it to itself then: what it
-returns later is dropped. Who was left is remembered for as long as it runs: its turn's receipt
-tells of it, and no second copy begins beside it.
+A stop gives such a function a moment to return, and then abandons it: its later result is dropped.
+An abandoned call is recorded while it runs: its turn's receipt lists it, and no second copy begins
+beside it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ThreadCall:
     Attributes:
         tool: The function's name.
         session: The session's directory, or None outside of one.
-        tell: Is given what the panel shows of the call.
+        tell: Called with text for the panel.
     """
 
     tool: str
@@ -44,17 +44,17 @@ class ThreadCall:
     tell: Callable[[str], None] = lambda text: None
 
     async def run(self, function: Callable[[], T], cleanup_s: float) -> T:
-        """Call a function in a thread of its own.
+        """Call a function in a new thread.
 
         Args:
-            function: What is called; it must raise nothing but what the caller expects.
-            cleanup_s: What it gets when this is cancelled, to come to its end; then it is left.
+            function: The function; it must only raise what the caller expects.
+            cleanup_s: Seconds for it to return after a cancellation; then it is abandoned.
 
         Returns:
-            What it returned, also when it did within that time.
+            Its result, also if it returned within that time.
 
         Raises:
-            AgentStopped: A stop came while this waited for the end of a copy that was left before.
+            AgentStopped: A stop came while this waited for an abandoned copy to end.
         """
         await self._wait_for_copies()
         over: Future[T] = Future()
@@ -68,7 +68,7 @@ class ThreadCall:
                 over.set_exception(exc)
 
         try:
-            # A limiter of its own: those that hang can't take the threads that other tools need.
+            # A separate limiter: functions that hang can't use up the threads of other tools.
             await to_thread.run_sync(call, abandon_on_cancel=True, limiter=CapacityLimiter(1))
         except anyio.get_cancelled_exc_class():
             if not over.cancel():
@@ -87,7 +87,7 @@ class ThreadCall:
         _left[call.thread] = _Left(self.session, _family(call.agent), self.tool, over)
 
     async def _wait_for_copies(self) -> None:
-        """Wait for the end of those that this agent, or one in its place, had begun before."""
+        """Wait for abandoned calls of the same function by this agent or its predecessor."""
         call = current_call()
         mine = (self.session, _family(call.agent), self.tool)
         copies = {n: e.over for n, e in _alive().items() if (e.session, e.family, e.tool) == mine}
@@ -111,7 +111,7 @@ async def _ended(over: Future[Any]) -> None:
 
 
 def still_runs(thread: int) -> bool:
-    """Return whether a call that was left in a thread of this process still runs.
+    """Return whether an abandoned call in a thread of this process still runs.
 
     Args:
         thread: Its number, as `nb_agents.events.ToolFinished` has it.
@@ -139,5 +139,5 @@ def _alive() -> dict[int, _Left]:
 
 
 def _family(agent: str) -> str:
-    """Return an agent's name without the numbers of calls: each call of it gets another."""
+    """Return an agent's name without the numbers of calls, which differ in each call."""
     return re.sub(r"#[0-9]+", "", agent)

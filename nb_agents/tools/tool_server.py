@@ -1,8 +1,8 @@
-"""Our tools as an MCP server, for agents that are no models of ours.
+"""Serve tools by MCP, for agents that we don't run as model loops.
 
-One HTTP server of this process, on 127.0.0.1. Each agent has a token of its own, which says whose
-call it is and which tools it has at the moment; a request without a known token gets nothing. A
-token is a secret: it opens the agent's tools for as long as the agent works.
+One HTTP server in this process, on 127.0.0.1. Each agent has its own token, which identifies the
+caller and its current tools; a request without a known token is refused. A token is a secret: it
+gives access to the agent's tools while the agent works.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nb_agents")
 
 CLOSE_S = 2.0
-"""Time for the server to close its connections, of which calls in flight get a half."""
+"""Seconds for the server to close its connections; calls in flight get half of it."""
 
 _HEADER = b"authorization"
 
 
 @dataclass(frozen=True)
 class ToolAddress:
-    """Where an agent finds its tools.
+    """The address and token of an agent's tools.
 
     Attributes:
         url: The address of the MCP server, of streamable HTTP.
@@ -61,10 +61,10 @@ class _Guest:
 
 
 class ToolServer:
-    """An MCP server for the agents of one run; it starts with the first of them.
+    """An MCP server for the agents of one run; it starts with the first offer.
 
     Args:
-        name: The server's name, which agents put before the names of its tools.
+        name: The server's name, which agents use as a prefix of its tools' names.
     """
 
     def __init__(self, name: str = "team") -> None:
@@ -90,22 +90,22 @@ class ToolServer:
             guest.scope.cancel()
         self._guests.clear()
         if self._server is not None:
-            # Not by force, which would leave connections open that nobody answers.
+            # Not forced, which would leave open connections unanswered.
             self._server.should_exit = True
             with anyio.move_on_after(CLOSE_S, shield=True):
                 await self._ended.wait()
         self._tasks.cancel_scope.cancel()
-        # The group is not told what the block raised: it would wrap it.
+        # The block's exception is kept from the group, which would wrap it.
         await self._tasks.__aexit__(None, None, None)
 
     async def offer(self, tools: Callable[[], Sequence[Tool]]) -> ToolAddress:
         """Offer tools to an agent; they are called in the context of the caller.
 
         Args:
-            tools: Returns the agent's tools of the moment.
+            tools: Returns the agent's current tools.
 
         Returns:
-            Where the agent finds them, until `withdraw`.
+            The address of the tools, valid until `withdraw`.
         """
         async with self._starting:
             if not self._url:
@@ -144,7 +144,7 @@ class ToolServer:
         context = copy_context()
 
         async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-            # A request comes in the context of the server, which is of no agent.
+            # A request runs in the server's context, which belongs to no agent.
             called = _called(tools(), name, arguments)
             return await asyncio.create_task(called, context=context.copy())
 
@@ -188,7 +188,7 @@ async def _called(tools: Sequence[Tool], name: str, arguments: dict[str, Any]) -
 
 
 def _http_server(app: Any) -> Any:
-    """Return a server of HTTP that leaves the signals of the process alone."""
+    """Return an HTTP server that installs no signal handlers."""
     import uvicorn
 
     class Quiet(uvicorn.Server):

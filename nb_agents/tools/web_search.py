@@ -1,4 +1,4 @@
-"""An ordinary tool that searches the web, for models whose provider has none of its own.
+"""A tool that searches the web, for models whose provider has no search of its own.
 
 It asks public search engines by the library `ddgs` (the extra ``search``), with no key, from this
 process: its address is what they see. ``DDGS_PROXY`` names a proxy, ``SSL_CERT_FILE`` whom to
@@ -20,11 +20,11 @@ from pydantic import Field
 from nb_agents.tools.base import Tool, ToolError
 
 SEARCH_S = 10
-"""Seconds that an engine gets."""
+"""Time limit of an engine, seconds."""
 MAX_RESULTS = 10
 MAX_QUERY_CHARS = 400
 MAX_FIELD_CHARS = 1_000
-"""Of a title, an address or an excerpt."""
+"""Limit of a title, an address or an excerpt."""
 MAX_WHY_CHARS = 200
 
 

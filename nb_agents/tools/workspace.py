@@ -1,11 +1,11 @@
 """File tools over one agent's workspace, and what changed outside of it.
 
 Writing is confined to the workspace, and to what an agent may write besides, by absolute names.
-Reading goes also to read-only places: other agents' workspaces as ``peers/<name>/…`` and context
-paths by their absolute names. Whatever an agent's processes swap meanwhile, nothing else is opened:
-see `nb_agents.disk`. A file is replaced as a whole (temp → rename), so that an immediate stop
-leaves either the old file or the new. The disk is touched in worker threads: a slow one can't hold
-up other agents.
+Reading also covers read-only places: other agents' workspaces as ``peers/<name>/…`` and context
+paths by their absolute names. Links that an agent's processes swap in are not followed: see
+`nb_agents.disk`. A file is replaced atomically (temp → rename), so that an immediate stop leaves
+either the old file or the new. Disk access happens in worker threads, so that a slow disk doesn't
+block other agents.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Changes(NamedTuple):
     """Absolute names of files, sorted.
 
     Attributes:
-        made: Those that are new.
-        changed: Those with other content, as far as size and time tell.
-        deleted: Those that are gone.
+        made: New files.
+        changed: Files with other content, by size and time.
+        deleted: Deleted files.
     """
 
     made: tuple[str, ...]
@@ -56,7 +56,7 @@ class Changes(NamedTuple):
 def look(places: Sequence[WritablePath]) -> Looks:
     """Record the state of some places, at most `MAX_LOOKED_AT` files; follows no link.
 
-    Of what is protected it is seen whether it is there.
+    Of protected paths only their existence is recorded.
 
     Args:
         places: The places.
@@ -96,7 +96,7 @@ class Workspace:
         context: Files and directories that may be read, absolute.
         writable: Files and directories that may be written, too. A context path within one of them
             is read-only.
-        project: The root, when it is a person's own directory: what of it stays as it is.
+        project: The root with its protected paths, when it is the user's own directory.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Workspace:
         Args:
             path: As the model wrote it.
             writing: Whether what it names will be changed.
-            missing: What the model is told when there is no such thing; None: the system's words.
+            missing: The error for a missing file; None means the system's message.
 
         Yields:
             The directory, the path within, and whether its last name may be a link.
@@ -341,7 +341,7 @@ class _Root:
 
     Attributes:
         path: Real.
-        guard: Tells what below it may not be changed.
+        guard: The protected paths below it.
         is_writable: Whether anything may.
         may_be_file: Whether it may be a single file.
     """
@@ -391,13 +391,13 @@ def _encoded(content: str) -> bytes:
 
 
 def _left_to_replace(text: str, old: str, new: str) -> bool:
-    """Return whether ``old`` occurs outside ``new``: then the edit has not happened."""
+    """Return whether ``old`` occurs outside ``new``, so that the edit has not happened yet."""
     within = text.count(new) * new.count(old) if new else 0
     return text.count(old) > within
 
 
 def _refuse_unnameable(path: str) -> None:
-    """Refuse a path that no file can have: with a NUL, or half a surrogate pair."""
+    """Raise for an impossible path: one with a NUL or a lone surrogate."""
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
