@@ -311,7 +311,7 @@ class SessionUnreadableError(UserError):
         self.why = why
 
     def __str__(self) -> str:
-        return f"Can't read {self.path!r}: {self.why}. Mend its permissions, or move it away."
+        return f"Can't read {self.path!r}: {self.why}. Fix its permissions, or move it away."
 
 
 class ClusterLostError(UserError):

@@ -226,7 +226,7 @@ def an_offered_call(faults: Faults) -> None:
             faults.put(Offering, "_call")
     assert [each is not None and (each.text, each.is_error) for each in answers] == [
         ("seen", False),
-        ("Error: a defect of nb_agents kept it from being called.", True),
+        ("Error: a bug in nb_agents prevented the call.", True),
     ]
     ends(run, gate)
 
@@ -407,7 +407,7 @@ def test_when_the_collector_of_a_sweep_crashes_its_rows_are_stopped_first(
     view = sweep.wait(WAIT_S)
     assert faults.count == 1
     assert [row.status for row in rows] == ["cancelled"] * 2
-    assert view.status == "cancelled" and "a defect of nb_agents" in view.reason
+    assert view.status == "cancelled" and "a bug in nb_agents" in view.reason
 
 
 def test_a_sweep_of_a_system_without_threads_begins_its_rows_once_there_are_some(

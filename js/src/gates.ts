@@ -40,14 +40,14 @@ const WORDS: Record<Asked, Words> = {
     input: "Why",
     placeholder: "Why (optional)",
     approve: { ...DECIDE.approve, title: "It is done." },
-    deny: { ...DECIDE.deny, title: "It is not done, and who asked is told why." },
+    deny: { ...DECIDE.deny, title: "It is not done, and the caller gets the reason." },
   },
   text: {
     title: () => "A question for you",
     input: "Your answer",
     placeholder: "Your answer",
     approve: { label: "Answer", sent: "Answering…", title: "Who asked gets this text." },
-    deny: { label: "Refuse", sent: "Refusing…", title: "Who asked is told that there is no answer." },
+    deny: { label: "Refuse", sent: "Refusing…", title: "The caller learns that there is no answer." },
   },
 };
 

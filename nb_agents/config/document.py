@@ -144,7 +144,7 @@ def parse_document(text: str, file: str, kind: FileKind) -> Document:
 
 def _malformed(exc: yaml.MarkedYAMLError, text: str) -> ConfigError:
     problem = _QUOTED.sub(r"\1", exc.problem or exc.context or "")
-    what = f"Not valid YAML: {problem}. Mend that line."
+    what = f"Not valid YAML: {problem}. Fix that line."
     mark = exc.problem_mark or exc.context_mark
     if mark is None:
         return ConfigError(what)
@@ -299,7 +299,7 @@ def _walk(node: yaml.Node, path: Keys, keys: dict[Keys, Place], values: dict[Key
             child = (*path, key_node.value)
             if child in keys:
                 first = f"first on line {keys[child].line}"
-                what = f"Key {key_node.value!r} stands twice ({first}). Keep one."
+                what = f"Key {key_node.value!r} occurs twice ({first}). Keep one."
                 raise ConfigError(what, **place._asdict())
             keys[child] = place
             _walk(value_node, child, keys, values)

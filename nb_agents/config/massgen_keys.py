@@ -3,7 +3,7 @@
 A restriction in a file is never only words. So what may be ignored is listed by name, in
 ``massgen_keys.toml`` beside this file, and no other key is ever told of as ignored:
 
-- *harmless*: it asks for what is not to be had here, or is of no consequence here; it is listed.
+- *harmless*: it asks for what is not available here, or is of no consequence here; it is listed.
 - *enforced*: it restricts, and what it restricts is so in any case; nothing is said.
 - *withheld*: it restricts a tool, and can't be enforced: the agent does not get that tool.
 - *refused*: it restricts, and can't be enforced: the team does not start.

@@ -253,7 +253,7 @@ def _model(each: _Located) -> Iterator[Fault]:
     ways = [k for k in ("provider", "model", "provider_preferences", "model_role") if step.get(k)]
     others = [key for key in ways if key not in ("provider", "model")]
     if len(others) + (len(others) < len(ways)) > 1:
-        what = "A step's model is said in one way: `provider` and `model`, or "
+        what = "A step's model is given in one way: `provider` and `model`, or "
         what += "`provider_preferences`, or `model_role`. Keep one."
         yield Fault(what, (*path, ways[-1]), at_key=True)
     wished = step.get("provider_preferences")

@@ -34,7 +34,7 @@ class CommandLine(NamedTuple):
         has_shell: Whether it gets ``run_command``.
         has_python: Whether it gets ``run_python``.
         rules: What it may run.
-        notices: What was asked for and is not to be had, in sentences.
+        notices: What was asked for and is not available, in sentences.
     """
 
     has_shell: bool = False
@@ -63,7 +63,7 @@ def command_line(
     if faults := tuple(_faults(keys, rules, is_confined, has_protected_paths)):
         return CommandLine(notices=faults)
     if not rules.is_open:
-        told = "There is no run_python, which could run what may not be run."
+        told = "run_python is left out, because it could run blocked programs."
         return CommandLine(has_shell=True, rules=rules, notices=(told,))
     return CommandLine(has_shell=True, has_python=True)
 
@@ -136,7 +136,7 @@ class Unsupported(NamedTuple):
 def foreign(team: BaseModel, sort: Sort, gone: Collection[str] = ()) -> Iterator[str]:
     """Yield each key of a team that is so sorted, as a dotted path without positions.
 
-    Not a harmless one that is switched off: that is not to be had here, as the file wants it.
+    Not a harmless one that is switched off: that is not available here, as the file wants it.
 
     Args:
         team: The team.
@@ -245,7 +245,7 @@ def unsendable(backends: Backends) -> Iterator[ForeignKey]:
 
 
 def of_orchestrator(orchestrator: OrchestratorSpec) -> Iterator[str]:
-    """Yield which paths can't be changed, and which skills are not to be had; looks for git."""
+    """Yield which paths can't be changed, and which skills are not available; looks for git."""
     yield from _uncopied_paths(orchestrator)
     yield from _skills(orchestrator.coordination)
 
@@ -271,7 +271,7 @@ def _skills(coordination: CoordinationSpec) -> Iterator[str]:
         )
     if coordination.massgen_skills:
         named = ", ".join(coordination.massgen_skills)
-        yield f"Not here, as they come with MassGen: the skills {named}"
+        yield f"Not available here, as they come with MassGen: the skills {named}"
 
 
 def tool_notices(keys: ToolKeys, *, is_confined: bool, has_protected_paths: bool) -> Iterator[str]:

@@ -427,7 +427,7 @@ class TeamSpec(Spec):
         try:
             return Path(text).expanduser().resolve(strict=True)
         except (OSError, RuntimeError, ValueError):  # missing; a loop, an unknown ~user; a NUL
-            what = f"Context path {text!r} does not exist. Mend or remove it."
+            what = f"Context path {text!r} does not exist. Correct or remove it."
             path = ("orchestrator", "context_paths", number, "path")
             raise self.fault(what, *path) from None
 

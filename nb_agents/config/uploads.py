@@ -137,7 +137,7 @@ class UploadSpec(Spec):
         except (OSError, ValueError):
             size = -1
         if size < 0:
-            return f"Upload {str(self.path)!r} is not a file here. Mend or remove it."
+            return f"Upload {str(self.path)!r} is not a file here. Correct or remove it."
         if size > MAX_BYTES:
             return f"Upload {str(self.path)!r} has {size} bytes; {MAX_BYTES} can be sent."
         return ""
@@ -225,7 +225,7 @@ def mentions(task: str) -> Mentions:
         if path is None:
             if match["write"] or _is_plainly_a_path(match["quoted"] or match["plain"]):
                 raise TaskError(
-                    f"There is no file for {match[0]} in {Path.cwd()}. Mend the path, or write "
+                    f"There is no file for {match[0]} in {Path.cwd()}. Correct the path, or write "
                     f"\\{match[0]} for the text itself."
                 )
             return match[0]

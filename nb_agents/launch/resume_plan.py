@@ -83,7 +83,7 @@ class Preview:
         if self.tools_told:
             told = (
                 f" Not run again, as all or a part of it may have happened: {self.not_again}; the "
-                "model is told to look, and to do what is missing."
+                "model gets a message to check, and to do what is missing."
             )
         if self.goes_on:
             agents = ", ".join(self.goes_on)

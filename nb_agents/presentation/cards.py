@@ -171,8 +171,8 @@ def _kept(view: RunView, door: Door) -> str:
     if view.is_saved:
         return f"Nothing was lost: {listed} {verb} kept."
     return (
-        f"Not all of it is on the disk, which refused: {listed} {verb} kept, in part perhaps only "
-        f"as long as this {door.writer} lives. {door.retried}"
+        f"Not everything is on disk, because writing failed: {listed} {verb} kept, in part "
+        f"perhaps only as long as this {door.writer} lives. {door.retried}"
     )
 
 

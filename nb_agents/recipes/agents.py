@@ -60,7 +60,7 @@ def resolve_agent(step: Step, team: TeamSpec, is_usable: Callable[[AgentSpec], b
         The worker.
 
     Raises:
-        RecipeError: The step can't do without a model that is not to be had.
+        RecipeError: The step can't do without a model that is not available.
     """
     agent, why = _by_name(step.agent, team)
     wishes = _wishes(step)
@@ -70,12 +70,12 @@ def resolve_agent(step: Step, team: TeamSpec, is_usable: Callable[[AgentSpec], b
             return Worker(with_wish, f"{why}; {_said(wish)}")
     if missing := [w for w in wishes if w.required]:
         raise RecipeError(
-            f"Step {step.id!r} requires {_said(missing[0])}, which is not to be had here: set its "
+            f"Step {step.id!r} requires {_said(missing[0])}, which is not available here: set its "
             "key, or give the step another model."
         )
     if wishes or step.model_role:
         wished = _said(wishes[0]) if wishes else f"a model for {step.model_role!r}"
-        why += f"; {wished} is not to be had here, so {agent.backend.model or agent.backend.type}"
+        why += f"; {wished} is not available here, so {agent.backend.model or agent.backend.type}"
     return Worker(agent, why)
 
 

@@ -141,7 +141,7 @@ class Offering:
             token.request(request.level, request.source, request.reason)
 
     async def _answer(self, name: str, asked: CallAsked, token: CancelToken) -> None:
-        answered = CallAnswered("Error: a defect of nb_agents kept it from being called.", True)
+        answered = CallAnswered("Error: a bug in nb_agents prevented the call.", True)
         with ServiceLoop.OFFERS.item():
             answered = await self._called(asked, token)
         try:

@@ -285,7 +285,7 @@ class Run:
         """
         text = well_formed(text.strip())
         if not text:
-            raise UserError("The text is empty. Write what the agents are to know.")
+            raise UserError("The text is empty. Write what the agents should know.")
         if len(text) > MAX_SAID:
             raise UserError(
                 f"The text has {len(text)} characters; at most {MAX_SAID} are taken. Shorten it, "

@@ -88,9 +88,11 @@ MAX_BY_CHARS = 200
 CLOSE_S = 2.0
 """Time for the HTTP client to close its connections."""
 
-NO_COMMAND = "A file in `commands` is no command that this nb_agents knows, and was left out."
+NO_COMMAND = "A file in `commands` is not a command that this nb_agents knows, and was ignored."
 
-NOT_CARRIED_OUT = "It is no command, or failed by a defect of nb_agents; the run's log has more."
+NOT_CARRIED_OUT = (
+    "It is not a command, or failed because of a bug in nb_agents; the run's log has more."
+)
 
 MAX_NEXT = 20
 """Recorded addresses of a stopped recipe's next steps, as a loop may have thousands."""
@@ -411,7 +413,7 @@ class TurnWriter:
             except AgentStopped:
                 pass
             except BaseException as exc:
-                # A defect of nb_agents, or the loop's end: the turn is still saved.
+                # A bug in nb_agents, or the loop's end: the turn is still saved.
                 self._crashed(exc)
             finally:
                 with anyio.CancelScope(shield=True):
@@ -422,7 +424,7 @@ class TurnWriter:
         exc = exc if others else leaf
         logger.error("run %s crashed", self._id, exc_info=exc)
         if isinstance(exc, Exception):
-            text = f"A defect of nb_agents ended this run: {said_by(exc, named=True)}"
+            text = f"A bug in nb_agents ended this run: {said_by(exc, named=True)}"
             self._recorder.note(text)
             self.crash = self.crash or self._spec.mask.error(exc)
 
@@ -574,7 +576,7 @@ class TurnWriter:
         if answer is None:
             self._token.checkpoint()
             checkpoint()  # for the agent whose tool asks
-            raise UserError(f"Run {self._id} is over: nobody is asked any more.")
+            raise UserError(f"Run {self._id} is over: it asks no more questions.")
         return text_of(answer)
 
     def ask_outside(self, question: Callable[[], Awaitable[Asked]]) -> Future[Asked | None]:
@@ -662,7 +664,7 @@ class TurnWriter:
         try:
             return self._driver.next()[:MAX_NEXT] if self._driver is not None else ()
         except Exception as exc:
-            logger.error("run %s: what is next is not known", self._id, exc_info=exc)
+            logger.error("run %s: the next steps can't be determined", self._id, exc_info=exc)
             return ()
 
     def _status(self, result: TurnResult | None) -> Any:

@@ -214,7 +214,7 @@ def project_place(
     if not path.is_dir():
         raise ConfigError(
             f"The recipe works in {str(path)!r}, which is no longer a directory. Put it back, or "
-            "start the recipe anew elsewhere."
+            "start the recipe again elsewhere."
         )
     return WritablePath(path, [sessions.resolve()])
 

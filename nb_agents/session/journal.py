@@ -148,7 +148,9 @@ def read_journal(path: Path) -> JournalContents:
     events = parser.parse(data.split(b"\n")[:-1])
     warnings = (
         *_lines_warning(path.name, parser.skipped, "can't be read and {was} skipped"),
-        *_lines_warning(path.name, parser.mended, "{has} a number out of range, which was mended"),
+        *_lines_warning(
+            path.name, parser.mended, "{has} a number out of range, which was corrected"
+        ),
         *_version_warning(path.name, events),
     )
     return JournalContents(tuple(events), warnings)

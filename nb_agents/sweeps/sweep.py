@@ -263,7 +263,7 @@ class Sweep(SweepHandle):
             self._collect()
         except BaseException as exc:  # no row may go on that nobody collects
             logger.exception("sweep %s crashed", self.name)
-            why = f"a defect of nb_agents ended the sweep: {said_by(exc, named=True)}"
+            why = f"a bug in nb_agents ended the sweep: {said_by(exc, named=True)}"
             self._on_stop(StopRequest(CancellationStatus.IMMEDIATE, "parent", why))
             self._collect()
         finally:

@@ -335,4 +335,4 @@ def _explain(name: str, exc: ValidationError) -> str:
         f"{'.'.join(str(p) for p in e['loc']) or 'arguments'}: {e['msg']}"
         for e in exc.errors(include_url=False, include_input=False)
     )
-    return f"Error: {name} was called wrongly: {faults}."
+    return f"Error: {name} was called with wrong arguments: {faults}."

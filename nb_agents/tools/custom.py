@@ -150,7 +150,7 @@ def _load(path: str) -> ModuleType | UserError:
 
 def _existing(path: str) -> Path:
     if not path:
-        raise UserError("it has no `path`, and MassGen's own tools are not to be had here.")
+        raise UserError("it has no `path`, and MassGen's own tools are not available here.")
     file = Path(path).absolute()
     if file.suffix != ".py" or not file.is_file():
         where = "beside the team's file or in the working directory"

@@ -232,7 +232,7 @@ def _parameters_of(
     visible = [each for each in signature.parameters.values() if each.name not in hidden]
     for each in visible:
         if each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL):
-            why = f"a model can't name its parameter {each.name!r}. Do without `*` or `/` there."
+            why = f"a model can't name its parameter {each.name!r}. Remove `*` or `/` there."
             raise UserError(_refusal(name, why))
         _require_schema(name, each.name, hints.get(each.name, Any))
     return [each.replace(annotation=hints.get(each.name, each.annotation)) for each in visible]

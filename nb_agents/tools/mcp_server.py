@@ -290,8 +290,8 @@ class _Life:
         finally:
             self._calls -= 1
         raise ToolError(
-            f"it did not answer within {limit_s:g} s and was told to give up; what was asked may "
-            "have taken effect or not"
+            f"it did not answer within {limit_s:g} s and was cancelled; the call may or may not "
+            "have taken effect"
         )
 
     async def _call(self, tool: str, arguments: dict[str, Any]) -> str:
@@ -321,8 +321,8 @@ class _Life:
         if self.is_over or _is_lost(exc):
             self.close()
             return (
-                "its server ended during the call, which may have taken effect or not. The next "
-                "call starts it again"
+                "its server ended during the call, which may or may not have taken effect. The "
+                "next call starts it again"
             )
         return str(exc.error.message)
 

@@ -184,7 +184,9 @@ class CallInbox:
         name = f"{time.time_ns():020d}-{uuid4().hex[:8]}"
         data = _ASKED.dump_json(asked)
         if len(data) > MAX_BYTES:
-            raise ToolError(f"the arguments have {len(data)} bytes; at most {MAX_BYTES} are taken.")
+            raise ToolError(
+                f"the arguments have {len(data)} bytes; at most {MAX_BYTES} are possible."
+            )
         self._write(name + _CALL, data)
         return name
 

@@ -203,7 +203,7 @@ class RunTools:
         given = AgentTools(found, policy.take, context.access, keeps_images=not withheld)
         if keys.chosen_tools and not (found or any(map(keys.takes, FILE_TOOLS))):
             names = ", ".join(keys.chosen_tools)
-            self._notice(f"{agent}: it has no tool that `tool_choice` could have it call: {names}.")
+            self._notice(f"{agent}: `tool_choice` names no tool that it has: {names}.")
         return given
 
     def _hands(self, context: ToolContext, keys: ToolKeys) -> list[Tool]:

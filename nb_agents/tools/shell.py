@@ -109,9 +109,9 @@ class OutputLog:
         try:
             place = await to_thread.run_sync(self._write, folder, stem, whole)
         except OSError as exc:
-            where = f"the whole could not be kept: {exc.strerror}"
+            where = f"the whole output could not be saved: {exc.strerror}"
         else:
-            where = f"the whole is in {place}"
+            where = f"the whole output is in {place}"
         if len(whole) <= MAX_SHOWN_CHARS:
             return whole
         half = MAX_SHOWN_CHARS // 2

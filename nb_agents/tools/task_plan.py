@@ -275,7 +275,7 @@ class TaskPlan:
             fault = exc.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, fault["loc"])) or "the file"
             raise ToolError(
-                f"{PLAN_FILE!r} is not a plan ({place}: {fault['msg']}); mend or delete it"
+                f"{PLAN_FILE!r} is not a plan ({place}: {fault['msg']}); fix or delete it"
             ) from None
 
     def _directory(self) -> Directory:

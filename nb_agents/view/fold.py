@@ -415,7 +415,7 @@ def _final_answer_given(view: RunView, e: ev.FinalAnswerGiven) -> RunView:
 
 def _orchestration_restarted(view: RunView, e: ev.OrchestrationRestarted) -> RunView:
     why = " ".join(e.reason.split())
-    notice = f"Attempt {e.attempt}: {e.agent} found that the final answer will not do ({why})"
+    notice = f"Attempt {e.attempt}: {e.agent} judged the final answer insufficient ({why})"
     agents = {k: _back_at_work(a) for k, a in view.agents.items()}
     return replace(
         view,

@@ -31,7 +31,7 @@ Written from the code by `python -m tests.config.test_massgen_keys`; a test tell
 - *enforced*: it restricts, and what it restricts is so; without a sentence it is so in any case.
 - *withheld*: it restricts a tool and can't be kept to here, so the agents don't get that tool.
 - *refused*: it restricts and can't be kept to here, so the team does not start.
-- *ignored*: it asks for what is not to be had here, or is of no consequence; `%agents check` and
+- *ignored*: it asks for what is not available here, or is of no consequence; `%agents check` and
   the run's panel name it, unless it is switched off.
 
 Of a key that is not listed, `%agents check` says that it is not known; where its name or its place

@@ -114,7 +114,7 @@ def test_a_text_that_is_refused_is_so_in_a_sentence_and_may_be_sent_again(tmp_pa
     run = start(tmp_path, solo=ScriptedModel(Answer("A", gate=gate), Answer("B")))
     gate.wait_reached()
     assert say_once(run.id, "  ", "id-4") == (
-        "The text is empty. Write what the agents are to know."
+        "The text is empty. Write what the agents should know."
     )
     assert say_once(run.id, "x", "id-4") == ""
     gate.open()

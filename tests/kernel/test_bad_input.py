@@ -223,4 +223,4 @@ def test_a_defect_of_ours_in_the_run_shows_its_traceback_to_who_waits(notebook: 
     assert "RuntimeError: a defect" in result.stderr  # where IPython prints groups
     turn.wait_over()
     assert turn.metadata["status"] == "incomplete"
-    assert any("defect of nb_agents" in e["text"] for e in turn.events("noticed"))
+    assert any("bug in nb_agents" in e["text"] for e in turn.events("noticed"))

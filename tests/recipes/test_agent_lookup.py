@@ -82,12 +82,12 @@ def test_a_name_a_pattern_or_the_first_agent_decides_who_works(
             "writer",
             {"provider": "anthropic", "model": "opus-*"},
             "openai:gpt-5",
-            "is not to be had",
+            "is not available",
         ),
         ("writer", {"provider": "anthropic"}, "openai:gpt-5", "so gpt-5"),
-        ("writer", {"provider": "acme", "model": "m"}, "openai:gpt-5", "acme:m is not to be had"),
+        ("writer", {"provider": "acme", "model": "m"}, "openai:gpt-5", "acme:m is not available"),
         ("local", {"provider": "openai", "model": "gpt-5"}, "openai:llama", "so llama"),
-        ("writer", {"model_role": "fast"}, "openai:gpt-5", "a model for 'fast' is not to be had"),
+        ("writer", {"model_role": "fast"}, "openai:gpt-5", "a model for 'fast' is not available"),
     ],
 )
 def test_a_step_gets_the_model_that_it_names_if_there_is_such_a_one(
@@ -147,7 +147,7 @@ def test_another_providers_model_works_with_the_agents_own_tools_and_rules() -> 
 def test_a_required_model_that_is_not_to_be_had_is_an_error(
     wish: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(RecipeError, match=f"Step 's' requires {said}, which is not to be had"):
+    with pytest.raises(RecipeError, match=f"Step 's' requires {said}, which is not available"):
         resolve_agent(
             step(provider_preferences=[wish | {"required": True}]), TEAM, usable("openai")
         )

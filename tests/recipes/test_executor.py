@@ -187,7 +187,7 @@ steps:
     for step, file, part, told in (
         ("load", path, '"{{where}}"', "No recipe 'gone.yaml' beside this one"),
         ("work[0]", path, "gone, foreach", "The directory 'gone' does not exist."),
-        ("ask", path, "{id: ask", "Step 'ask' requires openai:gpt-5, which is not to be had"),
+        ("ask", path, "{id: ask", "Step 'ask' requires openai:gpt-5, which is not available"),
         ("call/deep", tmp_path / "inner.yaml", "gone,", "The directory 'gone' does not exist."),
     ):
         before = file.read_text().partition(part)[0]

@@ -217,7 +217,7 @@ def test_who_does_a_step_by_the_check_does_it_in_the_run(tmp_path: Path) -> None
     options = RunOptions(session_root=tmp_path / "sessions")
     run = finish(nb_agents.start(recipe=file, options=options))
     workers = [view.worker for view in run.view.steps.values()]
-    assert len(workers) == 3 and "anthropic:haiku is not to be had here" in workers[0]
+    assert len(workers) == 3 and "anthropic:haiku is not available here" in workers[0]
     assert [worker for worker in workers if f"({worker})" not in said] == []
 
 
@@ -230,7 +230,7 @@ def test_a_model_that_must_be_is_only_noted_where_the_step_may_be_passed_over(
         recipe(step(condition="1 == 2", **must), step(id="t", on_error="continue", **must))
     )
     said = told(file)
-    assert said.count("requires openai:gpt-5, which is not to be had here") == 2
+    assert said.count("requires openai:gpt-5, which is not available here") == 2
     assert "Fault " not in said and said.endswith("It can run.")
     options = RunOptions(session_root=tmp_path / "sessions")
     assert finish(nb_agents.start(recipe=file, options=options)).status == "completed"

@@ -194,7 +194,7 @@ def test_a_step_of_a_recipe_begins_with_the_named_tool_and_ends_in_words(
 def test_a_tool_is_named_that_the_agent_does_not_have(tmp_path: Path, server: ModelServer) -> None:
     team = team_of(server, "openai", model="m", tool_choice=["lookup"])
     run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
-    told = "ann: it has no tool that `tool_choice` could have it call: lookup."
+    told = "ann: `tool_choice` names no tool that it has: lookup."
     assert run.result == "done" and told in run.view.notices
     assert choice_of(server.requests[0]) == "required"
     assert told in report_on(team, connects=True).lines

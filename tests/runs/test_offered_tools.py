@@ -143,7 +143,7 @@ def test_a_function_that_fails_and_a_wrong_call_are_told_to_the_model(
     run = finish(begin(team, root, query))
     assert results(run) == [
         ("error", "Error: LookupError: no x here"),
-        ("error", "Error: query was called wrongly: name: Field required."),
+        ("error", "Error: query was called with wrong arguments: name: Field required."),
     ]
     assert "LookupError: no x here" in server.requests[1].prompt
     assert run.result == "the answer"

@@ -119,7 +119,7 @@ def test_a_long_output_that_a_model_was_pointed_to_is_there_after_a_resume(tmp_p
     long = Call("run_command", {"command": "seq 1 20000"})
 
     def reads(messages: Sequence[ModelMessage]) -> Turn:
-        path = told(messages)[0].partition("the whole is in ")[2].partition("]")[0]
+        path = told(messages)[0].partition("the whole output is in ")[2].partition("]")[0]
         return Turn(calls=(Call("read_file", {"path": path}),))
 
     model = ScriptedModel(Turn(calls=(long,)), Turn(gate=gate), reads, Answer("done"))

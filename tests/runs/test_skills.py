@@ -67,7 +67,7 @@ def test_agents_are_told_of_skills_by_name_and_read_them_also_after_a_kill(
     assert skill.read_text() == SKILL
     team = TeamSpec.from_file(file)
     assert team.ignored == ("agents.backend.cwd",)
-    assert "Not here, as they come with MassGen: the skills file_search" in team.notices
+    assert "Not available here, as they come with MassGen: the skills file_search" in team.notices
 
 
 def test_a_missing_directory_is_told_by_the_check_and_the_start_and_stops_nothing(

@@ -165,7 +165,7 @@ def test_a_time_that_can_not_be_is_that_of_the_line_before(path: Path, at: float
         recovered = read_journal(path)
         assert [e.text for e in recovered.events] == ["0", "1", "2", "3"]  # type: ignore[union-attr]
         assert [e.at for e in recovered.events][wrong] == (101.0 if wrong == 0 else 99.0 + wrong)
-        line = f"events.jsonl: line {wrong + 1} has a number out of range, which was mended"
+        line = f"events.jsonl: line {wrong + 1} has a number out of range, which was corrected"
         assert recovered.warnings == (line,)
 
 

@@ -164,7 +164,7 @@ def test_a_session_that_can_not_be_read_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "closed").chmod(0o755)
     assert names == "['open', 'other']"
     sentence = f"Can't read {str(tmp_path / 'closed')!r}: Permission denied."
-    assert said == [f"{sentence} Mend its permissions, or move it away."] * 3
+    assert said == [f"{sentence} Fix its permissions, or move it away."] * 3
     tmp_path.chmod(0)
     names, said_of_root, *_ = listed()
     tmp_path.chmod(0o755)

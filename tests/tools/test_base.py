@@ -97,7 +97,7 @@ async def test_arguments_come_as_json_or_as_a_mapping(args: str | dict[str, obje
 async def test_arguments_that_do_not_fit_are_told_to_the_model(args: object, told: str) -> None:
     result = await toolbox().call("repeat", args)  # type: ignore[arg-type]
     assert result.is_error
-    assert result.startswith("Error: repeat was called wrongly: ")
+    assert result.startswith("Error: repeat was called with wrong arguments: ")
     assert told in result
     assert CALLS == []
 

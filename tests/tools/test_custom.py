@@ -440,7 +440,7 @@ def test_a_preset_that_only_looks_like_a_secret_is_taken(preset: Any) -> None:
     "spec, why",
     [
         ({"path": "massgen/tool/x.py"}, "there is no Python file 'massgen/tool/x.py' beside"),
-        ({}, "it has no `path`, and MassGen's own tools are not to be had here."),
+        ({}, "it has no `path`, and MassGen's own tools are not available here."),
         ({"source": "", "name": "mine.txt"}, "there is no Python file '"),
         ({"source": "import nowhere_at_all"}, "can't be imported (ModuleNotFoundError: No module"),
         ({"source": "def f(:"}, "SyntaxError"),

@@ -426,7 +426,7 @@ async def test_long_output_is_kept_whole_and_the_model_gets_its_two_ends(
     assert len(said) < MAX_SHOWN_CHARS + 500
     assert said.startswith("0\n1\n") and said.endswith("\n99999\n'the result'")
     (kept,) = place.kept()
-    assert f"the whole is in {kept}]" in said and kept.name == "python_1.txt"
+    assert f"the whole output is in {kept}]" in said and kept.name == "python_1.txt"
     assert kept.read_text().splitlines()[50_000] == "50000"
 
 

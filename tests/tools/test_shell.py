@@ -84,7 +84,9 @@ async def test_long_output_is_kept_whole_and_the_model_gets_its_two_ends(place: 
     assert len(said) < MAX_SHOWN_CHARS + 500
     assert said.startswith("1\n2\n") and said.endswith("\n99999\n100000\n[exit code 4]")
     # Its end begins with a whole line.
-    [left_out] = re.findall(rf"\[… (\d+) characters left out; the whole is in {kept}\]\n", said)
+    [left_out] = re.findall(
+        rf"\[… (\d+) characters left out; the whole output is in {kept}\]\n", said
+    )
     assert 0 <= int(left_out) - (len(whole) - MAX_SHOWN_CHARS) < 10
     # The place that the model is told is one that it can read.
     assert (await shell.run_command(f"sed -n 50000p {kept}")).startswith("50000\n")
@@ -103,7 +105,7 @@ async def test_each_output_has_a_file_of_its_own_with_a_safe_name(place: Place) 
 async def test_output_that_cannot_be_kept_is_still_shown(place: Place) -> None:
     place.context.kept.write_text("in the way")
     assert await run(place, "echo x") == "x\n[exit code 0]"
-    assert "the whole could not be kept: Not a directory" in await run(place, "seq 100000")
+    assert "the whole output could not be saved: Not a directory" in await run(place, "seq 100000")
 
 
 @both

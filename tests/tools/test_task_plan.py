@@ -149,7 +149,7 @@ async def test_a_file_that_is_no_plan_is_told_and_kept(plan: Plan, text: str) ->
     plan.file.parent.mkdir(parents=True)
     plan.file.write_text(text)
     assert "is not a plan" in await plan.refused("get_task_plan")
-    assert "mend or delete it" in await plan.refused("add_task", description="x")
+    assert "fix or delete it" in await plan.refused("add_task", description="x")
     assert plan.file.read_text() == text
 
 
