@@ -193,7 +193,7 @@ class CancelToken:
             self._last = request
             self._status = request.level
             listeners, children = tuple(self._listeners), tuple(self._children)
-        # All are told, even when a listener fails: a stop that is lost below one is none. An
+        # All listeners are called, even when one fails: a stop that is lost below one is none. An
         # ExitStack calls backwards, hence children last in it: they hear of it first.
         with ExitStack() as calls:
             for listener in reversed(listeners):

@@ -210,7 +210,7 @@ class Client:
 
         Args:
             run: The run's id.
-            message: What who asked is told.
+            message: A message to the caller that asked.
             gate: The gate's address.
 
         Raises:

@@ -112,7 +112,7 @@ class NbAgentsError(Exception):
 
 
 class UserError(NbAgentsError):
-    """A person's mistake: told in a sentence, never as a traceback."""
+    """A user's mistake, shown as one sentence without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
         """Return the message alone; IPython calls this instead of drawing a traceback."""

@@ -1,4 +1,4 @@
-"""What agents are told: the texts, a round's first messages, and what they hear of its time.
+"""The texts for agents: prompts, a round's first messages, and notes on the time left.
 
 Text and pure functions of seconds only; who is told which is decided in
 `nb_agents.agents.decisions`.
@@ -167,7 +167,7 @@ _FOLLOW_UP = """While you worked, the person who gave the task has added to it:
 Where it differs from what was asked before, this holds."""
 
 WRAP_UP_AT = 0.8
-"""Share of the turn's time after which agents are told to wrap up."""
+"""Share of the turn's time after which agents are asked to wrap up."""
 
 WRAP_UP = "Most of the time is gone. Wrap up: finish now with the best that you have."
 ROUND_OVER = (
@@ -390,7 +390,7 @@ def time_note(elapsed: Elapsed, tools: str, *, wraps_up: bool) -> str:
     Args:
         elapsed: Where the agent is in its time.
         tools: What it can finish with, as "new_answer or vote".
-        wraps_up: Whether it is to be told that time comes to its end.
+        wraps_up: Whether the note says that time is nearly over.
 
     Returns:
         One line, and a second one where it has to hurry.
@@ -431,7 +431,7 @@ class Briefing:
         history: The conversation before.
         context: Files and directories that may be read.
         tools: For each agent id, what it has besides the tools of its workspace.
-        skills: Those that agents are told of.
+        skills: The skills that prompts list.
         worktrees: For each agent id, the copies of files that it may change.
     """
 
@@ -469,7 +469,7 @@ class Briefing:
         Args:
             state: Where the team stands.
             agent: Whose round.
-            note: What it is told besides, or "".
+            note: An additional note, or "".
             memories: What it is shown of the team's memories, or "".
         """
         answers, own = _answers_for(state, agent)

@@ -115,7 +115,7 @@ class CoordinationSpec(Spec):
     Attributes:
         enable_planning_mode: Whether agents only plan while they coordinate, without tools that
             change anything, and the presenter alone acts.
-        planning_mode_instruction: What they are told of it besides, while they plan.
+        planning_mode_instruction: An additional instruction for agents while they plan.
         max_orchestration_restarts: How often the team may begin again when whoever gave the final
             answer finds that it will not do.
         enable_agent_task_planning: Whether each agent keeps a plan of tasks, by tools.
@@ -176,7 +176,7 @@ class CoordinationSpec(Spec):
 
     @property
     def skills_path(self) -> Path | None:
-        """Where the skills are that agents are told of, absolute; None where there are none."""
+        """The absolute path of the skills' directory; None if agents get no skills."""
         path = Path(self.skills_directory).expanduser()
         return path.resolve() if self.use_skills and path.is_dir() else None
 

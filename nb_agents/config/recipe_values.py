@@ -196,7 +196,7 @@ class Backoff(Spec):
         initial_delay_ms: The first delay.
         max_delay_ms: The longest.
         multiplier: How much longer each is than the one before.
-        reset_after_success: Calls in a row that must succeed before it starts anew.
+        reset_after_success: Calls in a row that must succeed before it starts over.
     """
 
     enabled: bool = True

@@ -1,4 +1,4 @@
-"""Which names say that a value is a secret, and which values can be told from ordinary text."""
+"""Recognize names of secrets, and values that can be distinguished from ordinary text."""
 
 from __future__ import annotations
 

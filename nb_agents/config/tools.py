@@ -82,7 +82,7 @@ class CustomFunction(NamedTuple):
     Attributes:
         function: Its name in the file.
         name: The tool's name.
-        description: What a model is told of it; "" takes the function's docstring.
+        description: Its description for models; "" uses the function's docstring.
         preset: Arguments that it is given, by their names; a model neither sees nor gives them.
     """
 
@@ -100,7 +100,7 @@ class CustomToolSpec(Spec):
             directory; "" is MassGen's for a tool of its own.
         function: Their names in the file.
         name: The tools' names, one for each function; else they are named like the functions.
-        description: What a model is told of them, one for all or one for each.
+        description: Their description for models, one for all or one for each.
         preset_args: Arguments that they are given, one mapping for all or one for each. A journal
             keeps them, so they can hold no secret.
     """

@@ -152,7 +152,7 @@ class RoundStarted(Event):
         agent: Whose round.
         number: From 1.
         seen: For each agent with answers, how many of them were shown.
-        system: What the agent is told of itself and its work.
+        system: The agent's role and rules.
         asks: The first messages of the user.
         heard: How many of the follow-up texts are among them.
         resumes: What a resume of the round promises: "exactly" or "goes on".
@@ -174,7 +174,7 @@ class TurnRejected(Event):
     """A model turn ended in neither a valid answer nor a valid vote.
 
     Attributes:
-        why: What the agent is told of it.
+        why: The reason, for the agent.
         attempt: How many of its turns did so in this round.
         fault: The same for a person, as a part of a sentence.
     """
@@ -192,7 +192,7 @@ class ReplyCut(Event):
     Attributes:
         agent, call: Whose, and which of its requests.
         by: What cut it, in words.
-        told: What the agent is told of it; "" when a tool's result does.
+        told: The message to the agent; "" if it is in a tool's result.
         kept: The answer so far, which its next reply goes on with.
     """
 
@@ -205,7 +205,7 @@ class ReplyCut(Event):
 
 @event
 class Told(Event):
-    """An agent was told something between two calls: new answers, follow-up texts, time left.
+    """An agent got a note between two calls: new answers, follow-up texts, time left.
 
     Attributes:
         text: What it reads with its next request, after the tools' results.

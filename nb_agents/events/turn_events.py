@@ -111,7 +111,7 @@ class TurnStarted(Event):
         task: What the agents are asked.
         agents: Who takes part, in order.
         timeout_s: The time limit.
-        notices: What the person is told before any agent works.
+        notices: Notices for the user before any agent works.
         schema_version: Version of the journal.
         resumes: Number of the turn that this one goes on with, or 0: its events come before ours.
         team: The team as it was, without keys, so that a resume needs no file; None for a team

@@ -481,7 +481,7 @@ def connect(cluster: Cluster) -> Client:
 
 
 def _connected(address: str, asked_at: float) -> Client:
-    """Return the client of an address, connected anew if it has to be.
+    """Return the client of an address, reconnected if necessary.
 
     Args:
         address: The address, or "local:N".

@@ -1,6 +1,6 @@
 """Showing a turn that an unchanged request has had before, instead of paying for it again.
 
-What a request asks for is told by a digest, which each turn keeps: the task with the values that
+A request is identified by a digest, which each turn keeps: the task with the values that
 were put into it, the team, the recipe and its values, the functions' code, and those options that
 can change an answer. The turn of a digest is looked for in the session root, whatever kernel or
 notebook began it.

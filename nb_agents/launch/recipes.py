@@ -265,7 +265,7 @@ def plan_resume(
 
 
 def _without_answered(past: Past, events: Sequence[ev.Event]) -> Past:
-    """Drop the rounds of steps that have ended with an answer: one that runs again asks anew."""
+    """Drop the rounds of finished steps: a step that runs again starts a new one."""
     ended: set[str] = set()
     for event in events:
         if isinstance(event, ev.RoundStarted):

@@ -62,7 +62,7 @@ class Ticket:
 
     @property
     def answer(self) -> Mapping[str, str] | None:
-        """What the worker told as it began; None before that."""
+        """The worker's report at its start; None before that."""
         try:
             answer: Mapping[str, str] = json.loads(self._begun.read_bytes())
         except (OSError, ValueError):

@@ -84,7 +84,7 @@ class Models:
         secrets: The team's keys: no command inherits them.
         own_tools: Gives a step, by its address, tools over files of its own; may block. None when
             there are no such tools.
-        skills: What agents are told of the skills, or "".
+        skills: The part of prompts that lists skills, or "".
         ask: Asks a person about a step, given its address and the question.
     """
 

@@ -37,7 +37,7 @@ _BACKOFF = {
 }
 
 STILL_S = 0.5
-"""How closely the time is told in which a clock stands still."""
+"""Resolution of the time in which a clock stands still, seconds."""
 
 
 @dataclass(frozen=True)

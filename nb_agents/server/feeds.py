@@ -41,7 +41,7 @@ from nb_agents.view.run_view import RunView
 _Feed = TypeVar("_Feed", bound="Feed")
 
 PROBE_S = 0.5
-"""At least so long between two looks at a lock whose owner has not told its end."""
+"""Minimal interval between two checks of a lock whose owner has not reported its end, seconds."""
 SWEEP_S = 0.2
 """At least so long between two looks at a sweep, as its own process has it."""
 
@@ -220,7 +220,7 @@ class SweepFeed(Feed):
             self._reader = SweepReader(self.path)
         has_news = self._reader.read()
         self._read_rows()
-        # One that has ended is told of in a moment, by the sweep's own process.
+        # The sweep's own process reports the end of a row within a moment.
         rows = self._rows.items() if is_live else ()
         live = [LiveRow(name, row.turn, row.view) for name, row in rows if row.is_live]
         seen = (is_live, *((row.name, row.view.seq) for row in live))
