@@ -365,7 +365,7 @@ def test_a_command_of_deep_json_is_answered_and_deafens_nobody(faults: Faults) -
     commands.mkdir()
     (commands / "0.json").write_text(DEEP)
     wait_until(lambda: events(run, ev.CommandAnswered))
-    assert "It is no command" in events(run, ev.CommandAnswered)[0].error
+    assert "It is not a command" in events(run, ev.CommandAnswered)[0].error
     assert turn.NO_COMMAND in run.view.notices
     stopped_from_outside(run)
 
