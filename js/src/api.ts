@@ -1,7 +1,7 @@
 /** The server extension under /nb-agents, as the plugin uses it. */
 
 import { ServerConnection } from "@jupyterlab/services";
-import type { Status } from "./panel-types";
+import type { Status, Transcript } from "./panel-types";
 
 /** A live run or sweep, as the server lists it. Its texts are a model's or a person's. */
 export interface Run {
@@ -105,6 +105,11 @@ export class Api {
   /** Fetch a session as a zip. */
   async exportSession(id: string): Promise<Blob> {
     return (await this.ask(`sessions/${address(id)}/export`)).blob();
+  }
+
+  /** Read what an agent wrote and did, from a place in the turn's journal on. */
+  transcript(id: string, agent: string, after: number): Promise<Transcript> {
+    return this.json(`runs/${address(id)}/transcript?${new URLSearchParams({ agent, after: String(after) })}`);
   }
 
   /** Open the stream of these turns and sweeps. */

@@ -29,7 +29,7 @@ export interface Target {
 export type Report = (problem: string) => void;
 
 /** Make the doors of a turn. */
-export function makeDoors(target: () => Target, api: Pick<Api, "post">, report: Report): Doors {
+export function makeDoors(target: () => Target, api: Pick<Api, "post" | "transcript">, report: Report): Doors {
   const stop = async (more: object, body: object): Promise<void> => {
     const { turn, run, kernel } = target();
     report(await stopAnywhere(kernel, { run, ...more }, () => api.post(turn, "stop", { ...body, source: "widget" })));
@@ -43,6 +43,7 @@ export function makeDoors(target: () => Target, api: Pick<Api, "post">, report: 
   return {
     stop: (now) => void stop({ now }, { immediate: now }),
     stopAgent: (agent, now) => void stop({ now, agent }, { immediate: now, agent }),
+    read: (agent, after) => api.transcript(target().turn, agent, after),
     say: (text) => void once(SAY_REQUEST, { text }, "say", { text }),
     decide: (gate, approved, text) =>
       void once(DECIDE_REQUEST, { gate, approved, text }, approved ? "approve" : "deny", { gate, message: text }),

@@ -8,6 +8,7 @@ import { make, setAttr, setClass, setHidden, setLines, setText, setTextOrHide } 
 import { type Decide, makeGates } from "./gates";
 import { type StopAgent, makeRows } from "./rows";
 import { makeSay } from "./say";
+import { type ReadTranscript, makeTranscripts } from "./transcripts";
 import { type Pending, pendingLabel } from "./state";
 
 export const TONES: Record<Status, Tone> = {
@@ -28,16 +29,17 @@ export interface View {
   announce(state: PanelState): void;
 }
 
-export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent): View {
+export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent, read: ReadTranscript): View {
   const header = makeHeader();
   const meter = makeMeter();
   const gates = makeGates(life, decide);
-  const rows = makeRows(life, stopAgent);
+  const transcripts = makeTranscripts(life, read);
+  const rows = makeRows(life, stopAgent, transcripts);
   const say = makeSay();
   const notices = make("div", "notices");
   notices.setAttribute("aria-live", "polite");
   const footer = make("footer");
-  const live = make("div", "live", header.el, meter.el, gates.el, rows.el, say.el, notices, footer);
+  const live = make("div", "live", header.el, meter.el, gates.el, rows.el, transcripts.el, say.el, notices, footer);
   const card = makeCard();
   const el = make("div", "nba", live, card.el);
   el.setAttribute("role", "group");
@@ -58,6 +60,8 @@ export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent
         header.draw(state, pending);
         meter.draw(state);
         gates.draw(state.gates);
+        if (state.card) transcripts.close();
+        else transcripts.draw(state);
         rows.draw(state.agents);
         say.draw(state);
         setLines(footer, state.footer, "span");
@@ -65,7 +69,7 @@ export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent
         // The chip stays in the document, out of sight, so that the end is announced too.
         setClass(live, state.card ? "live nba-sr" : "live");
         setHidden(meter.el, state.card !== "");
-        for (const part of [...header.unspoken, gates.el, rows.el, say.el, notices, footer]) {
+        for (const part of [...header.unspoken, gates.el, rows.el, transcripts.el, say.el, notices, footer]) {
           if (state.card) setHidden(part, true);
         }
       });

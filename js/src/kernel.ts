@@ -6,8 +6,8 @@
 export interface PanelModel {
   get(name: "state"): unknown;
   send(content: unknown): void;
-  on(event: string, callback: () => void): void;
-  off(event: string, callback: () => void): void;
+  on(event: string, callback: (content?: unknown) => void): void;
+  off(event: string, callback: (content?: unknown) => void): void;
   readonly widget_manager?: unknown;
 }
 

@@ -1,6 +1,6 @@
 /** The panel of a live run, whoever draws it: the drawing, and what a person asks for on it. */
 
-import type { PanelState } from "./panel-types";
+import type { PanelState, Transcript } from "./panel-types";
 import { makeView } from "./draw";
 import { PATIENCE_MS, listen } from "./press";
 import { makeInSight } from "./sight";
@@ -13,6 +13,8 @@ const UNANSWERED_MS = 1500;
 export interface Doors {
   stop(now: boolean): void;
   stopAgent(agent: string, now: boolean): void;
+  /** Read what an agent wrote and did, from a place in the turn's journal on; rejects when nobody can. */
+  read(agent: string, after: number): Promise<Transcript>;
   say(text: string): void;
   /** Decide this gate and no other: `text` goes to who asked, or to the steps that follow. */
   decide(gate: string, approved: boolean, text: string): void;
@@ -33,6 +35,7 @@ export function makeLivePanel(life: AbortSignal, doors: Doors): LivePanel {
     life,
     (gate, approved, text) => doors.decide(gate, approved, text),
     (agent, now) => doors.stopAgent(agent, now),
+    (agent, after) => doors.read(agent, after),
   );
   let state: PanelState | null = null;
 

@@ -7,6 +7,9 @@ export type Tone = "run" | "ok" | "ing" | "cut" | "err";
 /** Whether a recipe may go on, whether something else may be done, or a text. */
 export type Asked = "stage" | "approval" | "text";
 
+/** Of an answer that is being written "writing", of a call's arguments "call". */
+export type PieceKind = "text" | "thought" | "writing" | "call" | "tool" | "output" | "answer" | "vote" | "note";
+
 /** What a row's own Stop button asks for. */
 export interface RowStop {
   readonly now: boolean;
@@ -34,6 +37,27 @@ export interface AgentRow {
   readonly pending?: boolean;
   /** Whether it is the one in hand. */
   readonly current?: boolean;
+  /** False where it has no transcript. */
+  readonly opens?: boolean;
+}
+
+/** Something that an agent wrote, did or was told, or more of it. */
+export interface Piece {
+  /** Pieces of one id that follow one another are one part of the transcript. */
+  readonly id: string;
+  readonly kind: PieceKind;
+  /** "" for words. */
+  readonly title: string;
+  readonly text: string;
+}
+
+/** What an agent wrote and did, from some place of its turn's journal on. */
+export interface Transcript {
+  readonly pieces: readonly Piece[];
+  /** The place up to which the journal was read: what comes next begins there. */
+  readonly end: number;
+  /** Whether there is more by now. */
+  readonly more: boolean;
 }
 
 /** A question that waits until a person answers it. */

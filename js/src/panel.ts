@@ -4,6 +4,7 @@ import type { PanelState, SweepState } from "./panel-types";
 import { type PanelModel, kernelOf, onKernelGone } from "./kernel";
 import { type Doors, makeLivePanel } from "./live";
 import {
+  askTranscript,
   sendAgentStop,
   sendDecision,
   sendHold,
@@ -86,6 +87,7 @@ function doorsOf(model: PanelModel, run: () => string): Doors {
   return {
     stop: (now) => sendStop(model, run(), now),
     stopAgent: (agent, now) => sendAgentStop(model, run(), agent, now),
+    read: (agent, after) => askTranscript(model, run(), agent, after),
     say: (text) => sendText(model, run(), text),
     decide: (gate, approved, text) => sendDecision(model, run(), gate, approved, text),
   };

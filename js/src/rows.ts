@@ -28,17 +28,22 @@ export interface Rows {
   draw(agents: readonly AgentRow[]): void;
 }
 
+/** Opens and closes rows. */
+export interface Opener {
+  /** Called with a row that is pressed. */
+  toggle(id: string): void;
+  isOpen(id: string): boolean;
+}
+
 /** What the rows are, where they are no agents or steps. */
 export interface RowKind {
   readonly label: string;
   readonly columns: readonly string[];
   /** What a row's Stop button does. */
   readonly stop: string;
-  /** Called with a row that is pressed, to open or close it. */
-  open(id: string): void;
 }
 
-export function makeRows(life: AbortSignal, stop: StopAgent, kind?: RowKind): Rows {
+export function makeRows(life: AbortSignal, stop: StopAgent, opener: Opener, kind?: RowKind): Rows {
   const body = make("tbody");
   body.setAttribute("role", "rowgroup");
   const names = kind?.columns ?? COLUMNS;
@@ -59,7 +64,7 @@ export function makeRows(life: AbortSignal, stop: StopAgent, kind?: RowKind): Ro
       setAttr(el, "aria-label", kind?.label ?? (isRecipe ? "Steps" : "Agents"));
       setHidden(el, agents.length === 0);
       setAttr(el, "tabindex", agents.length > ROWS_IN_SIGHT ? "0" : null);
-      drawRows(body, rows, agents, (id) => makeRow(makeStop(life, (now) => stop(id, now), kind?.stop), kind && makeOpener(life, () => kind.open(id))));
+      drawRows(body, rows, agents, (id) => makeRow(id, life, makeStop(life, (now) => stop(id, now), kind?.stop), opener));
       const id = agents.find((agent) => agent.current)?.id ?? "";
       if (id !== current) bringIntoSight(el, rows.get(id)?.el);
       current = id;
@@ -113,19 +118,13 @@ function drawRows(
   }
 }
 
-/** The button around the name of a row that can be opened. */
-function makeOpener(life: AbortSignal, open: () => void): HTMLElement {
-  const el = make("button", "open");
-  el.type = "button";
-  listen(el, life, open);
-  return el;
-}
-
-function makeRow(stop: RowStop, opener?: HTMLElement): Row {
+function makeRow(row: string, life: AbortSignal, stop: RowStop, opener: Opener): Row {
   const id = make("span", "id");
-  opener?.append(id);
+  const open = make("button", "open", id);
+  open.type = "button";
+  listen(open, life, () => opener.toggle(row));
   const model = make("small");
-  const who = make("th", "who", opener ?? id, model);
+  const who = make("th", "who", open, model);
   who.scope = "row";
   who.setAttribute("role", "rowheader");
   id.dir = "auto";
@@ -135,6 +134,11 @@ function makeRow(stop: RowStop, opener?: HTMLElement): Row {
   const numbers = make("td", "num", used, stop.el);
   const el = make("tr", "", who, make("td", "what", chip), make("td", "words", says.el), numbers);
   el.setAttribute("role", "row");
+  const press = (event: MouseEvent): void => {
+    const isElse = (event.target as Element).closest("button") ?? document.getSelection()?.toString();
+    if (!isElse && !open.disabled) opener.toggle(row);
+  };
+  el.addEventListener("click", press, { signal: life });
   for (const cell of el.querySelectorAll("td")) cell.setAttribute("role", "cell");
   return {
     el,
@@ -142,9 +146,11 @@ function makeRow(stop: RowStop, opener?: HTMLElement): Row {
       setText(id, agent.name ?? agent.id);
       setTextOrHide(model, agent.model);
       setAttr(who, "title", agent.title || null);
-      if (opener) setAttr(opener, "aria-expanded", String(agent.current ?? false));
-      setAttr(el, "aria-current", agent.current ? (opener ? "true" : "step") : null);
-      setClass(el, agent.pending ? "pending" : "");
+      const opens = agent.opens !== false;
+      setAttr(open, "disabled", opens ? null : "");
+      setAttr(open, "aria-expanded", opens ? String(opener.isOpen(row)) : null);
+      setAttr(el, "aria-current", agent.current ? "step" : null);
+      setClass(el, agent.pending ? "pending" : opens ? "opens" : "");
       if (agent.depth !== undefined) {
         el.style.setProperty("--nba-depth", String(agent.depth));
         // A table row has no level; the words say it to who doesn't see how far in the name is.

@@ -9,11 +9,15 @@
  */
 
 import { type Kernel, type PanelModel, kernelOf, newId } from "./kernel";
+import type { Transcript } from "./panel-types";
 
 export const STOP_REQUEST = "nb_agents_stop_request";
 export const SAY_REQUEST = "nb_agents_say_request";
 export const DECIDE_REQUEST = "nb_agents_decide_request";
 export const DRAWN_REQUEST = "nb_agents_drawn_request";
+
+/** A kernel that runs no cell answers sooner. */
+const READ_MS = 5000;
 
 /** Made once for each load of the page, so that Python can recognise a reloaded page. */
 const page = newId();
@@ -44,6 +48,29 @@ export function sendHold(model: PanelModel, pause: boolean): void {
 /** Have the state of a sweep's row sent, which is drawn below; of none when it is "". */
 export function sendOpen(model: PanelModel, row: string): void {
   attempt("open", () => model.send({ type: "open", row }));
+}
+
+/** Ask the kernel for an agent's transcript, from a place on; a busy kernel answers when its cell is over. */
+export function askTranscript(model: PanelModel, run: string, agent: string, after: number): Promise<Transcript> {
+  const id = newId();
+  return new Promise((resolve, reject) => {
+    const end = (): void => {
+      clearTimeout(timer);
+      model.off("msg:custom", take);
+    };
+    const take = (content?: unknown): void => {
+      const reply = content as { readonly type?: string; readonly id?: string; readonly transcript?: Transcript };
+      if (reply.type !== "transcript" || reply.id !== id || !reply.transcript) return;
+      end();
+      resolve(reply.transcript);
+    };
+    const timer = setTimeout(() => {
+      end();
+      reject(new Error("the kernel is busy, or gone."));
+    }, READ_MS);
+    model.on("msg:custom", take);
+    attempt("read", () => model.send({ type: "read", run, agent, after, id }));
+  });
 }
 
 export function sendText(model: PanelModel, run: string, text: string): void {

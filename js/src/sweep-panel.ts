@@ -47,11 +47,10 @@ export function makeSweepPanel(life: AbortSignal, doors: SweepDoors): SweepPanel
       if (run) doors.stopRow(run, now);
     },
     {
-      label: "Rows at work",
-      columns: COLUMNS,
-      stop: "Stop this row alone, after its calls.",
-      open: (row) => doors.open(state?.open?.row === row ? "" : row),
+      toggle: (row) => doors.open(state?.open?.row === row ? "" : row),
+      isOpen: (row) => state?.rows.some((each) => each.id === row && each.current) ?? false,
     },
+    { label: "Rows at work", columns: COLUMNS, stop: "Stop this row alone, after its calls." },
   );
   const more = make("p", "more");
   const opened = makeOpened(life, doors);

@@ -33,8 +33,11 @@ from nb_agents.presentation.cards import card_bundle, card_text, turn_bundle
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.presentation.panel_types import PanelState, SweepState
 from nb_agents.presentation.sweep_card import OpenedRow, sweep_bundle, sweep_state, sweep_title
+from nb_agents.presentation.transcript import read_transcript
+from nb_agents.runs.finding import find_run
 from nb_agents.runs.run import Run
 from nb_agents.session.history import PastTurn
+from nb_agents.session.layout import TurnPaths
 from nb_agents.view.run_view import RunView
 
 if TYPE_CHECKING:
@@ -174,6 +177,15 @@ class LiveOutputs:
             case {"type": "mounted", "page": str(page)}:
                 self._pages.add(page)
                 self.draw()
+            case {
+                "type": "read",
+                "run": str(run),
+                "agent": str(agent),
+                "after": int(after),
+                "id": str(message_id),
+            }:
+                told = read_transcript(TurnPaths(find_run(run).path), agent, after)
+                self._widget.send({"type": "transcript", "id": message_id, "transcript": told})
             case _:
                 self._take(content)
 

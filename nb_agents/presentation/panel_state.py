@@ -65,10 +65,18 @@ def _rows(view: RunView, now: float) -> list[AgentRow]:
     if not view.recipe:
         return [agent_row(agent, view, now) for agent in view.agents.values()]
     current = view.current_step
-    return [_unit_row(unit, unit.address == current) for unit in units(view, now, MAX_UNITS)]
+    return [
+        _unit_row(unit, unit.address == current, _has_words(unit.address, view))
+        for unit in units(view, now, MAX_UNITS)
+    ]
 
 
-def _unit_row(unit: UnitRow, is_current: bool) -> AgentRow:
+def _has_words(address: str, view: RunView) -> bool:
+    step = view.steps.get(address)
+    return address in view.agents or (step is not None and step.unit == "bash")
+
+
+def _unit_row(unit: UnitRow, is_current: bool, opens: bool) -> AgentRow:
     return {
         "id": unit.address,
         "name": unit.name,
@@ -83,6 +91,7 @@ def _unit_row(unit: UnitRow, is_current: bool) -> AgentRow:
         "title": unit.asks,
         "pending": unit.is_pending,
         "current": is_current,
+        "opens": opens,
     }
 
 

@@ -12,6 +12,11 @@ Tone = Literal["run", "ok", "ing", "cut", "err"]
 Asked = Literal["stage", "approval", "text"]
 """Whether a recipe may go on, whether something else may be done, or a text."""
 
+PieceKind = Literal[
+    "text", "thought", "writing", "call", "tool", "output", "answer", "vote", "note"
+]
+"""Of an answer that is being written "writing", of a call's arguments "call"."""
+
 
 class RowStop(TypedDict):
     """What a row's own Stop button asks for."""
@@ -42,6 +47,29 @@ class AgentRow(TypedDict):
     """Of a recipe: whether it has not begun."""
     current: NotRequired[bool]
     """Whether it is the one in hand."""
+    opens: NotRequired[bool]
+    """False where it has no transcript."""
+
+
+class Piece(TypedDict):
+    """Something that an agent wrote, did or was told, or more of it."""
+
+    id: str
+    """Pieces of one id that follow one another are one part of the transcript."""
+    kind: PieceKind
+    title: str
+    """"" for words."""
+    text: str
+
+
+class Transcript(TypedDict):
+    """What an agent wrote and did, from some place of its turn's journal on."""
+
+    pieces: list[Piece]
+    end: int
+    """The place up to which the journal was read: what comes next begins there."""
+    more: bool
+    """Whether there is more by now."""
 
 
 class GateQuestion(TypedDict):

@@ -30,6 +30,7 @@ from nb_agents.launch.api import start
 from nb_agents.options import RunOptions
 from nb_agents.presentation import text
 from nb_agents.presentation.asking import TERMINAL
+from nb_agents.presentation.transcript import read_transcript
 from nb_agents.runs.finding import attach
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.runs.run import Run
@@ -93,6 +94,7 @@ def routes(base_url: str, places: Places) -> list[tuple[str, type[web.RequestHan
         (rf"{base}/runs", Runs, shared),
         (rf"{base}/runs/{turn}/(?P<action>{'|'.join(BODIES)})", Command, shared),
         (rf"{base}/runs/{turn}/events", Events, shared),
+        (rf"{base}/runs/{turn}/transcript", AgentTranscript, shared),
         (rf"{base}/runs/{turn}/view", Views, shared),
         (rf"{base}/view", Views, shared),
         (rf"{base}/runs/{turn}", OneRun, shared),
@@ -254,6 +256,19 @@ class OneRun(_Handler):
         turn = await to_thread(load_turn, paths)
         told = _told(self.places.name(paths.path), turn.view, turn.is_live)
         self.reply({**told, "receipt": asdict(receipt(turn.view, str(paths.path)))})
+
+
+class AgentTranscript(_Handler):
+    """What an agent of a turn wrote and did, since a place in the journal."""
+
+    @_allowed("read")
+    async def get(self, name: str) -> None:
+        agent, after = self.get_query_argument("agent"), self.get_query_argument("after", "0")
+        if not after.isdecimal():
+            raise web.HTTPError(400, "after is not a number of bytes.")
+        paths = await to_thread(self.turn, name)
+        with ServiceLoop.PAGES.item():
+            self.reply(await to_thread(read_transcript, paths, agent, int(after)))
 
 
 class Command(_Handler):

@@ -188,6 +188,15 @@ def document(base_url: str) -> dict[str, Any]:
                 _ID,
             )
         },
+        "/runs/{id}/transcript": {
+            "get": _get(
+                "What an agent wrote and did, from byte `after` of the journal on.",
+                "`pieces`, the `end` up to which was read, and whether there is `more` by now.",
+                _ID,
+                _QUERY_AGENT,
+                _QUERY_AFTER,
+            )
+        },
         "/runs/{id}/view": {"get": _get("How it is drawn.", _DRAWN, _ID)},
         "/view": {"get": _get("How all that `id` names is drawn.", _DRAWN, _QUERY_IDS)},
         "/sessions": {
@@ -251,6 +260,18 @@ _QUERY_IDS = {
     "name": "id",
     "in": "query",
     "schema": {"type": "array", "items": {"type": "string"}, "maxItems": 200},
+}
+_QUERY_AGENT = {
+    "name": "agent",
+    "in": "query",
+    "required": True,
+    "description": "An agent's id, or the address of a recipe's step.",
+    "schema": {"type": "string"},
+}
+_QUERY_AFTER = {
+    "name": "after",
+    "in": "query",
+    "schema": {"type": "integer", "minimum": 0, "default": 0},
 }
 _QUERY_FOLDER = {
     "name": "folder",

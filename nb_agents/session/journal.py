@@ -287,11 +287,15 @@ class LineReader:
     Args:
         path: The file.
         from_end: Whether to skip the present contents.
+        at: Bytes to skip: where another reader stood.
+
+    Attributes:
+        at: Bytes read.
     """
 
-    def __init__(self, path: Path, *, from_end: bool = False) -> None:
+    def __init__(self, path: Path, *, from_end: bool = False, at: int = 0) -> None:
         self._path = path
-        self._at = path.stat().st_size if from_end else 0
+        self.at = path.stat().st_size if from_end else at
         self._head = b""
 
     def is_same(self) -> bool:
@@ -305,31 +309,35 @@ class LineReader:
     def has_news(self) -> bool:
         """Return whether the file has grown since the last read."""
         try:
-            return os.stat(self._path).st_size > self._at
+            return os.stat(self._path).st_size > self.at
         except OSError:
             return False
 
     def read_lines(self) -> list[bytes]:
         """Return the complete lines since the last read, up to about a megabyte."""
         with open(self._path, "rb") as file:
-            file.seek(self._at)
+            file.seek(self.at)
             data = file.read(_READ_BYTES)
             while data and b"\n" not in data and (more := file.read(_READ_BYTES)):
                 data += more
         data = data[: data.rfind(b"\n") + 1]
-        if self._at == 0:
+        if self.at == 0:
             self._head = data[:_HEAD_BYTES]
-        self._at += len(data)
+        self.at += len(data)
         return data.split(b"\n")[:-1]
 
 
 class JournalReader(LineReader):
     """Reads new events from a journal; parameters are those of `LineReader`."""
 
-    def __init__(self, path: Path, *, from_end: bool = False) -> None:
-        super().__init__(path, from_end=from_end)
+    def __init__(self, path: Path, *, from_end: bool = False, at: int = 0) -> None:
+        super().__init__(path, from_end=from_end, at=at)
         self._parser = _EventParser()
 
     def read(self) -> list[Event]:
         """Return the events since the last read, skipping lines that can't be read."""
         return self._parser.parse(self.read_lines())
+
+    def read_about(self, words: bytes) -> list[Event]:
+        """Return those of the events since the last read whose lines hold these bytes."""
+        return self._parser.parse([line for line in self.read_lines() if words in line])
