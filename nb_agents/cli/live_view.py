@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,17 +16,23 @@ from rich.table import Table
 from rich.text import Text
 
 from nb_agents.cli.chat import STOPPING
+from nb_agents.cli.keys import keys
 from nb_agents.cli.printing import shown
+from nb_agents.errors import UserError
 from nb_agents.presentation import text
 from nb_agents.presentation.asking import TERMINAL, how_to_answer, question
 from nb_agents.presentation.rows import agent_row, units
+from nb_agents.presentation.transcript import read_transcript
 from nb_agents.runs.run import Run
+from nb_agents.session.layout import TurnPaths
 from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import GateView
 
 REDRAWS = 4
 """A second."""
 MAX_TASK = 60
+MAX_TAIL = 20_000
+"""Characters that are kept of an open agent's transcript."""
 
 
 @contextmanager
@@ -50,19 +56,94 @@ def told_of(run: Run) -> Iterator[Console]:
                 with suppress(OSError):  # nobody reads it; the run goes on
                     console.print(Text(news), soft_wrap=True)
 
+    pressed = _Pressed(run)
     rows = Live(
-        get_renderable=lambda: _rows(run.view, console.height),
+        get_renderable=lambda: pressed.draw(console.height),
         console=console,
         refresh_per_second=REDRAWS,
         transient=True,
     )
-    with rows if console.is_terminal else nullcontext():
+    with rows if console.is_terminal else nullcontext(), _keys(pressed, console):
         end = run.subscribe(tell)
         try:
             tell(run.view)
             yield console
         finally:
             end()
+
+
+def _keys(pressed: _Pressed, console: Console) -> AbstractContextManager[None]:
+    return keys(pressed.press) if console.is_terminal else nullcontext()
+
+
+class _Pressed:
+    """What a person has opened, and says, by keys; and what is drawn of that."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._open: dict[str, _Open] = {}
+        self._line: str | None = None
+
+    def press(self, key: str) -> None:
+        """Do what a key stands for; while a text is being written, add it to that."""
+        if self._line is not None:
+            self._write(key, self._line)
+        elif key in "sS":
+            self._run.stop(now=key == "S", source="cli")
+        elif key == "/":
+            self._line = ""
+        elif key in "123456789" and int(key) <= len(agents := list(self._run.view.agents)):
+            agent = agents[int(key) - 1]
+            if self._open.pop(agent, None) is None:
+                self._open[agent] = _Open(self._run, agent)
+
+    def _write(self, key: str, line: str) -> None:
+        if key in "\r\n":
+            self._line = None
+            with suppress(UserError):  # it is over
+                if line.strip():
+                    self._run.say(line.strip())
+        elif key == "\x1b":
+            self._line = None
+        else:
+            self._line = line[:-1] if key in "\x7f\b" else line + key
+
+    def draw(self, height: int) -> Group:
+        """Return the rows, the end of each open agent's transcript, and the keys."""
+        view, opened = self._run.view, list(self._open.values())
+        rows = _rows(view, height // 2 if opened else height - 1)
+        rest = max(height - len(view.agents) - 3, len(opened))
+        parts = [each.draw(rest // len(opened) - 1) for each in opened]
+        say = None if self._line is None else Text(f"say: {shown(self._line)}▏")
+        return Group(rows, *parts, say or Text(_KEYS, style="dim", no_wrap=True))
+
+
+_KEYS = "s stop · S stop at once · 1-9 open an agent · / say"
+
+
+class _Open:
+    """An agent that is open: the last lines of its transcript."""
+
+    def __init__(self, run: Run, agent: str) -> None:
+        self._paths, self._agent = TurnPaths(run.path), agent
+        self._end, self._text = 0, ""
+
+    def draw(self, height: int) -> Group:
+        """Return a title and as many of the last lines as there is room for."""
+        more = True
+        while more:
+            told = read_transcript(self._paths, self._agent, self._end)
+            more, self._end = told["more"] and told["end"] > self._end, told["end"]
+            for piece in told["pieces"]:
+                head = f"\n[{piece['title']}] " if piece["title"] else ""
+                self._text = f"{self._text}{head}{piece['text']}"[-MAX_TAIL:]
+        lines = [line for line in shown(self._text).splitlines() if line.strip()]
+        words = Text("\n".join(lines), overflow="fold")
+        wrapped = words.wrap(_MEASURE, max(_MEASURE.width, 20))[-max(height, 1) :]
+        return Group(Text(f"── {shown(self._agent)} ──", style="bold"), *wrapped)
+
+
+_MEASURE = Console(stderr=True)
 
 
 def asked(run: Run, gate: GateView) -> str:

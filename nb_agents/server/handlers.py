@@ -264,7 +264,7 @@ class AgentTranscript(_Handler):
     @_allowed("read")
     async def get(self, name: str) -> None:
         agent, after = self.get_query_argument("agent"), self.get_query_argument("after", "0")
-        if not after.isdecimal():
+        if not (after.isascii() and after.isdecimal() and len(after) < 16):
             raise web.HTTPError(400, "after is not a number of bytes.")
         paths = await to_thread(self.turn, name)
         with ServiceLoop.PAGES.item():

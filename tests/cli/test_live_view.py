@@ -75,3 +75,24 @@ def test_a_terminal_shows_a_row_for_each_agent_and_then_the_card(
 
 def rows_of(lines: list[str]) -> list[str]:
     return [line for line in lines if re.match(r"[ab]  +\w", line)]
+
+
+def test_keys_open_an_agent_say_something_and_stop(place: Path, server: ModelServer) -> None:
+    write_team(place, server, agents="ab")
+    server.script("m", *[Reply("words of one that thinks aloud", hang_after=5)] * 2)
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    run = Terminal([*CLI, "run", "-c", "team.yaml", "-s", "lab", "What is it?"], place, env)
+    try:
+        run.wait_text("1-9 open an agent")
+        run.type("1")
+        run.wait_text("── a ──")
+        run.wait_text("[Round 1]")
+        run.type("/Be shortr\x7fer\r")
+        journal = place / ".nb_agents/sessions/lab/turn_1/events.jsonl"
+        wait_until(lambda: "Be shorter" in journal.read_text(), 60, "the text", lambda: run.text)
+        run.type("s")
+        run.wait_text(STOPPING)
+        run.type("S")
+        assert run.wait_end() == INCOMPLETE
+    finally:
+        run.close()
