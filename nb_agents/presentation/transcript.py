@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import groupby
 from typing import Any
 
 from nb_agents import events as ev
@@ -59,15 +60,10 @@ def _whose(event: ev.Event) -> tuple[str, str]:
 
 def pieces(events: Iterable[ev.Event]) -> list[Piece]:
     """Return the pieces of one agent's events, those that continue one another as one."""
-    made: list[Piece] = []
-    for event in events:
-        if (tell := _PIECES.get(type(event))) is None or not (piece := tell(event))["id"]:
-            continue
-        if made and made[-1]["id"] == piece["id"]:
-            made[-1]["text"] += piece["text"]
-        else:
-            made.append(piece)
-    return made
+    told = (tell(event) for event in events if (tell := _PIECES.get(type(event))))
+    same = (list(each) for _, each in groupby(told, lambda piece: piece["id"]))
+    # Joined at once: added one by one, a long text costs its square.
+    return [{**parts[0], "text": "".join(part["text"] for part in parts)} for parts in same]
 
 
 def _piece(kind: PieceKind, key: object, title: str = "", words: str = "") -> Piece:
