@@ -1,7 +1,12 @@
+# make setup             installs all that the others need
 # make demo              JupyterLab on the quick start
 # make demo HEADLESS=1   the quick start in a terminal, without a browser
 # make test              everything that CI checks; single parts: lint types js-test py-test nb-test docs
 # make docs              the documentation as a site, in build/docs
+# make proof             a stop, a kill and a resume, beside other libraries
+# make coverage          which branches the unit tests take
+# make compat            the oldest and the newest dependencies that are allowed
+# make release           sdist and wheel in dist/, tried in an empty environment
 #
 # Needs Python >= 3.11 with venv. Everything else, node too, is installed into .venv.
 
@@ -27,11 +32,13 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test lint format types js js-types js-test readers py-test unit-test kernel-test \
+.PHONY: help setup demo docs proof coverage compat release test lint format types js js-types js-test readers py-test unit-test kernel-test \
 	browser-test nb-test beside bench chromium clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p; /^$$/q' Makefile
+
+setup: .venv/.test $(PANEL) readers
 
 ifdef HEADLESS
 demo: .venv/.headless $(PANEL)
@@ -70,6 +77,7 @@ js-types: $(BIN)/python
 	$(BIN)/python js/panel_types.py
 
 js-test: $(NODE_MODULES)
+	cd js && npm run lint
 	cd js && npm run typecheck
 	cd js && npm test
 
@@ -124,6 +132,24 @@ beside: $(BESIDE) $(PANEL)
 bench: .venv/.test $(PANEL)
 	$(BIN)/python -m tests.bench $(ARGS)
 
+# Scenario S beside other libraries, and kill -9 at events of turns of each shape.
+proof: .venv/bench/.installed .venv/.test $(PANEL)
+	BENCH_PYTHON=.venv/bench/bin/python $(BIN)/python -m tests.bench.proof $(ARGS)
+
+# Of the processes that tests start, those that are killed write no data.
+coverage: .venv/.test $(PANEL) readers
+	$(BIN)/python -m pytest --ignore=tests/kernel --ignore=tests/browser --numprocesses=4 \
+		--dist=worksteal --cov=nb_agents --cov-branch --cov-report=term:skip-covered $(ARGS)
+
+# A pythons' list is of those that this machine has; uv finds the oldest versions that are allowed.
+COMPAT := $(foreach python,3.11 3.12 3.13,$(if $(shell python$(python) -c '' 2>/dev/null && echo yes),$(python)))
+compat: $(PANEL) .venv/.test
+	for python in $(COMPAT); do for versions in lowest-direct highest; do \
+		$(BIN)/python -m tests.compat $$python $$versions || exit 1; done; done
+
+release: $(PANEL) .venv/.test
+	$(BIN)/python -m tests.release
+
 chromium:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
 	|| command -v google-chrome >/dev/null \
@@ -159,6 +185,12 @@ readers: $(MASSGEN) $(MCP_FILESYSTEM)
 .venv/mcp-filesystem-%/.installed: | $(BIN)/node
 	npm install --silent --ignore-scripts --no-save --no-package-lock --prefix $(@D) \
 		@modelcontextprotocol/server-filesystem@$*
+	touch $@
+
+.venv/bench/.installed: pyproject.toml | .venv/.test
+	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(@D)
+	$(BIN)/uv pip install --quiet --python $(@D)/bin/python --editable '.[bench]' \
+		|| $(@D)/bin/python -m pip install --quiet --editable '.[bench]'
 	touch $@
 
 $(BESIDE): pyproject.toml | .venv/.test

@@ -139,7 +139,7 @@ export class Api {
   /** @throws Refused */
   private async ask(path: string, method = "GET", body?: object): Promise<Response> {
     const init = body ? { method, body: JSON.stringify(body) } : { method };
-    let response;
+    let response: Response;
     try {
       response = await this.request(path, init);
     } catch {

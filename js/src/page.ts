@@ -147,7 +147,9 @@ async function openTurn({ app, rendermime }: Page, turn: string): Promise<void> 
 
 function foldersOf(notebooks: INotebookTracker | null, localPath: (path: string) => string): string[] {
   const folders = new Set<string>();
-  notebooks?.forEach(({ context }) => folders.add(localPath(context.path).split("/").slice(0, -1).join("/")));
+  notebooks?.forEach(({ context }) => {
+    folders.add(localPath(context.path).split("/").slice(0, -1).join("/"));
+  });
   return [...folders].filter(Boolean).slice(0, 100);
 }
 

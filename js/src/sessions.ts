@@ -79,7 +79,10 @@ export class Sessions extends Widget {
   private follow(live: readonly Run[]): void {
     if (!this.isVisible) return;
     const now = live.map((run) => `${run.id} ${run.says}`).join("\n");
-    if (now === this.listedFor) return this.draw(); // its ages at least
+    if (now === this.listedFor) {
+      this.draw(); // its ages at least
+      return;
+    }
     this.listedFor = now;
     void this.refresh();
   }

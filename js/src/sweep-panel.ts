@@ -114,7 +114,9 @@ function makeCounts(life: AbortSignal, hold: () => SweepState["hold"], doors: Sw
     el: make("div", "tally", list, button),
     draw(state) {
       setLines(list, state.counts.map((each) => each.text), "span");
-      state.counts.forEach((each, i) => setClass(list.children[i] as HTMLElement, each.tone ? `chip ${each.tone}` : "chip"));
+      state.counts.forEach((each, i) => {
+        setClass(list.children[i] as HTMLElement, each.tone ? `chip ${each.tone}` : "chip");
+      });
       setHidden(button, state.hold === "");
       const isPaused = state.hold === "continue";
       setText(button, isPaused ? "Continue" : "Pause");

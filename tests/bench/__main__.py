@@ -1,4 +1,7 @@
-"""Runs the named benchmarks, or all: `python -m tests.bench [name ...]`."""
+"""Runs the named benchmarks, or all: `python -m tests.bench [name ...]`.
+
+The figures are kept in ``build/bench`` as JSON; those that have changed since are printed.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ import tempfile
 from importlib import import_module
 
 from tests import canaries
+from tests.bench.kept import keep
 from tests.bench.server import BenchServer
-from tests.bench.table import print_machine
+from tests.bench.table import PRINTED, print_machine
 
 BENCHMARKS = (
     "cell",
@@ -45,6 +49,8 @@ def main(names: list[str]) -> int:
         for name in names or BENCHMARKS:
             with BenchServer() as server:
                 import_module(f"tests.bench.{name}").main(server)
+    for change in keep(PRINTED):
+        print(change)
     return 0
 
 

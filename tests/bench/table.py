@@ -7,21 +7,50 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import version
 from statistics import median
+from typing import NamedTuple
 
-__all__ = ["p95", "paired_ratio", "print_machine", "print_table", "spread", "verdict"]
+__all__ = [
+    "PRINTED",
+    "Table",
+    "machine",
+    "p95",
+    "paired_ratio",
+    "print_machine",
+    "print_table",
+    "spread",
+    "verdict",
+]
 
 _PACKAGES = ("nb_agents", "pydantic-ai-slim", "openai", "httpx2", "anyio", "ipykernel", "anywidget")
 
 
+class Table(NamedTuple):
+    """A table as it was printed."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+PRINTED: list[Table] = []
+"""All tables of this process, in order."""
+
+
+def machine() -> tuple[str, str]:
+    """Return what the figures depend on: the machine, and the versions of packages."""
+    system = f"{platform.system()} {platform.release()}"
+    where = f"{os.cpu_count()} cores, {system}, Python {platform.python_version()}"
+    return where, ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+
+
 def print_machine() -> None:
     """Print what the figures depend on."""
-    system = f"{platform.system()} {platform.release()}"
-    print(f"{os.cpu_count()} cores, {system}, Python {platform.python_version()}")
-    print(", ".join(f"{name} {version(name)}" for name in _PACKAGES))
+    print("\n".join(machine()))
 
 
 def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under a head, first column to the left, the others to the right."""
+    PRINTED.append(Table(title, head, rows))
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     print(f"\n{title}\n{_load()}")
     for row in (head, ["-" * w for w in widths], *rows):

@@ -13,8 +13,8 @@ from tests.kills.stage import Played, Stage, kills_for, stage
 COUNT = 42
 
 
-def main() -> None:
-    count, keys = int((*sys.argv[1:2], COUNT)[0]), sys.argv[2:] or list(SHAPES)
+def main(args: list[str]) -> None:
+    count, keys = int((*args[:1], COUNT)[0]), args[1:] or list(SHAPES)
     with TemporaryDirectory() as place, stage(Path(place)) as here:
         rows = [_row(here, key, count) for key in keys]
     heads = ("shape", "plays", "kills", "equal", "unread", "what differs")
@@ -50,4 +50,4 @@ def _row(here: Stage, key: str, count: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
