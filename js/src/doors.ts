@@ -4,9 +4,9 @@
  */
 
 import type { Api } from "./api";
-import { type Kernel, newId } from "./kernel";
-import type { Doors } from "./live";
-import { DECIDE_REQUEST, SAY_REQUEST, STOP_REQUEST, sendOnControl } from "./send";
+import type { Kernel } from "./kernel";
+import { type Doors, doorsBy } from "./live";
+import { type Ask, idOf, requestOf, sendOnControl } from "./send";
 
 /** A kernel that has not loaded nb_agents never replies. A stop twice is a stop, a text twice is two. */
 const STOP_REPLY_MS = 300;
@@ -14,7 +14,7 @@ const REPLY_MS = 1500;
 
 /** Of the replies, as nb_agents/jupyter/kernel.py makes them. */
 interface Reply {
-  readonly content?: { readonly run_status?: string; readonly refusal?: string };
+  readonly content?: { readonly refusal?: string; readonly is_unknown?: boolean };
 }
 
 export interface Target {
@@ -30,24 +30,11 @@ export type Report = (problem: string) => void;
 
 /** Make the doors of a turn. */
 export function makeDoors(target: () => Target, api: Pick<Api, "post" | "transcript">, report: Report): Doors {
-  const stop = async (more: object, body: object): Promise<void> => {
+  const ask: Ask = (verb, body) => {
     const { turn, run, kernel } = target();
-    report(await stopAnywhere(kernel, { run, ...more }, () => api.post(turn, "stop", { ...body, source: "widget" })));
+    void askAnywhere(kernel, { run }, turn, verb, body, api).then(report);
   };
-  const once = async (request: string, content: object, action: string, body: object): Promise<void> => {
-    const { turn, run, kernel } = target();
-    const refusal = (await ask(kernel, request, { run, id: newId(), ...content }, REPLY_MS))?.refusal;
-    const isElsewhere = refusal === undefined || refusal.startsWith("No run named");
-    report(isElsewhere ? await api.post(turn, action, body) : refusal);
-  };
-  return {
-    stop: (now) => void stop({ now }, { immediate: now }),
-    stopAgent: (agent, now) => void stop({ now, agent }, { immediate: now, agent }),
-    read: (agent, after) => api.transcript(target().turn, agent, after),
-    say: (text) => void once(SAY_REQUEST, { text }, "say", { text }),
-    decide: (gate, approved, text) =>
-      void once(DECIDE_REQUEST, { gate, approved, text }, approved ? "approve" : "deny", { gate, message: text }),
-  };
+  return doorsBy(ask, (agent, after) => api.transcript(target().turn, agent, after));
 }
 
 /** Make the door that stops all of a sweep; its kernel knows it by its directory's own name. */
@@ -56,32 +43,35 @@ export function makeSweepStop(
   api: Pick<Api, "post">,
   report: Report,
 ): (now: boolean) => void {
-  const stop = async (now: boolean): Promise<void> => {
+  return (now) => {
     const { sweep, kernel } = target();
-    const name = sweep.split("/").at(-1);
-    const post = (): Promise<string> => api.post(sweep, "stop", { immediate: now, source: "widget" });
-    report(await stopAnywhere(kernel, { sweep: name, now }, post));
+    const on = { sweep: sweep.split("/").at(-1) };
+    void askAnywhere(kernel, on, sweep, "stop", { immediate: now }, api).then(report);
   };
-  return (now) => void stop(now);
 }
 
-/** Ask the kernel for a stop, and the server when that knows nothing of it; resolves to why it could not be done. */
-async function stopAnywhere(kernel: Kernel | undefined, content: object, post: () => Promise<string>): Promise<string> {
-  const status = (await ask(kernel, STOP_REQUEST, content, STOP_REPLY_MS))?.run_status;
-  return status === undefined || status === "unknown" ? post() : "";
+/** Ask the kernel, and the server when that knows nothing of it; resolves to why it could not be done, or to "". */
+async function askAnywhere(
+  kernel: Kernel | undefined,
+  on: object,
+  id: string,
+  verb: string,
+  body: object,
+  api: Pick<Api, "post">,
+): Promise<string> {
+  const reply = await askKernel(kernel, verb, { ...on, ...body, ...idOf(verb) });
+  if (reply?.refusal !== undefined && !reply.is_unknown) return reply.refusal;
+  return api.post(id, verb, verb === "stop" ? { ...body, source: "widget" } : body);
 }
 
 /** Ask a kernel; nothing when there is none, or none that replies in time. */
-async function ask(
-  kernel: Kernel | undefined,
-  request: string,
-  content: object,
-  patience: number,
-): Promise<Reply["content"]> {
+async function askKernel(kernel: Kernel | undefined, verb: string, content: object): Promise<Reply["content"]> {
   if (!kernel?.sendControlMessage) return undefined;
+  const patience = verb === "stop" ? STOP_REPLY_MS : REPLY_MS;
   const late = new Promise<undefined>((resolve) => setTimeout(resolve, patience));
   try {
-    return ((await Promise.race([sendOnControl(kernel, request, content), late])) as Reply | undefined)?.content;
+    const sent = sendOnControl(kernel, requestOf(verb), content);
+    return ((await Promise.race([sent, late])) as Reply | undefined)?.content;
   } catch {
     return undefined;
   }

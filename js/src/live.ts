@@ -3,6 +3,7 @@
 import type { PanelState, Transcript } from "./panel-types";
 import { makeView } from "./draw";
 import { PATIENCE_MS, listen } from "./press";
+import type { Ask } from "./send";
 import { makeInSight } from "./sight";
 import { type Pending, type StopState, isAnswered, isFinal } from "./state";
 
@@ -20,6 +21,17 @@ export interface Doors {
   decide(gate: string, approved: boolean, text: string): void;
   /** The hint to show when a stop gets no answer; "" where there is nothing to be done about it. */
   unheard?(now: boolean): string;
+}
+
+/** Make the doors of a turn, of which each verb is asked in one way. */
+export function doorsBy(ask: Ask, read: Doors["read"]): Doors {
+  return {
+    read,
+    stop: (now) => ask("stop", { immediate: now }),
+    stopAgent: (agent, now) => ask("stop", { immediate: now, agent }),
+    say: (text) => ask("say", { text }),
+    decide: (gate, approved, text) => ask(approved ? "approve" : "deny", { gate, message: text }),
+  };
 }
 
 export interface LivePanel {

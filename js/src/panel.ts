@@ -2,18 +2,8 @@
 
 import type { PanelState, SweepState } from "./panel-types";
 import { type PanelModel, kernelOf, onKernelGone } from "./kernel";
-import { type Doors, makeLivePanel } from "./live";
-import {
-  askTranscript,
-  sendAgentStop,
-  sendDecision,
-  sendHold,
-  sendMounted,
-  sendOpen,
-  sendStop,
-  sendSweepStop,
-  sendText,
-} from "./send";
+import { type Doors, doorsBy, makeLivePanel } from "./live";
+import { type Ask, askTranscript, sendAsk, sendMounted, sendOpen } from "./send";
 import { readState, withoutKernel } from "./state";
 import { makeSweepPanel } from "./sweep-panel";
 import { isSweep, sweepWithoutKernel } from "./sweep-state";
@@ -67,11 +57,12 @@ function drawRun(model: PanelModel, life: AbortSignal): Drawn {
 
 function drawSweep(model: PanelModel, life: AbortSignal): Drawn {
   const read = (): SweepState => model.get("state") as SweepState;
+  const ask: Ask = (verb, body) => sendAsk(model, { sweep: read().sweep }, verb, body);
   const panel = makeSweepPanel(life, {
-    stop: (now) => sendSweepStop(model, read().sweep, now),
-    hold: (pause) => sendHold(model, pause),
+    stop: (now) => ask("stop", { immediate: now }),
+    hold: (pause) => ask(pause ? "pause" : "resume", {}),
     open: (row) => sendOpen(model, row),
-    stopRow: (run, now) => sendStop(model, run, now),
+    stopRow: (run, now) => doorsOf(model, () => run).stop(now),
     unheard: (now) => hintOf(model, read().sweep, now),
     of: (run) => doorsOf(model, () => run),
   });
@@ -84,13 +75,10 @@ function drawSweep(model: PanelModel, life: AbortSignal): Drawn {
 }
 
 function doorsOf(model: PanelModel, run: () => string): Doors {
-  return {
-    stop: (now) => sendStop(model, run(), now),
-    stopAgent: (agent, now) => sendAgentStop(model, run(), agent, now),
-    read: (agent, after) => askTranscript(model, run(), agent, after),
-    say: (text) => sendText(model, run(), text),
-    decide: (gate, approved, text) => sendDecision(model, run(), gate, approved, text),
-  };
+  return doorsBy(
+    (verb, body) => sendAsk(model, { run: run() }, verb, body),
+    (agent, after) => askTranscript(model, run(), agent, after),
+  );
 }
 
 /** What to do when the kernel does not hear a stop: without the control channel a cell keeps it deaf. */

@@ -1,19 +1,15 @@
 /**
- * What the panel sends to Python: that it is mounted, that a run or a sweep is to stop, a follow-up
- * text, what a person decides at a gate, what of a sweep is to be seen or held.
+ * What the panel sends to Python: that it is mounted, which row of a sweep is to be seen, and the verbs
+ * that a person asks for.
  *
- * What must not wait goes out twice, because each way may be deaf: the control message needs a front
- * end that shows its kernel, and the widget message waits for a busy shell unless the kernel looks at
- * it before. Stops are idempotent at the other side, the others are so by their id. No failure to send
- * reaches the caller.
+ * A verb goes out twice, because each way may be deaf: the control message needs a front end that shows
+ * its kernel, and the widget message waits for a busy shell unless the kernel looks at it before. No
+ * failure to send reaches the caller.
  */
 
 import { type Kernel, type PanelModel, kernelOf, newId } from "./kernel";
 import type { Transcript } from "./panel-types";
 
-export const STOP_REQUEST = "nb_agents_stop_request";
-export const SAY_REQUEST = "nb_agents_say_request";
-export const DECIDE_REQUEST = "nb_agents_decide_request";
 export const DRAWN_REQUEST = "nb_agents_drawn_request";
 
 /** A kernel that runs no cell answers sooner. */
@@ -26,23 +22,25 @@ export function sendMounted(model: PanelModel): void {
   attempt("mounted", () => model.send({ type: "mounted", page }));
 }
 
-export function sendStop(model: PanelModel, run: string, now: boolean): void {
-  sendTwice(model, "stop", STOP_REQUEST, { run, now });
+/** What is asked of a run or a sweep by a verb, as the server's openapi.json has it. */
+export type Ask = (verb: string, body: object) => void;
+
+/** Ask something of the run or sweep that `on` names. */
+export function sendAsk(model: PanelModel, on: object, verb: string, body: object): void {
+  const content = { ...on, ...body, ...idOf(verb) };
+  void sendOnControl(kernelOf(model), requestOf(verb), content).catch((error: unknown) =>
+    warn(`${verb}, on the control channel`, error),
+  );
+  attempt(verb, () => model.send({ type: verb, ...content }));
 }
 
-/** Stop one agent; the others go on. */
-export function sendAgentStop(model: PanelModel, run: string, agent: string, now: boolean): void {
-  sendTwice(model, "stop", STOP_REQUEST, { run, agent, now });
+export function requestOf(verb: string): string {
+  return `nb_agents_${verb}_request`;
 }
 
-/** Stop all rows of a sweep. */
-export function sendSweepStop(model: PanelModel, sweep: string, now: boolean): void {
-  sendTwice(model, "stop", STOP_REQUEST, { sweep, now });
-}
-
-/** Pause or continue all rows of a sweep. */
-export function sendHold(model: PanelModel, pause: boolean): void {
-  attempt("hold", () => model.send({ type: "hold", pause }));
+/** By which the kernel knows a message that comes twice. A stop twice is a stop, and waits for nothing. */
+export function idOf(verb: string): { readonly id?: string } {
+  return verb === "stop" ? {} : { id: newId() };
 }
 
 /** Have the state of a sweep's row sent, which is drawn below; of none when it is "". */
@@ -71,20 +69,6 @@ export function askTranscript(model: PanelModel, run: string, agent: string, aft
     model.on("msg:custom", take);
     attempt("read", () => model.send({ type: "read", run, agent, after, id }));
   });
-}
-
-export function sendText(model: PanelModel, run: string, text: string): void {
-  sendTwice(model, "say", SAY_REQUEST, { run, id: newId(), text });
-}
-
-/** Decide this gate and no other: `text` goes to the steps that follow. */
-export function sendDecision(model: PanelModel, run: string, gate: string, approved: boolean, text: string): void {
-  sendTwice(model, "decide", DECIDE_REQUEST, { run, gate, approved, text, id: newId() });
-}
-
-function sendTwice(model: PanelModel, type: string, request: string, content: object): void {
-  void sendOnControl(kernelOf(model), request, content).catch((error: unknown) => warn(`${type}, on the control channel`, error));
-  attempt(type, () => model.send({ type, ...content }));
 }
 
 /** Send a message which even a busy kernel reads; resolves to its reply, if it is one that replies. */

@@ -21,10 +21,10 @@ describe("the Stop button of one agent", () => {
     expect(button.textContent).toBe("Stop");
     expect(button.getAttribute("aria-label")).toBe("Stop ada");
     button.click();
-    expect(model.stops()).toEqual([{ type: "stop", run: "run-1", agent: "ada", now: false }]);
+    expect(model.stops()).toEqual([{ type: "stop", run: "run-1", agent: "ada", immediate: false }]);
     const [message] = kernel.sendControlMessage.mock.calls[0] ?? [];
     expect(message.header.msg_type).toBe("nb_agents_stop_request");
-    expect(message.content).toEqual({ run: "run-1", agent: "ada", now: false });
+    expect(message.content).toEqual({ run: "run-1", agent: "ada", immediate: false });
   });
 
   test("is seen at once, keeps the focus, and is sent once", () => {
@@ -48,7 +48,7 @@ describe("the Stop button of one agent", () => {
     expect(button.getAttribute("aria-label")).toBe("Stop ada now");
     button.focus();
     button.click();
-    expect(model.stops()[1]).toEqual({ type: "stop", run: "run-1", agent: "ada", now: true });
+    expect(model.stops()[1]).toEqual({ type: "stop", run: "run-1", agent: "ada", immediate: true });
     expect(button.textContent).toBe("Stopping now…");
     model.update(team(null));
     expect(button.hidden).toBe(true);
@@ -75,7 +75,7 @@ describe("the Stop button of one agent", () => {
     expect(rows[2]?.querySelector(".id")?.textContent).toBe("critic#1");
     const button = el.querySelector<HTMLButtonElement>('[aria-label="Stop gather/draft/critic#1"]');
     button?.click();
-    expect(model.stops()).toEqual([{ type: "stop", run: "run-1", agent: "gather/draft/critic#1", now: false }]);
+    expect(model.stops()).toEqual([{ type: "stop", run: "run-1", agent: "gather/draft/critic#1", immediate: false }]);
     model.update({ ...RUNNING, agents: [step, { ...critic, stop: null, chip: "stopped", tone: "cut" }] });
     expect(button?.hidden).toBe(true);
   });

@@ -20,15 +20,15 @@ function doors(reply?: object) {
 const settle = (): Promise<unknown> => vi.advanceTimersByTimeAsync(1600);
 
 test("a stop goes to the kernel alone when that runs the turn", async () => {
-  const { made, post, sent, report } = doors({ run_status: "stopping" });
+  const { made, post, sent, report } = doors({ refusal: "" });
   made.stopAgent("ada", true);
-  expect(sent()).toEqual([{ run: "s/1", now: true, agent: "ada" }]);
+  expect(sent()).toEqual([{ run: "s/1", immediate: true, agent: "ada" }]);
   await settle();
   expect(post).not.toHaveBeenCalled();
   expect(report).toHaveBeenCalledWith("");
 });
 
-test.each([[undefined], [{ run_status: "unknown" }]])("a stop that the kernel can't do goes to the server", async (reply) => {
+test.each([[undefined], [{ refusal: "No run named 's/1'.", is_unknown: true }]])("a stop that the kernel can't do goes to the server", async (reply) => {
   const { made, post, report } = doors(reply);
   made.stopAgent("ada", true);
   await settle();
@@ -46,7 +46,7 @@ test("a text goes to the kernel alone when that takes it", async () => {
 });
 
 test("a text goes to the server when the kernel knows no such run", async () => {
-  const { made, post } = doors({ refusal: "No run named 's/1'. None was started here." });
+  const { made, post } = doors({ refusal: "No run named 's/1'. None was started here.", is_unknown: true });
   made.say("shorter");
   await settle();
   expect(post).toHaveBeenCalledWith("sub/s/turn_1", "say", { text: "shorter" });

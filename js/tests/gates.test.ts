@@ -28,18 +28,18 @@ describe("a gate", () => {
   });
 
   test.each([
-    ["approve", true, "Approving…"],
-    ["deny", false, "Denying…"],
-  ])("is decided by %s on both ways under one id, with the message", (name, approved, label) => {
+    ["approve", "Approving…"],
+    ["deny", "Denying…"],
+  ])("is decided by %s on both ways under one id, with the message", (name, label) => {
     const kernel = new MockKernel();
     const { find, input, model } = open(ASKING, { kernel });
     input.value = " use mmap ";
     find(`.${name}`).click();
-    const sent = { run: "run-1", gate: "gather", approved, text: "use mmap", id: expect.stringMatching(/^[0-9a-f-]{32,36}$/) };
-    expect(model.sent("decide")).toEqual([{ type: "decide", ...sent }]);
+    const sent = { run: "run-1", gate: "gather", message: "use mmap", id: expect.stringMatching(/^[0-9a-f-]{32,36}$/) };
+    expect(model.sent(name)).toEqual([{ type: name, ...sent }]);
     const [message] = kernel.sendControlMessage.mock.calls[0] ?? [];
-    expect(message.header.msg_type).toBe("nb_agents_decide_request");
-    expect({ type: "decide", ...message.content }).toEqual(model.sent("decide")[0]);
+    expect(message.header.msg_type).toBe(`nb_agents_${name}_request`);
+    expect({ type: name, ...message.content }).toEqual(model.sent(name)[0]);
     expect(find(`.${name}`).textContent).toBe(label);
   });
 
@@ -49,12 +49,12 @@ describe("a gate", () => {
     approve.click();
     approve.click();
     deny.click();
-    expect(model.sent("decide")).toHaveLength(1);
+    expect(model.sent("approve", "deny")).toHaveLength(1);
     expect(deny.getAttribute("aria-disabled")).toBe("true");
     vi.advanceTimersByTime(10_000);
     expect(approve.textContent).toBe("Approve");
     deny.click();
-    expect(model.sent("decide")).toHaveLength(2);
+    expect(model.sent("approve", "deny")).toHaveLength(2);
     vi.useRealTimers();
   });
 
@@ -64,7 +64,7 @@ describe("a gate", () => {
     const outside = vi.fn();
     document.body.addEventListener("keydown", outside);
     input.dispatchEvent(event);
-    expect(model.sent("decide")).toEqual([]);
+    expect(model.sent("approve", "deny")).toEqual([]);
     expect(outside).not.toHaveBeenCalled();
     expect(document.activeElement).toBe(approve);
   });
@@ -95,7 +95,7 @@ describe("a gate", () => {
     const { approve, el, life, model } = open(ASKING, { kernel });
     life.abort();
     approve.click();
-    expect(model.sent("decide")).toEqual([]);
+    expect(model.sent("approve", "deny")).toEqual([]);
     const other = open(ASKING, { kernel });
     kernel.disposed.emit(kernel);
     expect(other.el.querySelector(".gate")).toBeNull();
@@ -107,7 +107,7 @@ describe("a gate", () => {
     const names = [...el.querySelectorAll(".gate strong")].map((node) => node.textContent);
     expect(names).toEqual(["Approve “gather”?", "Approve “late”?"]);
     (el.querySelectorAll(".gate .deny")[1] as HTMLElement).click();
-    expect(model.sent("decide")).toMatchObject([{ gate: "late", approved: false }]);
+    expect(model.sent("approve", "deny")).toMatchObject([{ type: "deny", gate: "late" }]);
     model.update({ ...ASKING, gates: [{ ...GATE, id: "late", name: "late" }] });
     expect(el.querySelectorAll(".gate")).toHaveLength(1);
     expect(el.querySelector(".gate .deny")?.textContent).toBe("Denying…");
@@ -133,15 +133,15 @@ describe("what a gate asks for is what its words say", () => {
     const { approve, deny, input, model } = open(asking("text"));
     input.value = "  ";
     approve.click();
-    expect(model.sent("decide")).toEqual([]);
+    expect(model.sent("approve", "deny")).toEqual([]);
     expect(document.activeElement).toBe(input);
     input.value = "Lyon";
     approve.click();
-    expect(model.sent("decide")).toMatchObject([{ approved: true, text: "Lyon" }]);
+    expect(model.sent("approve", "deny")).toMatchObject([{ type: "approve", message: "Lyon" }]);
     expect(approve.textContent).toBe("Answering…");
     const other = open(asking("text"));
     other.deny.click();
-    expect(other.model.sent("decide")).toMatchObject([{ approved: false, text: "" }]);
+    expect(other.model.sent("approve", "deny")).toMatchObject([{ type: "deny", message: "" }]);
     expect(deny.textContent).toBe("Refuse");
   });
 });

@@ -101,8 +101,8 @@ export class MockModel {
   stops(): unknown[] {
     return this.sent("stop");
   }
-  sent(type: string): unknown[] {
-    return this.send.mock.calls.map(([content]) => content).filter((content) => content.type === type);
+  sent(...types: string[]): unknown[] {
+    return this.send.mock.calls.map(([content]) => content).filter((content) => types.includes(content.type));
   }
 }
 

@@ -41,14 +41,14 @@ function shown(reply?: object) {
 const settle = (): Promise<unknown> => vi.advanceTimersByTimeAsync(400);
 
 test("a stop of all goes to the kernel alone when that works on the sweep", async () => {
-  const { q, kernel, post } = shown({ run_status: "stopping" });
+  const { q, kernel, post } = shown({ refusal: "" });
   q("header button").click();
   await settle();
-  expect(kernel.sendControlMessage.mock.calls[0]?.[0].content).toEqual({ sweep: "asked", now: false });
+  expect(kernel.sendControlMessage.mock.calls[0]?.[0].content).toEqual({ sweep: "asked", immediate: false });
   expect(post).not.toHaveBeenCalled();
 });
 
-test.each([[undefined], [{ run_status: "unknown" }]])("a stop that the kernel can't do goes to the server", async (reply) => {
+test.each([[undefined], [{ refusal: "No sweep.", is_unknown: true }]])("a stop that the kernel can't do goes to the server", async (reply) => {
   const { q, post, report } = shown(reply);
   post.mockResolvedValue("It is over.");
   q("header button").click();
@@ -58,7 +58,7 @@ test.each([[undefined], [{ run_status: "unknown" }]])("a stop that the kernel ca
 });
 
 test("a row is stopped by its turn, and never by a name that another sweep's row may have", async () => {
-  const { all, kernel, post } = shown({ run_status: "stopping" });
+  const { all, kernel, post } = shown({ refusal: "" });
   all(".rows button.one")[1]?.click();
   await settle();
   expect(kernel.sendControlMessage).not.toHaveBeenCalled();
@@ -100,7 +100,7 @@ test("another row that is opened takes the place of the first", () => {
 });
 
 test("what is asked of an open row goes to its turn", async () => {
-  const { all, q, news, post } = shown({ run_status: "stopping", refusal: "" });
+  const { all, q, news, post } = shown({ refusal: "" });
   all(".rows button.open")[0]?.click();
   news("a/asked/sky/turn_1", { kind: "state", state: RUNNING });
   (q(".opened .say input") as HTMLInputElement).value = "Be short";

@@ -15,7 +15,7 @@ describe("a click on Stop", () => {
     const kernel = new MockKernel();
     const { button, model } = show(RUNNING, { kernel });
     button.click();
-    expect(model.stops()).toEqual([{ type: "stop", run: "run-1", now: false }]);
+    expect(model.stops()).toEqual([{ type: "stop", run: "run-1", immediate: false }]);
     expect(kernel.sendControlMessage).toHaveBeenCalledExactlyOnceWith(
       {
         channel: "control",
@@ -29,7 +29,7 @@ describe("a click on Stop", () => {
         },
         parent_header: {},
         metadata: {},
-        content: { run: "run-1", now: false },
+        content: { run: "run-1", immediate: false },
         buffers: [],
       },
       true,
@@ -156,8 +156,8 @@ describe("a second click", () => {
     expect(button.textContent).toBe("Stop now · 27 s");
     expect(button.hasAttribute("aria-disabled")).toBe(false);
     button.click();
-    expect(model.stops()[1]).toEqual({ type: "stop", run: "run-1", now: true });
-    expect(sent(kernel)[1].content).toEqual({ run: "run-1", now: true });
+    expect(model.stops()[1]).toEqual({ type: "stop", run: "run-1", immediate: true });
+    expect(sent(kernel)[1].content).toEqual({ run: "run-1", immediate: true });
     model.update(STOPPING);
     expect(button.textContent).toBe("Stopping now…");
     expect(button.getAttribute("aria-disabled")).toBe("true");

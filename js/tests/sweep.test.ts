@@ -115,14 +115,14 @@ describe("what a person asks of a sweep", () => {
     button.click();
     button.click();
     expect(button.textContent).toBe("Stopping…");
-    expect(model.stops()).toEqual([{ type: "stop", sweep: "ask", now: false }]);
+    expect(model.stops()).toEqual([{ type: "stop", sweep: "ask", immediate: false }]);
     const [message] = kernel.sendControlMessage.mock.calls[0] ?? [];
     expect(message.header.msg_type).toBe("nb_agents_stop_request");
-    expect(message.content).toEqual({ sweep: "ask", now: false });
+    expect(message.content).toEqual({ sweep: "ask", immediate: false });
     model.update(STOPPING);
     expect(button.textContent).toBe("Stop now");
     button.click();
-    expect(model.stops()[1]).toEqual({ type: "stop", sweep: "ask", now: true });
+    expect(model.stops()[1]).toEqual({ type: "stop", sweep: "ask", immediate: true });
   });
 
   test("the Stop of a row stops its run", () => {
@@ -131,8 +131,8 @@ describe("what a person asks of a sweep", () => {
     const button = [...el.querySelectorAll<HTMLButtonElement>(".rows button.one")][1];
     expect(button?.title).toBe("Stop this row alone, after its calls.");
     button?.click();
-    expect(model.stops()).toEqual([{ type: "stop", run: "run-moon", now: false }]);
-    expect(kernel.sendControlMessage.mock.calls[0]?.[0].content).toEqual({ run: "run-moon", now: false });
+    expect(model.stops()).toEqual([{ type: "stop", run: "run-moon", immediate: false }]);
+    expect(kernel.sendControlMessage.mock.calls[0]?.[0].content).toEqual({ run: "run-moon", immediate: false });
   });
 
   test("all rows are held, and let go on", () => {
@@ -143,9 +143,9 @@ describe("what a person asks of a sweep", () => {
     model.update({ ...SWEEP, chip: "paused", hold: "continue" });
     expect(button.textContent).toBe("Continue");
     button.click();
-    expect(model.sent("hold")).toEqual([
-      { type: "hold", pause: true },
-      { type: "hold", pause: false },
+    expect(model.sent("pause", "resume")).toEqual([
+      { type: "pause", sweep: "ask", id: expect.any(String) as string },
+      { type: "resume", sweep: "ask", id: expect.any(String) as string },
     ]);
     model.update(STOPPING);
     expect(button.hidden).toBe(true);
@@ -173,7 +173,7 @@ describe("what a person asks of a sweep", () => {
   test("the panel of an open row asks for that run alone", () => {
     const { model, q } = show(OPEN);
     q(".opened header button").click();
-    expect(model.stops()).toEqual([{ type: "stop", run: "run-sky", now: false }]);
+    expect(model.stops()).toEqual([{ type: "stop", run: "run-sky", immediate: false }]);
     const input = q(".opened .say input") as HTMLInputElement;
     input.value = "Be short";
     q(".opened .say button").click();

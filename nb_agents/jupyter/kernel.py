@@ -25,27 +25,26 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nb_agents.cancel import StopResult
-from nb_agents.errors import UserError
+from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.loop import interrupts_come_from
+from nb_agents.presentation.asking import CELL
 from nb_agents.runs import registry
-from nb_agents.runs.finding import find_run
+from nb_agents.verbs.on_runs import find_work
+from nb_agents.verbs.requests import BODIES, read, values_of
+from nb_agents.verbs.table import ROUTES
+from nb_agents.verbs.verb import Caller
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-STOP_REQUEST = "nb_agents_stop_request"
-STOP_REPLY = "nb_agents_stop_reply"
-SAY_REQUEST = "nb_agents_say_request"
-SAY_REPLY = "nb_agents_say_reply"
-DECIDE_REQUEST = "nb_agents_decide_request"
-DECIDE_REPLY = "nb_agents_decide_reply"
+    from nb_agents.verbs.on_runs import Work
+
 DRAWN_REQUEST = "nb_agents_drawn_request"
 DRAWN_REPLY = "nb_agents_drawn_reply"
 
@@ -75,14 +74,14 @@ def is_headless(ip: InteractiveShell) -> bool:
 def on_page_message(widget: Any, take: Callable[[Any], object]) -> None:
     """Call ``take`` with each custom message that a page sends by a widget.
 
-    What stops, says or decides something is taken at once, in a thread of its own, whatever cell
-    runs; all else is taken where the front end sent it, and not where the widget was made.
+    A verb is taken at once, in a thread of its own, whatever cell runs; all else is taken where the
+    front end sent it, and not where the widget was made.
     """
     taken: deque[Any] = deque()  # and still to come again, by the shell
 
     def route(data: Any, default: str | None) -> str | None:
         match data:
-            case {"method": "custom", "content": {"type": "stop" | "say" | "decide"} as content}:
+            case {"method": "custom", "content": {"type": str(verb)} as content} if verb in ROUTES:
                 with suppress(RuntimeError):  # the interpreter ends, and starts no thread
                     threading.Thread(target=take, args=(content,), daemon=True).start()
                     taken.append(content)
@@ -96,6 +95,11 @@ def on_page_message(widget: Any, take: Callable[[Any], object]) -> None:
 
     widget.comm._reply_subshell_for = route
     widget.on_msg(on_message)
+
+
+def request_of(route: str) -> str:
+    """Return the type of the control message that asks for a verb."""
+    return f"nb_agents_{route}_request"
 
 
 def open_doors(ip: InteractiveShell) -> None:
@@ -113,9 +117,8 @@ def open_doors(ip: InteractiveShell) -> None:
     if not _our_callbacks(ip):
         ip.events.register("post_run_cell", partial(_after_cell, kernel))
     _wake_on_signals()
-    kernel.control_handlers[STOP_REQUEST] = partial(_on_control, kernel)
-    kernel.control_handlers[SAY_REQUEST] = partial(_on_said, kernel)
-    kernel.control_handlers[DECIDE_REQUEST] = partial(_on_decided, kernel)
+    for route in ROUTES:
+        kernel.control_handlers[request_of(route)] = partial(_on_request, kernel, route)
     kernel.control_handlers[DRAWN_REQUEST] = partial(_on_drawn, kernel)
     shut_down = kernel.control_handlers["shutdown_request"]
     if getattr(shut_down, "func", None) is not _on_shutdown:
@@ -133,7 +136,7 @@ def close_doors(ip: InteractiveShell) -> None:
     saved = getattr(kernel, "saved_sigint_handler", None)
     if isinstance(saved, _IdleInterrupt):
         kernel.saved_sigint_handler = saved.previous
-    for request in (STOP_REQUEST, SAY_REQUEST, DECIDE_REQUEST, DRAWN_REQUEST):
+    for request in (*map(request_of, ROUTES), DRAWN_REQUEST):
         kernel.control_handlers.pop(request, None)
     shut_down = kernel.control_handlers["shutdown_request"]
     if getattr(shut_down, "func", None) is _on_shutdown:
@@ -184,108 +187,67 @@ def _wake_on_signals() -> None:
         asyncio.get_event_loop().add_signal_handler(signal.SIGURG, lambda: None)
 
 
-async def _on_control(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-    # In a thread: a hook of the person's may veto the stop and take its time over it.
-    stop = partial(stop_as_asked, parent.get("content"))
-    result = await asyncio.get_running_loop().run_in_executor(None, stop)
-    reply = {"status": "ok", "changed": result.changed, "run_status": result.status}
-    kernel.session.send(stream, STOP_REPLY, reply, parent, ident)
+async def _on_request(
+    kernel: Any, route: str, stream: Any, ident: Any, parent: dict[str, Any]
+) -> None:
+    # In a thread: it may wait for the loop of the runs, or for a hook of the person's.
+    act = partial(do_as_asked, route, parent.get("content"))
+    done = await asyncio.get_running_loop().run_in_executor(None, act)
+    reply = {"status": "ok", **done._asdict()}
+    kernel.session.send(stream, f"nb_agents_{route}_reply", reply, parent, ident)
 
 
-def stop_as_asked(content: Any) -> StopResult:
-    """Carry out a panel's message about a stop. Idempotent.
+class PageReply(NamedTuple):
+    """What a page is told.
 
-    Args:
-        content: The run, whether to stop "now", and the one agent to stop, if it is one alone.
-
-    Returns:
-        What it did: nothing when the message makes no sense, or names what is not there.
+    Attributes:
+        facts: What the verb returned.
+        refusal: "", or why it was not carried out.
+        is_unknown: Whether this process knows of no such run or sweep.
     """
-    match content:
-        # "" would be the latest run, whichever that is.
-        case {"sweep": str(name), **more} | {"run": str(name), **more} if name and isinstance(
-            agent := more.get("agent"), str | None
-        ):
-            # There is no such agent, or several runs are called so.
-            with suppress(UserError):
-                return registry.stop(name, bool(more.get("now")), "widget", agent=agent)
-    return StopResult(False, "unknown")
+
+    facts: Mapping[str, Any] = {}
+    refusal: str = ""
+    is_unknown: bool = False
 
 
 # Separates the control channel's worker from the shell, where the same message comes again.
-_saying = threading.Lock()
-_said: deque[str] = deque(maxlen=1000)
+_asking = threading.Lock()
+_done: deque[str] = deque(maxlen=1000)
 
 
-def say_once(run: str, text: str, message_id: str) -> str:
-    """Add a text from a panel to a run, once although it arrives in two messages.
-
-    Args:
-        run: The run's id.
-        text: What the person wrote.
-        message_id: The same in both messages.
-
-    Returns:
-        "" when the agents get it, else why not.
-    """
-    return _once(message_id, lambda: find_run(run).say(text))
-
-
-def decide_once(run: str, gate: str, approved: bool, text: str, message_id: str) -> str:
-    """Decide a gate from a panel, once for its two messages.
+def do_as_asked(route: str, content: Any, work: Work | None = None) -> PageReply:
+    """Carry out a verb for a page.
 
     Args:
-        run: The run's id.
-        gate: The gate's address: one that is decided by now stays as it is.
-        approved: Whether the recipe goes on.
-        text: What the person wrote.
-        message_id: The same in both messages.
-
-    Returns:
-        "" when it is decided so, else why not.
+        route: The verb's.
+        content: The ``run`` or ``sweep``, and what a request over HTTP holds. What must not be done
+            twice when it comes in two messages has the same ``id`` in both.
+        work: The run or the sweep, if it is known.
     """
-    return _once(message_id, lambda: find_run(run).decide(approved, text, gate=gate))
+    match content:
+        # "" would be the latest run, whichever that is.
+        case {"run": str(name), **sent} | {"sweep": str(name), **sent} if name:
+            asked = {str(key): each for key, each in sent.items()}
+            message_id = str(asked.pop("id", ""))
+            # A stop has none, and waits for nobody.
+            with _asking if message_id else nullcontext():
+                if message_id and message_id in _done:
+                    return PageReply()
+                try:
+                    facts = _act(route, name if work is None else work, asked)
+                except UserError as exc:
+                    return PageReply({}, str(exc), isinstance(exc, UnknownRunError))
+                if message_id:
+                    _done.append(message_id)
+                return PageReply(facts)
+    return PageReply({}, "The message names no run.")
 
 
-def _once(message_id: str, do: Callable[[], object]) -> str:
-    with _saying:
-        if message_id in _said:
-            return ""
-        try:
-            do()
-        except UserError as exc:
-            return str(exc)
-        _said.append(message_id)
-        return ""
-
-
-async def _on_said(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-    match parent.get("content"):
-        case {"run": str(run), "text": str(text), "id": str(message_id)} if run:
-            # In a thread: it waits for the loop of the runs.
-            say = partial(say_once, run, text, message_id)
-            refusal = await asyncio.get_running_loop().run_in_executor(None, say)
-        case _:
-            refusal = "The message lacks a run, a text or an id."
-    reply = {"status": "ok", "refusal": refusal}
-    kernel.session.send(stream, SAY_REPLY, reply, parent, ident)
-
-
-async def _on_decided(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-    match parent.get("content"):
-        case {
-            "run": str(run),
-            "gate": str(gate),
-            "approved": bool(approved),
-            "text": str(text),
-            "id": str(message_id),
-        } if run and gate:
-            decide = partial(decide_once, run, gate, approved, text, message_id)
-            refusal = await asyncio.get_running_loop().run_in_executor(None, decide)
-        case _:
-            refusal = "The message lacks a run, a gate, a decision, a text or an id."
-    reply = {"status": "ok", "refusal": refusal}
-    kernel.session.send(stream, DECIDE_REPLY, reply, parent, ident)
+def _act(route: str, on: Work | str, sent: Mapping[str, Any]) -> Mapping[str, Any]:
+    values, caller = values_of(read(BODIES[route], sent)), Caller("widget", CELL)
+    work = find_work(on, caller) if isinstance(on, str) else on
+    return ROUTES[route].act(work, caller, **values).facts
 
 
 # Called when a page tells that it draws these by itself, by what it calls them.

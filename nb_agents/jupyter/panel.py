@@ -21,13 +21,7 @@ import traitlets
 from IPython.display import DisplayHandle
 
 from nb_agents.jupyter.ipython import display
-from nb_agents.jupyter.kernel import (
-    decide_once,
-    drawn_by_page,
-    on_page_message,
-    say_once,
-    stop_as_asked,
-)
+from nb_agents.jupyter.kernel import do_as_asked, drawn_by_page, on_page_message
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_bundle, card_text, turn_bundle
 from nb_agents.presentation.panel_state import panel_state
@@ -38,6 +32,7 @@ from nb_agents.runs.finding import find_run
 from nb_agents.runs.run import Run
 from nb_agents.session.history import PastTurn
 from nb_agents.session.layout import TurnPaths
+from nb_agents.verbs.table import ROUTES
 from nb_agents.view.run_view import RunView
 
 if TYPE_CHECKING:
@@ -200,7 +195,7 @@ class Panel:
     def __init__(self, run: Run) -> None:
         self._run = run
         shown = f"{run.view.session}/{run.view.turn}"
-        self._outputs = LiveOutputs(shown, self._state, do_as_asked)
+        self._outputs = LiveOutputs(shown, self._state, _carry_out)
         self._written = _milestones(run.view)
         self._written_at = time.monotonic()
         run.subscribe(self._on_news)
@@ -240,22 +235,11 @@ class Panel:
         _panels.pop(run.path, None)
 
 
-def do_as_asked(content: Any) -> None:
-    """Do what a page asks of a run: a stop, a text, a decision; nothing else."""
+def _carry_out(content: Any, sweep: SweepHandle | None = None) -> None:
+    """Carry out the verb that a page asks for, if it is one."""
     match content:
-        case {"type": "stop", "now": bool()}:
-            stop_as_asked(content)
-        case {"type": "say", "run": str(run), "text": str(said), "id": str(message_id)}:
-            say_once(run, said, message_id)
-        case {
-            "type": "decide",
-            "run": str(run),
-            "gate": str(gate),
-            "approved": bool(approved),
-            "text": str(said),
-            "id": str(message_id),
-        } if gate:
-            decide_once(run, gate, approved, said, message_id)
+        case {"type": str(verb), **asked} if verb in ROUTES:
+            do_as_asked(verb, asked, sweep)
 
 
 # Separates cells, which show a panel, from the loop thread, which freezes it and closes its widget.
@@ -318,14 +302,12 @@ class _SweepPanel:
 
     def _do(self, content: Any) -> None:
         match content:
-            case {"type": "stop", "sweep": str(), "now": bool(now)}:
-                self._sweep.stop(now, source="widget")
-            case {"type": "hold", "pause": bool(is_pause)} if not self._sweep.view.is_over:
-                self._sweep.hold(is_pause)
+            case {"sweep": str()}:
+                _carry_out(content, self._sweep)
             case {"type": "open", "row": str(row)} if not self._sweep.view.is_over:
                 self._open(row)
             case {"run": str()}:
-                do_as_asked(content)
+                _carry_out(content)
 
     def _open(self, row: str) -> None:
         """Open a row that is worked on; "" closes the one that is open."""

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from nb_agents.cancel import StopResult, StopSource
-from nb_agents.errors import UnknownRunError, UserError
+from nb_agents.errors import UserError
 from nb_agents.loop import at_shutdown, interrupt_tries
-from nb_agents.runs.finding import find_run
 from nb_agents.runs.live_runs import SHUTDOWN, begun_runs, live_runs, stop_runs
 from nb_agents.runs.run import Run
 
@@ -118,37 +117,6 @@ def join(group: Group) -> Callable[[], None]:
             del _groups[group.path]
 
     return leave
-
-
-def stop(
-    run_id: str,
-    now: bool,
-    source: StopSource,
-    reason: str = "",
-    agent: str | None = None,
-) -> StopResult:
-    """Stop a run or a group by its id, for all user interfaces.
-
-    Args:
-        run_id: As for `find_run`, or a group's name.
-        now: Whether to stop it immediately.
-        source: The interface that the request came from.
-        reason: The reason, for the record.
-        agent: Id of the one agent to stop, or None.
-
-    Returns:
-        Whether this changed anything, and the run's state; "unknown" if there is no such run.
-
-    Raises:
-        UserError: The run has no such agent, or there are several runs or groups of that name.
-    """
-    if run_id and (group := find_group(run_id)) is not None:
-        return group.stop(now, reason=reason, source=source)
-    try:
-        run = find_run(run_id)
-    except UnknownRunError:
-        return StopResult(False, "unknown")
-    return run.stop(now, agent, reason, source=source)
 
 
 def stop_all() -> None:

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 from tornado import web
 from tornado.iostream import StreamClosedError
@@ -35,7 +35,7 @@ from nb_agents.runs.finding import attach
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.runs.run import Run
 from nb_agents.server.feeds import Feed, Feeds, SweepFeed, TurnFeed
-from nb_agents.server.openapi import BODIES, NextTask, Rename, Start, document
+from nb_agents.server.openapi import NextTask, Rename, Start, document
 from nb_agents.server.places import (
     DEFAULT_ROOT,
     Places,
@@ -56,6 +56,7 @@ from nb_agents.sweeps.manifest import is_sweep, sweep_paths
 from nb_agents.sweeps.notes import Note, NoteReader, RowResult
 from nb_agents.sweeps.sweep_lookup import open_sweep
 from nb_agents.verbs.on_runs import facts_of_work
+from nb_agents.verbs.requests import BODIES, read, values_of
 from nb_agents.verbs.table import ROUTES
 from nb_agents.verbs.verb import Caller
 from nb_agents.view.receipt import receipt, total_cost
@@ -173,12 +174,7 @@ class _Handler(APIHandler):
 
     def body(self, kind: type[_Body]) -> _Body:
         """Read what the request holds."""
-        try:
-            return kind.model_validate_json(self._body or b"{}")
-        except ValidationError as exc:
-            told = [f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in exc.errors()]
-            why = "; ".join(told)
-            raise web.HTTPError(400, f"{why}. openapi.json lists what can be sent.") from None
+        return read(kind, self._body or b"{}")
 
     def reply(self, data: Any) -> None:
         """Answer with JSON."""
@@ -287,10 +283,6 @@ class Command(_Handler):
         self.reply({"id": self.places.name(path), **reply})
 
 
-_BESIDES = {"sweep", "source", "trust"}
-"""What a request of a verb may hold that is no argument of it."""
-
-
 def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]:
     """Pass a verb to whoever writes the turn or sweep; return status and reply, or a new run."""
     work = open_sweep(path) or attach(path)
@@ -300,7 +292,7 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]
     try:
         if action == "resume" and isinstance(work, Run) and work.is_over:
             return 202, resume_turn(TurnPaths(path), body.trust)
-        done = ROUTES[action].act(work, caller, **body.model_dump(exclude=_BESIDES))
+        done = ROUTES[action].act(work, caller, **values_of(body))
     except NotYoursError:
         raise
     except UserError as exc:

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import Field
 
+from nb_agents.verbs.requests import BODIES, Request, TrustingRequest
 from nb_agents.verbs.table import ROUTES
-from nb_agents.verbs.verb import Parameter, Verb
-
-MAX_TEXT = 20_000
-"""Characters, as `MAX_SAID` of a run."""
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _Trusting(_Body):
-    trust: bool = Field(False, description="Go on with a session that this user has not made here.")
-
-
-class NextTask(_Trusting):
+class NextTask(TrustingRequest):
     """What the team of a session is asked next, in a process of its own."""
 
     task: str = Field(min_length=1, description="The task of the next turn.")
 
 
-class Rename(_Body):
+class Rename(Request):
     """How a session is to be called."""
 
     name: str = Field(min_length=1, max_length=200, description="The new id.")
 
 
-class Start(_Trusting):
+class Start(TrustingRequest):
     """What to start, in a process of its own."""
 
     task: str = Field("", description="What is asked; a recipe asks for itself.")
@@ -43,39 +32,6 @@ class Start(_Trusting):
     session: str | None = Field(None, description="The session to go on in, or to begin.")
     folder: str = Field("", description="Where it works: files and sessions are named from there.")
 
-
-_MORE: dict[str, dict[str, Any]] = {
-    "stop": {
-        "sweep": (bool, Field(False, description="With it the sweep that it is a row of.")),
-        "source": (Literal["rest", "widget"], Field("rest", description="Where it was asked.")),
-    },
-}
-"""What requests of a verb hold besides its arguments, by its route."""
-
-
-def _body_of(verb: Verb) -> type[_Body]:
-    fields: dict[str, Any] = {each.name: _field(each) for each in verb.parameters}
-    base = _Trusting if verb.route == "resume" else _Body
-    more = _MORE.get(verb.route, {})
-    return create_model(f"{verb.route.capitalize()}Body", __base__=base, **fields, **more)
-
-
-def _field(parameter: Parameter) -> Any:
-    more: dict[str, Any] = {
-        "alias": parameter.wire or parameter.name,
-        "description": f"{parameter.help[:1].upper()}{parameter.help[1:]}.",
-    }
-    if parameter.default is False:
-        return bool, Field(False, **more)
-    if parameter.default is None:
-        return str | None, Field(None, **more)
-    if parameter.is_required:
-        return str, Field(min_length=1, max_length=MAX_TEXT, **more)
-    return str, Field(parameter.default, max_length=MAX_TEXT, **more)
-
-
-BODIES: dict[str, type[_Body]] = {route: _body_of(verb) for route, verb in ROUTES.items()}
-"""What requests of the verbs hold, by the last word of the route."""
 
 _ID = {
     "name": "id",
@@ -310,7 +266,7 @@ def _delete(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
 
 def _post(
     summary: str,
-    body: type[BaseModel],
+    body: type[Request],
     done: dict[str, str],
     schema: dict[str, Any],
     *parameters: dict[str, Any],
@@ -322,7 +278,7 @@ def _post(
         "409": "It is over, with its `status`; or not at a point where this can be asked.",
         "413": "The body is too large.",
     }
-    if issubclass(body, _Trusting):
+    if issubclass(body, TrustingRequest):
         replies["428"] = (
             "The session was not made by this user: `message` lists what it would run. With "
             "`trust` it is gone on with."

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from nb_agents import events as ev
-from nb_agents.jupyter.kernel import stop_as_asked
+from nb_agents.jupyter.kernel import do_as_asked
 from nb_agents.runs.finding import attach, find_run
 from nb_agents.runs.live_turns import LOOK_S, LiveTurn, announce
 from nb_agents.runs.run import Run
@@ -84,7 +84,7 @@ def _print_beside(server: BenchServer) -> None:
 
 
 def _by_panel(run: Run) -> None:
-    stop_as_asked({"run": run.id, "now": True})
+    do_as_asked("stop", {"run": run.id, "immediate": True})
 
 
 def _by_path(run: Run) -> None:

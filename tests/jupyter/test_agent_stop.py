@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.cancel import StopResult
-from nb_agents.jupyter.kernel import stop_as_asked
+from nb_agents.jupyter.kernel import do_as_asked
 from nb_agents.presentation.panel_state import panel_state
+from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, Vote
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
@@ -60,17 +60,22 @@ def test_a_team_of_one_has_the_big_button_alone() -> None:
     assert buttons(fold([started])) == [None]
 
 
+def ask(run: Run, now: bool) -> tuple[bool, str]:
+    content = {"run": run.id, "agent": "ada", "immediate": now}
+    facts = do_as_asked("stop", content).facts
+    return facts["changed"], facts["status"]
+
+
 def test_a_press_stops_that_agent_and_a_second_one_cuts_it(tmp_path: Path) -> None:
     gate = Gate()
     ada = ScriptedModel(Turn(text="some words ", hang=True))
     ben = ScriptedModel(Answer("B's", gate=gate), Vote("agent2"), Turn(text="fin"))
     run = start(tmp_path, ada=ada, ben=ben)
     wait_until(lambda: run.view.agents["ada"].partial == "some words ")
-    content = {"run": run.id, "agent": "ada", "now": False}
-    assert stop_as_asked(content) == StopResult(True, "stopping")
-    assert stop_as_asked(content) == StopResult(False, "stopping")  # on the other way
+    assert ask(run, False) == (True, "stopping")
+    assert ask(run, False) == (False, "stopping")  # on the other way
     wait_until(lambda: buttons(run.view)[0] == {"now": True})
-    assert stop_as_asked({**content, "now": True}) == StopResult(True, "stopping-now")
+    assert ask(run, True) == (True, "stopping-now")
     wait_until(lambda: run.view.agents["ada"].outcome == "killed")
     gate.open()
     finish(run)
@@ -83,12 +88,12 @@ def test_a_press_stops_that_agent_and_a_second_one_cuts_it(tmp_path: Path) -> No
     [
         None,
         {},
-        {"run": "", "now": True},
-        {"run": 3, "now": True},
-        {"run": "RUN", "agent": "nobody", "now": True},
-        {"run": "RUN", "agent": 3, "now": True},
-        {"run": "RUN", "agent": "", "now": True},
-        {"run": "r-unknown", "agent": "a", "now": True},
+        {"run": "", "immediate": True},
+        {"run": 3, "immediate": True},
+        {"run": "RUN", "agent": "nobody", "immediate": True},
+        {"run": "RUN", "agent": 3, "immediate": True},
+        {"run": "RUN", "agent": "", "immediate": True},
+        {"run": "r-unknown", "agent": "a", "immediate": True},
     ],
 )
 def test_a_message_that_makes_no_sense_stops_nothing(tmp_path: Path, content: Any) -> None:
@@ -96,6 +101,6 @@ def test_a_message_that_makes_no_sense_stops_nothing(tmp_path: Path, content: An
     run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
     if isinstance(content, dict) and content.get("run") == "RUN":
         content = {**content, "run": run.id}
-    assert stop_as_asked(content) == StopResult(False, "unknown")
+    assert do_as_asked("stop", content).refusal
     gate.open()
     assert finish(run).result == "A's"

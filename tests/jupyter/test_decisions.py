@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nb_agents.errors import UserError
-from nb_agents.jupyter.kernel import decide_once
+from nb_agents.jupyter.kernel import do_as_asked
 from nb_agents.runs.run import Run
 from tests.model_server import wait_until
 from tests.recipes.live import begin, over, wait_for_gate, write
@@ -25,6 +25,12 @@ stages:
 """
 
 
+def ask(run: str, verb: str, message: str, message_id: str) -> str:
+    """Ask for a decision of the first gate; return why it was refused, or ""."""
+    content = {"run": run, "gate": "first", "message": message, "id": message_id}
+    return do_as_asked(verb, content).refusal
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     run = begin(write(tmp_path, BODY))
@@ -35,7 +41,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def test_a_decision_that_comes_twice_counts_once(run: Run) -> None:
-    said = [decide_once(run.id, "first", True, "go", "decision-1") for _ in range(2)]
+    said = [ask(run.id, "approve", "go", "decision-1") for _ in range(2)]
     assert said == ["", ""]
     assert [(a.address, a.approved, a.message) for a in run.view.approvals] == [
         ("first", True, "go")
@@ -45,7 +51,7 @@ def test_a_decision_that_comes_twice_counts_once(run: Run) -> None:
 def test_a_decision_for_a_gate_that_is_decided_changes_no_other(run: Run) -> None:
     run.approve("go")
     wait_until(lambda: list(run.view.gates) == ["second"], WAIT_S, "the second gate")
-    refusal = decide_once(run.id, "first", False, "late", "decision-2")
+    refusal = ask(run.id, "deny", "late", "decision-2")
     assert refusal == f"Run {run.id} waits at no gate 'first'; it is awaiting."
     assert list(run.view.gates) == ["second"]
     assert len(run.view.approvals) == 1
@@ -61,7 +67,7 @@ def test_a_gate_is_decided_by_its_address(run: Run) -> None:
 
 
 def test_a_run_that_is_not_there_refuses() -> None:
-    assert "No run named 'r0'" in decide_once("r0", "first", True, "", "decision-3")
+    assert "No run named 'r0'" in ask("r0", "approve", "", "decision-3")
 
 
 def test_a_recipe_that_stops_at_a_gate_says_what_is_next(run: Run) -> None:

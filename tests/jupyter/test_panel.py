@@ -153,7 +153,7 @@ class Page:
         return self.comm._reply_subshell_for(data, "as sent")
 
 
-@pytest.mark.parametrize("kind", ["stop", "say", "decide"])
+@pytest.mark.parametrize("kind", ["stop", "say", "approve", "pause"])
 def test_what_must_not_wait_is_taken_before_the_shell_comes_to_it_and_not_again(kind: str) -> None:
     taken: SimpleQueue[Any] = SimpleQueue()
     page = Page(taken.put)

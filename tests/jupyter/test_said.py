@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from nb_agents import events as ev
-from nb_agents.jupyter.kernel import say_once
+from nb_agents.jupyter.kernel import do_as_asked
 from nb_agents.presentation.cards import card_bundle
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.testing import Answer, Gate, ScriptedModel
@@ -96,28 +96,32 @@ def test_the_card_names_the_texts_that_nobody_had_read_and_no_other() -> None:
     assert "“Read.”" not in card["text/plain"]
 
 
+def refusal(run: str, text: str, message_id: str) -> str:
+    return do_as_asked("say", {"run": run, "text": text, "id": message_id}).refusal
+
+
 def test_a_panels_two_messages_are_one_text_and_two_texts_are_two(tmp_path: Path) -> None:
     gate = Gate()
     run = start(tmp_path, solo=ScriptedModel(Answer("A", gate=gate), Answer("B")))
     gate.wait_reached()
     with ThreadPoolExecutor(4) as pool:
         sent = [("One.", "id-1"), ("One.", "id-1"), ("One.", "id-2"), ("One.", "id-2")]
-        assert list(pool.map(lambda each: say_once(run.id, *each), sent)) == [""] * 4
+        assert list(pool.map(lambda each: refusal(run.id, *each), sent)) == [""] * 4
     assert run.view.said == ("One.", "One.")
     gate.open()
     finish(run)
 
 
 def test_a_text_that_is_refused_is_so_in_a_sentence_and_may_be_sent_again(tmp_path: Path) -> None:
-    assert "No run" in say_once("nobody", "x", "id-3")
+    assert "No run" in refusal("nobody", "x", "id-3")
     gate = Gate()
     run = start(tmp_path, solo=ScriptedModel(Answer("A", gate=gate), Answer("B")))
     gate.wait_reached()
-    assert say_once(run.id, "  ", "id-4") == (
+    assert refusal(run.id, "  ", "id-4") == (
         "The text is empty. Write what the agents should know."
     )
-    assert say_once(run.id, "x", "id-4") == ""
+    assert refusal(run.id, "x", "id-4") == ""
     gate.open()
     finish(run)
-    assert f"Run {run.id} is over." in say_once(run.id, "y", "id-5")
+    assert f"Run {run.id} is over." in refusal(run.id, "y", "id-5")
     assert run.view.said == ("x",)

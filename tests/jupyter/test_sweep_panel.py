@@ -337,7 +337,7 @@ def test_a_page_stops_one_row_and_the_card_of_the_open_row_stays(
     wait_until(lambda: len(out.state["rows"]) == 2)
     row = out.state["rows"][0]
     out.ask({"type": "open", "row": row["id"]})
-    out.ask({"type": "stop", "run": row["run"], "now": True})
+    out.ask({"type": "stop", "run": row["run"], "immediate": True})
     wait_until(lambda: out.state["open"]["state"]["card"])
     assert "stopped" in out.state["open"]["state"]["card"]
     assert sweep.status == "running"
@@ -366,9 +366,9 @@ def test_what_rows_at_work_have_used_is_counted_and_once_when_they_are_resumed(
 def test_a_page_holds_all_rows_and_lets_them_go_on(sweep: Sweep, outputs: list[Outputs]) -> None:
     panel.show_sweep(sweep)
     (out,) = outputs
-    out.ask({"type": "hold", "pause": True})
+    out.ask({"type": "pause", "sweep": sweep.name})
     wait_until(lambda: out.state["chip"] == "paused")
-    out.ask({"type": "hold", "pause": False})
+    out.ask({"type": "resume", "sweep": sweep.name})
     wait_until(lambda: out.state["chip"] == "running")
 
 
@@ -376,22 +376,22 @@ def test_a_page_stops_the_sweep_which_leaves_one_card(sweep: Sweep, outputs: lis
     panel.show_sweep(sweep)
     panel.show_sweep(sweep)  # in a second cell
     (out,) = outputs
-    out.ask({"type": "stop", "sweep": sweep.name, "now": False})
+    out.ask({"type": "stop", "sweep": sweep.name, "immediate": False})
     wait_until(lambda: out.state["chip"].startswith("Stopping…"))
-    out.ask({"type": "stop", "sweep": sweep.name, "now": True})
+    out.ask({"type": "stop", "sweep": sweep.name, "immediate": True})
     sweep.wait(WAIT_S)
     (bundle,) = out.frozen
     assert "Run the cell again: it goes on with the 3 missing rows" in bundle["text/html"]
     assert out.state["button"] is None
     end = out.state
     out.ask({"type": "open", "row": ""})
-    out.ask({"type": "hold", "pause": False})  # would begin another sweep
+    out.ask({"type": "resume", "sweep": sweep.name})  # would begin another sweep
     assert out.state is end
     assert sweep.name not in [group.name for group in registry.groups()]
 
 
 @pytest.mark.parametrize(
-    "message", [None, "stop", {}, {"type": "stop"}, {"type": "hold"}, {"type": "open", "row": 1}]
+    "message", [None, "stop", {}, {"type": "stop"}, {"type": "pause"}, {"type": "open", "row": 1}]
 )
 def test_a_message_that_makes_no_sense_does_nothing(
     sweep: Sweep, outputs: list[Outputs], message: Any

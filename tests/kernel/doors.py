@@ -43,7 +43,9 @@ class Doors:
             case "cell":
                 kernel.send(f"%agents stop {turn.run}{flag}")
             case "panel":
-                kernel._send("control", "nb_agents_stop_request", {"run": turn.run, "now": now})
+                kernel._send(
+                    "control", "nb_agents_stop_request", {"run": turn.run, "immediate": now}
+                )
                 self.notebook.press(turn, now=now)
             case "panel, shell only":
                 self.notebook.press(turn, now=now)

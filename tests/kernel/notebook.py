@@ -206,13 +206,13 @@ class Notebook:
 
     def press(self, turn: Turn, *, now: bool = False) -> str:
         """Press the panel's Stop button; the message goes by the widget's comm alone."""
-        content = {"type": "stop", "run": turn.run, "now": now}
+        content = {"type": "stop", "run": turn.run, "immediate": now}
         return self.kernel.send_custom(self.panel(turn).comm_id, content)
 
     def end_all(self) -> None:
         """Stop every run of the kernel at once, even while a cell waits, and wait for it."""
         for run in self.panels():
-            self.kernel.control("nb_agents_stop_request", {"run": run, "now": True})
+            self.kernel.control("nb_agents_stop_request", {"run": run, "immediate": True})
         self.kernel.run(
             "import nb_agents as _nb\nfor _run in _nb.runs(): _run.wait(raise_on_stop=False)"
         )

@@ -11,26 +11,21 @@ from tests.kernel.test_recipes import GATE, said_by_model, start, wait_asked, wr
 from tests.kernel.test_stops import SLEEP
 from tests.model_server import wait_until
 
-DECIDE_REQUEST = "nb_agents_decide_request"
+APPROVE_REQUEST = "nb_agents_approve_request"
+DENY_REQUEST = "nb_agents_deny_request"
 SAYS = "Name the store."
 
 
-def content(turn: Turn, approved: bool = True) -> dict[str, object]:
-    return {
-        "run": turn.run,
-        "gate": "draft",
-        "approved": approved,
-        "text": SAYS,
-        "id": f"{turn.run}-decision",
-    }
+def content(turn: Turn) -> dict[str, object]:
+    return {"run": turn.run, "gate": "draft", "message": SAYS, "id": f"{turn.run}-decision"}
 
 
-def on_control(notebook: Notebook, turn: Turn, approved: bool = True) -> dict[str, object]:
-    return notebook.kernel.control(DECIDE_REQUEST, content(turn, approved))
+def on_control(notebook: Notebook, turn: Turn) -> object:
+    return notebook.kernel.control(APPROVE_REQUEST, content(turn))["refusal"]
 
 
 def by_widget(notebook: Notebook, turn: Turn) -> None:
-    message = {"type": "decide", **content(turn)}
+    message = {"type": "approve", **content(turn)}
     notebook.kernel.send_custom(notebook.panel(turn).comm_id, message)
 
 
@@ -56,7 +51,7 @@ def test_it_arrives_while_a_cell_blocks(notebook: Notebook, turn: Turn, way: str
     blocked = notebook.kernel.send(SLEEP)
     notebook.kernel.wait_stdout(blocked, "begun")
     if way == "control":
-        assert on_control(notebook, turn) == {"status": "ok", "refusal": ""}
+        assert on_control(notebook, turn) == ""
     else:
         by_widget(notebook, turn)
     assert_approved(notebook, turn)
@@ -70,16 +65,25 @@ def test_both_messages_are_one_decision_and_a_later_one_changes_nothing(
 ) -> None:
     by_widget(notebook, turn)
     wait_until(lambda: turn.events("approval_given"), 60, "the decision on disk")
-    assert on_control(notebook, turn) == {"status": "ok", "refusal": ""}
-    later = {**content(turn, approved=False), "id": "another"}
-    refusal = str(notebook.kernel.control(DECIDE_REQUEST, later)["refusal"])
+    assert on_control(notebook, turn) == ""
+    later = {**content(turn), "id": "another"}
+    refusal = str(notebook.kernel.control(DENY_REQUEST, later)["refusal"])
     assert f"Run {turn.run} waits" in refusal
     assert_approved(notebook, turn)
 
 
-def test_a_message_that_lacks_something_is_refused(notebook: Notebook, turn: Turn) -> None:
-    for missing in ("run", "gate", "approved", "text", "id"):
-        message = {name: value for name, value in content(turn).items() if name != missing}
-        refusal = notebook.kernel.control(DECIDE_REQUEST, message)["refusal"]
-        assert refusal == "The message lacks a run, a gate, a decision, a text or an id."
+@pytest.mark.parametrize(
+    "wrong, refusal",
+    [
+        ({"run": ""}, "The message names no run."),
+        ({"gate": 3}, "gate: Input should be a valid string"),
+        ({"message": None}, "message: Input should be a valid string"),
+        ({"approved": True}, "approved: Extra inputs are not permitted"),
+    ],
+)
+def test_a_message_of_another_shape_is_refused(
+    notebook: Notebook, turn: Turn, wrong: dict[str, object], refusal: str
+) -> None:
+    reply = notebook.kernel.control(APPROVE_REQUEST, {**content(turn), **wrong})
+    assert str(reply["refusal"]).startswith(refusal)
     assert turn.events("approval_given") == []

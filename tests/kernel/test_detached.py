@@ -13,7 +13,7 @@ from nb_agents.runs.live_turns import live_turns
 from tests import canaries
 from tests.kernel.driver import Kernel
 from tests.kernel.notebook import AGENTS, TURN_MIME, WORDS, Notebook, Turn, assert_stopped_now
-from tests.kernel.test_decisions import DECIDE_REQUEST
+from tests.kernel.test_decisions import APPROVE_REQUEST
 from tests.kernel.test_notebook import wait_frozen
 from tests.kernel.test_tools import calling, tool_results, use_team
 from tests.model_server import Reply, Request, ToolCall, wait_until
@@ -119,8 +119,8 @@ def test_its_panel_approves_a_call_and_its_card_tells_the_cost(notebook: Noteboo
     gates = notebook.kernel.wait_until(
         lambda: notebook.panel(turn).state["state"]["gates"], what="the gate on the panel"
     )
-    answer = {"run": turn.run, "gate": gates[0]["id"], "approved": True, "text": "Go.", "id": "1"}
-    assert notebook.kernel.control(DECIDE_REQUEST, answer) == {"status": "ok", "refusal": ""}
+    answer = {"run": turn.run, "gate": gates[0]["id"], "message": "Go.", "id": "1"}
+    assert notebook.kernel.control(APPROVE_REQUEST, answer)["refusal"] == ""
     turn.wait_over()
     [given] = turn.events("approval_given")
     assert (given["approved"], given["message"]) == (True, "Go.")

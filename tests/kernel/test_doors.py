@@ -165,7 +165,7 @@ def of_a_busy_cell(notebook: Notebook) -> dict[str, str]:
     told = {}
 
     def press(turn: Turn, **content: object) -> None:
-        message = {"run": turn.run, "id": f"of {turn.run}", "text": "", **content}
+        message = {"run": turn.run, "id": f"of {turn.run}", **content}
         notebook.kernel.send_custom(notebook.panel(turn).comm_id, message)
 
     press(held, type="say", text="And be brief.")
@@ -173,7 +173,7 @@ def of_a_busy_cell(notebook: Notebook) -> dict[str, str]:
     told["a text, busy"] = notebook.kernel.wait_until(said, 60, "the text on the panel")["text"]
     assert held.events("said")
     [gate] = notebook.panel(asking).state["state"]["gates"]
-    press(asking, type="decide", gate=gate["id"], approved=True)
+    press(asking, type="approve", gate=gate["id"])
     told["Approve, busy"] = wait_frozen(notebook, asking).data[TURN_MIME]["state"]
     notebook.press(held)
     told["Stop, busy"] = wait_chip(notebook, held, "Stopping")

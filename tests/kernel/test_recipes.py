@@ -309,8 +309,8 @@ def test_a_cell_that_waits_says_so_and_is_answered_on_the_control_channel(
     wait_asked(turn)
     told = lambda: "Answer on the panel." in notebook.text(notebook.kernel.outputs_of(turn.cell))  # noqa: E731
     notebook.kernel.wait_until(told, 60, "the sentence")
-    answer = {"run": turn.run, "gate": "draft", "approved": True, "text": "Now.", "id": "1"}
-    notebook.kernel.control("nb_agents_decide_request", answer)
+    answer = {"run": turn.run, "gate": "draft", "message": "Now.", "id": "1"}
+    notebook.kernel.control("nb_agents_approve_request", answer)
     assert notebook.kernel.result(turn.cell).status == "ok"
     assert turn.metadata["run_status"] == "completed"
 

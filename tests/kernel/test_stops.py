@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,15 +53,21 @@ def assert_stopped(turn: Turn, server: ModelServer, source: str, now: bool) -> N
     (assert_stopped_now if now else assert_stopped_gracefully)(turn, server, source)
 
 
+def told(turn: Turn, changed: bool, status: str) -> dict[str, Any]:
+    """Return the reply to a stop."""
+    facts = {"run": turn.run, "changed": changed, "status": status}
+    return {"status": "ok", "facts": facts, "refusal": "", "is_unknown": False}
+
+
 # The panel
 
 
 @pytest.mark.parametrize("now", [False, True])
 def test_button_by_control_message(both: Notebook, now: bool) -> None:
     turn = both.start_held()
-    reply = both.kernel.control(STOP_REQUEST, {"run": turn.run, "now": now})
+    reply = both.kernel.control(STOP_REQUEST, {"run": turn.run, "immediate": now})
     status = "stopping-now" if now else "stopping"
-    assert reply == {"status": "ok", "changed": True, "run_status": status}
+    assert reply == told(turn, True, status)
     assert_stopped(turn, both.server, "widget", now)
 
 
@@ -69,7 +76,7 @@ def test_button_by_control_message_while_a_cell_blocks(both: Notebook, now: bool
     turn = both.start_held()
     blocked = both.kernel.send(SLEEP)
     both.kernel.wait_stdout(blocked, "begun")
-    both.kernel.control(STOP_REQUEST, {"run": turn.run, "now": now})
+    both.kernel.control(STOP_REQUEST, {"run": turn.run, "immediate": now})
     assert_stopped(turn, both.server, "widget", now)
     assert both.kernel.outputs_of(blocked).is_busy
     both.kernel.interrupt()
@@ -102,11 +109,11 @@ def test_the_panels_two_messages_are_one_stop(notebook: Notebook) -> None:
     turn = notebook.start_held()
     notebook.press(turn)
     turn.wait_stop()
-    reply = notebook.kernel.control(STOP_REQUEST, {"run": turn.run, "now": False})
-    assert reply == {"status": "ok", "changed": False, "run_status": "stopping"}
+    reply = notebook.kernel.control(STOP_REQUEST, {"run": turn.run, "immediate": False})
+    assert reply == told(turn, False, "stopping")
     assert_stopped_gracefully(turn, notebook.server, "widget")
-    reply = notebook.kernel.control(STOP_REQUEST, {"run": turn.run, "now": True})
-    assert (reply["changed"], reply["run_status"]) == (False, "finished")
+    reply = notebook.kernel.control(STOP_REQUEST, {"run": turn.run, "immediate": True})
+    assert reply == told(turn, False, "finished")
 
 
 def test_a_second_press_raises_the_level(notebook: Notebook) -> None:
@@ -120,8 +127,8 @@ def test_a_second_press_raises_the_level(notebook: Notebook) -> None:
 
 
 def test_a_stop_of_an_unknown_run_says_so(notebook: Notebook) -> None:
-    reply = notebook.kernel.control(STOP_REQUEST, {"run": "nobody", "now": True})
-    assert (reply["changed"], reply["run_status"]) == (False, "unknown")
+    reply = notebook.kernel.control(STOP_REQUEST, {"run": "nobody", "immediate": True})
+    assert reply["is_unknown"] and "No run named 'nobody'" in reply["refusal"]
 
 
 # The interrupt of an idle kernel

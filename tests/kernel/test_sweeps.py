@@ -58,7 +58,7 @@ def test_a_stop_of_the_kernel_lets_no_further_row_begin(sweeping: Notebook, door
     elif door == "magic":
         assert "no further row" in sweeping.text(kernel.run("%agents stop"))
     else:
-        kernel._send("control", "nb_agents_stop_request", {"sweep": "all", "now": False})
+        kernel._send("control", "nb_agents_stop_request", {"sweep": "all", "immediate": False})
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'stopping'", 60, "the stop")
     server.release()
     assert kernel.run("sweep.wait().status").value == "'cancelled'"

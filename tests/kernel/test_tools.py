@@ -121,12 +121,13 @@ def test_a_call_that_waits_is_approved_by_a_magic(notebook: Notebook) -> None:
 
 def test_one_agents_button_stops_it_alone_on_both_ways(notebook: Notebook) -> None:
     turn = notebook.start_held()
-    content = {"run": turn.run, "agent": "Ben", "now": True}
+    content = {"run": turn.run, "agent": "Ben", "immediate": True}
     notebook.kernel.send_custom(notebook.panel(turn).comm_id, {"type": "stop", **content})
     turn.wait_stop("immediate", "Ben")
     reply = notebook.kernel.control("nb_agents_stop_request", content)
     # Its agent may have ended meanwhile.
-    assert not reply["changed"] and reply["run_status"] in ("stopping-now", "finished")
+    told = reply["facts"]
+    assert not told["changed"] and told["status"] in ("stopping-now", "finished")
     notebook.server.release()
     turn.wait_over()
     assert turn.metadata["run_status"] == "completed"

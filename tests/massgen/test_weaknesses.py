@@ -21,7 +21,7 @@ from nb_agents.cancel import CancelPolicy, StopSource
 from nb_agents.config.team import TeamSpec
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_text
-from nb_agents.runs import recorder, registry
+from nb_agents.runs import recorder
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import SESSIONS_VARIABLE
@@ -412,7 +412,7 @@ def w16_copies_are_refused(root: Path, patch: pytest.MonkeyPatch) -> None:
 def w16_every_door_saves(root: Path, patch: pytest.MonkeyPatch) -> None:
     for source in get_args(StopSource):
         run, _ = held(root)
-        assert registry.stop(run.id, True, source).changed
+        assert run.stop(True, source=source).changed
         finish(run)
         assert partial_answers(run.path)["agent_a"]["partial_text"] == HALF
         assert (metadata(run)["status"], run.receipt.source) == ("incomplete", source)

@@ -13,17 +13,18 @@ import pytest
 
 import nb_agents
 from nb_agents.errors import UnknownRunError, UserError
+from nb_agents.jupyter.kernel import do_as_asked
 from nb_agents.options import RunOptions
-from nb_agents.runs import finding, reader, registry
+from nb_agents.runs import finding, reader
 from nb_agents.runs.finding import attach, find_known, find_run, runs_elsewhere_of_here
 from nb_agents.runs.live_turns import LiveTurn, announce, live_turns
 from nb_agents.runs.run import Run
 from nb_agents.server.handlers import _ask
-from nb_agents.server.openapi import BODIES
 from nb_agents.server.places import Places
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.lookup import acting_for
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
+from nb_agents.verbs.requests import BODIES
 from tests.model_server import wait_until
 from tests.runs.test_elsewhere import WRITER
 from tests.team_kit import WAIT_S, read_line, script
@@ -136,9 +137,9 @@ def test_a_command_to_a_run_of_this_process_opens_no_file_of_any_other(
         for verb, do in VERBS.items():
             with opened() as paths:
                 if verb == "stop":
-                    registry.stop(name, False, "widget")
+                    do_as_asked("stop", {"run": name})
                 elif verb == "stop at once" and name == str(own.path):
-                    registry.stop(name, True, "widget")
+                    do_as_asked("stop", {"run": name, "immediate": True})
                 elif verb in ("pause", "unpause", "say") and own.view.stop is None:
                     do(find_run(name))
             assert of_others(paths, others) == [], verb

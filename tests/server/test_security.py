@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from nb_agents.server.openapi import BODIES
 from nb_agents.testing import Answer, ScriptedModel, Vote
+from nb_agents.verbs.requests import BODIES
 from tests import canaries
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.server.conftest import JupyterServer, jupyter_server

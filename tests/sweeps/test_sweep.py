@@ -22,6 +22,7 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import SessionBusyError, SessionUnreadableError, TaskError, UserError
+from nb_agents.jupyter.kernel import do_as_asked
 from nb_agents.runs import registry
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import sessions_in
@@ -538,7 +539,7 @@ def test_an_interrupt_and_the_end_of_the_process_reach_a_sweep(options: RunOptio
     team, gate, _ = held()
     sweep = nb_agents.map(rows(8), TASK, team, limit=2, options=options)
     gate.wait_reached(2)
-    assert registry.stop(sweep.name, False, "widget").changed
+    assert do_as_asked("stop", {"sweep": sweep.name}).facts["changed"]
     sweep.press()
     assert sweep.wait(WAIT_S).status == "cancelled"
     assert registry.groups() == ()

@@ -12,7 +12,8 @@ from nb_agents.jupyter import verbs as cell_verbs
 from nb_agents.jupyter.completion import completions
 from nb_agents.jupyter.ipython import actions_of
 from nb_agents.jupyter.magic import AgentsMagics
-from nb_agents.server.openapi import BODIES, document
+from nb_agents.server.openapi import document
+from nb_agents.verbs.requests import BODIES
 from nb_agents.verbs.table import ROUTES, VERBS
 from tests.cli.calls import call_here
 
