@@ -74,3 +74,13 @@ def test_an_open_row_has_tools_answers_and_votes_and_another_click_closes_it(
     story.row(at_work, "critic").locator("button.open").press("Enter")
     expect(other).to_have_count(0)
     expect(shown).to_be_visible()
+
+
+def test_the_toolbars_stop_stays_in_view_where_the_page_is_narrow(
+    story: Story, at_work: int
+) -> None:
+    story.page.page.set_viewport_size({"width": 720, "height": 900})
+    stop = story.page.page.locator(".jp-NotebookPanel-toolbar .nba-stop-all")
+    expect(stop).to_be_in_viewport(ratio=1)
+    stop.click()
+    expect(story.chip(at_work)).to_have_text(re.compile("Stopping"))
