@@ -1,7 +1,6 @@
 """The static card of a turn: HTML, Markdown, text and JSON of one view, readable with no kernel.
 
-Inline styles only, because a notebook's sanitiser drops style sheets and classes of notebooks that
-are not trusted. Everything that a model or a tool wrote is escaped by Jinja2, or rendered from
+Everything that a model or a tool wrote is escaped by Jinja2, or rendered from
 Markdown by `nb_agents.presentation.markdown`.
 """
 
@@ -9,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from nb_agents.presentation import recipe_card, text, timeline_picture
 from nb_agents.presentation.answer_diffs import revisions
 from nb_agents.presentation.asking import CELL, Door, how_to_answer, question
 from nb_agents.presentation.markdown import as_html, harmless, plots_of
+from nb_agents.presentation.stylesheet import with_stylesheet
 from nb_agents.session.history import PastTurn, past_events
 from nb_agents.session.layout import session_root
 from nb_agents.view.run_view import AgentView, RunView
@@ -30,6 +30,10 @@ from nb_agents.view.timeline import Timeline, fold_timeline
 TURN_MIME = "application/vnd.nb-agents.turn+json"
 MAX_SHOWN = 20_000
 """Characters of one answer on a card; the file has all of it."""
+MAX_PLAIN = 400
+"""Characters of one answer in a bundle's plain text, beside which there is the Markdown."""
+MAX_BESIDE = 4000
+"""Characters of an answer that stands beside others; its workspace and the journal have all."""
 MAX_FILES = 50
 
 
@@ -58,10 +62,10 @@ def card_bundle(
     html = _html(view, path, timeline or Timeline(), again, directory or Path(path), door)
     return harmless(
         {
-            "text/html": html,
+            "text/html": with_stylesheet(html),
             "text/markdown": markdown,
-            "text/plain": markdown,
-            TURN_MIME: _data(view, path),
+            "text/plain": card_text(view, path, again, door, MAX_PLAIN),
+            TURN_MIME: _pointer(view, path, markdown),
         }
     )
 
@@ -78,21 +82,35 @@ def turn_bundle(turn: PastTurn, shown: str) -> dict[str, Any]:
     return card_bundle(turn.view, shown, timeline, preview_of(turn.view, paths), paths.path)
 
 
-def card_text(view: RunView, path: str, again: Preview | None = None, door: Door = CELL) -> str:
-    """Return the card as Markdown that is readable as plain text; see `card_bundle`."""
+def card_text(
+    view: RunView,
+    path: str,
+    again: Preview | None = None,
+    door: Door = CELL,
+    limit: int = MAX_SHOWN,
+) -> str:
+    """Return the card as Markdown that is readable as plain text.
+
+    Args:
+        view: As for `card_bundle`, and so are the others.
+        path: The turn's directory.
+        again: What a resume would do.
+        door: The user interface.
+        limit: Characters of one answer.
+    """
     match text.state(view):
         case "complete" if view.recipe:
             body = [recipe_card.recipe_text(view, again)]
         case "stopped" | "failed" if view.recipe:
             body = _recipe_text(view, path, again, door)
         case "complete":
-            body = [view.answer, "", f"— {_how(view)}"]
+            body = [_cut(view.answer, limit), "", f"— {_how(view)}"]
         case "failed" if view.stop is None:
             errors = [f"- {a.id}: {a.error or 'no answer'}" for a in view.agents.values()]
             cells = [f"    {line}" for line in _resume(view, path, again, door)]
             body = ["**Failed: no agent gave an answer.**", *errors, "", *cells]
         case "stopped" | "failed":
-            body = _incomplete_text(view, path, again, door)
+            body = _incomplete_text(view, path, again, door, limit)
         case _:
             body = _live_text(view, path, door)
     lines = [f"### {text.clip(view.task, 200)} [{text.state(view)}]", "", *body]
@@ -116,13 +134,15 @@ def _go_on(view: RunView, door: Door) -> str:
     return f"Go on {door.later if view.is_saved else door.once_saved}"
 
 
-def _incomplete_text(view: RunView, path: str, again: Preview | None, door: Door) -> list[str]:
+def _incomplete_text(
+    view: RunView, path: str, again: Preview | None, door: Door, limit: int
+) -> list[str]:
     lines, of = [f"**Incomplete turn.** {_summary(view, door)}", ""], _files(view)
     for agent in view.agents.values():
         best = " · best answer so far" if agent.id == view.best_agent else ""
         lines.append(f"#### {agent.id}: {text.agent_state(agent, view)}{best}")
-        words = _cut(agent.answer or agent.returned)
-        lines += [part for part in (words, _partial(agent), agent.error) if part]
+        words = _cut(agent.answer or agent.returned, limit)
+        lines += [part for part in (words, _partial(agent, limit), agent.error) if part]
         files = [f"{f.path} {text.size(f.size)}" for f in of[agent.id]]
         lines += [f"Files: {', '.join(files)}"] if files else []
         lines.append("")
@@ -277,45 +297,23 @@ _LOAD = 'get_ipython().extension_manager.load_extension("nb_agents")'
 """As ``%load_ext nb_agents``, which says so when it was loaded before."""
 
 
-def _cut(words: str) -> str:
-    return words if len(words) <= MAX_SHOWN else words[:MAX_SHOWN] + "\n\n[… the file has it all]"
+def _cut(words: str, limit: int = MAX_SHOWN) -> str:
+    return words if len(words) <= limit else words[:limit] + "\n\n[… the file has it all]"
 
 
-def _partial(agent: AgentView) -> str:
-    return f"[partial text] {_cut(agent.unsubmitted)} …" if agent.unsubmitted else ""
+def _partial(agent: AgentView, limit: int) -> str:
+    return f"[partial text] {_cut(agent.unsubmitted, limit)} …" if agent.unsubmitted else ""
 
 
-def _data(view: RunView, path: str) -> dict[str, Any]:
-    data = recipe_card.recipe_data(view) if view.recipe else _team_data(view)
+def _pointer(view: RunView, path: str, markdown: str) -> dict[str, Any]:
+    """Return where the turn is, and a digest by which a reader knows whether the card shows it."""
     return {
         "session": view.session,
         "turn": view.turn,
-        "task": view.task,
+        "task": text.clip(view.task, 200),
         "state": text.state(view),
-        **data,
-        "files": [asdict(f) for f in view.files[:MAX_FILES]],
         "path": path,
-    }
-
-
-def _team_data(view: RunView) -> dict[str, Any]:
-    return {
-        "phase": view.phase,
-        "winner": view.winner,
-        "answer": _cut(view.answer),
-        "agents": [
-            {
-                "id": a.id,
-                "model": a.model,
-                "answer": _cut(a.answer),
-                "vote": a.vote.target if a.vote else None,
-                "partial": _cut(a.unsubmitted),
-                "tokens": a.tokens,
-                "cost": a.cost,
-                "error": a.error,
-            }
-            for a in view.agents.values()
-        ],
+        "digest": sha256(markdown.encode(errors="surrogatepass")).hexdigest()[:16],
     }
 
 
@@ -340,8 +338,7 @@ def _html(
         heading=timeline_picture.heading(view),
         picture=timeline_picture.picture(timeline),
         revisions=revisions,
-        # An incomplete turn's answers are above, whole.
-        limit=MAX_SHOWN if text.state(view) == "complete" else MAX_SHOWN // 5,
+        limit=MAX_BESIDE,
         show_line=door.line("show", [_address(view)]),
         writer=door.writer,
         notices=_notes(view, door),

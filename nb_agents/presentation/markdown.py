@@ -1,8 +1,8 @@
-"""Rendering Markdown that models wrote, and embedding a turn's plots in its card.
+"""Markdown that models wrote as harmless HTML and Markdown, and a turn's plots in its card.
 
-Raw HTML is shown as text, and images are disabled, as an image is a request to somebody's server.
-Plots are embedded for the same reason. An agent may have put any file in a plot's place, or a link
-or a pipe: nothing outside its workspace is read, and nothing but a PNG is shown.
+Plots are embedded, as an image elsewhere would be a request to somebody's server. An agent may have
+put any file in a plot's place, or a link or a pipe: nothing outside its workspace is read, and
+nothing but a PNG is shown.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from markdown_it import MarkdownIt
-from markdown_it.rules_core import StateCore
 from markupsafe import Markup
 
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.disk.directory import Directory
 from nb_agents.masking import Mask
+from nb_agents.presentation.renderer import renderer
 from nb_agents.tools.python import FOLDER
 from nb_agents.unicode import without_controls
 from nb_agents.view.run_view import RunView
@@ -33,14 +33,6 @@ MAX_PLOTS = 6
 MAX_BYTES = 300_000
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-
-_MARGINS = {
-    "paragraph_open": "6px 0",
-    "bullet_list_open": "6px 0",
-    "ordered_list_open": "6px 0",
-    "table_open": "8px 0",
-    "heading_open": "10px 0 4px",
-}
 
 _BEGINNING = re.compile(r"(\\*)(<|!\[)")
 
@@ -90,7 +82,7 @@ def _images(view: RunView, turn: Path) -> Iterator[PlotImage]:
 
 def as_html(words: str) -> Markup:
     """Render Markdown as HTML, with raw HTML in it shown as text."""
-    return Markup(_renderer().render(words))
+    return Markup(renderer().render(words))
 
 
 def without_html(markdown: str) -> str:
@@ -178,24 +170,6 @@ def _blocks() -> MarkdownIt:
 def _readers() -> tuple[MarkdownIt, ...]:
     plain = MarkdownIt("commonmark", {"html": True})
     return plain, MarkdownIt("gfm-like", {"html": True, "linkify": False})
-
-
-@cache
-def _renderer() -> MarkdownIt:
-    made = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
-    made.core.ruler.push("blocks", _set_blocks)
-    return made
-
-
-def _set_blocks(state: StateCore) -> None:
-    """Give blocks the card's margins, and the direction of their text.
-
-    A page's own margins are meant for documents, and its direction is that of its menus.
-    """
-    for token in state.tokens:
-        if margin := _MARGINS.get(token.type):
-            token.attrSet("style", f"margin:{margin};text-align:start")
-            token.attrSet("dir", "auto")
 
 
 def harmless(bundle: Mapping[str, Any]) -> dict[str, Any]:

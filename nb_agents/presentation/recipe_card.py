@@ -131,22 +131,6 @@ def where(view: RunView) -> str:
     return f", during {', '.join(cut[:3])}{more}" if cut else ""
 
 
-def recipe_data(view: RunView) -> dict[str, Any]:
-    """Return a recipe's card as plain data."""
-    card = recipe_card(view)
-    return {
-        "recipe": view.recipe,
-        "outputs": {value.name: value.text for value in card.outputs},
-        "steps": [
-            {"step": row.address, "status": row.chip, "used": row.numbers}
-            for row in card.rows
-            if not row.is_pending
-        ],
-        "gates": list(card.gates),
-        "next": list(view.next),
-    }
-
-
 def recipe_text(view: RunView, again: Preview | None = None) -> str:
     """Return a recipe's card as Markdown that is readable as plain text; see `recipe_card`."""
     card = recipe_card(view, again)

@@ -25,6 +25,7 @@ from nb_agents.presentation.panel_types import (
     Tone,
 )
 from nb_agents.presentation.rows import MAX_SAYS, doing, name_of, numbers, says, silence
+from nb_agents.presentation.stylesheet import with_stylesheet
 from nb_agents.session.views import read_json
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import AgentView, RunView
@@ -290,7 +291,11 @@ def sweep_bundle(
     card = _card(view, title, path, table)
     html = card_template("sweep.html.j2").render(card=card, text=text)
     return harmless(
-        {"text/html": html, "text/plain": _text(card), SWEEP_MIME: _data(view, card, path)}
+        {
+            "text/html": with_stylesheet(html),
+            "text/plain": _text(card),
+            SWEEP_MIME: _data(view, card, path),
+        }
     )
 
 

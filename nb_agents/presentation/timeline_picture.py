@@ -337,7 +337,8 @@ def _said(entry: TimelineEntry, scale: Scale) -> str:
     outcome = "" if entry.outcome in ("finished", "ok", "counts") else entry.outcome
     used = text.tokens(entry.tokens) if entry.tokens else ""
     price = text.cost(entry.cost) if entry.tokens else ""
-    words = text.clip(entry.text, 120)
+    # What answers and votes say stands below the picture.
+    words = "" if entry.kind in ("answer", "vote") else text.clip(entry.text, 120)
     return " · ".join(p for p in (scale.when(entry), what, outcome, used, price, words) if p)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -86,3 +89,47 @@ def test_html_shows_raw_html_as_text() -> None:
     assert "<b>" not in as_html("<b>x</b> ![i](http://e)")
     assert "<img" not in as_html("![i](http://e)")
     assert "<strong>x</strong>" in as_html("**x**")
+
+
+@pytest.mark.parametrize(
+    "math",
+    [
+        r"$a\_b$",
+        r"$c*d*e$",
+        r"$\{x \mid x > 0\}$",
+        r"$f(x)\,dx$",
+        r"\(a_1*b_2*c\)",
+        r"\[x_1 + *y*\]",
+        "$$\n\\begin{matrix} 1 \\\\ 2 \\end{matrix}\n$$",
+        "\\begin{align}\na_1 &= b \\\\\nc &= *d*\n\\end{align}",
+    ],
+)
+def test_math_stands_on_a_card_as_it_was_written(math: str) -> None:
+    assert math in unescape(as_html(f"So\n\n{math}\n\nholds."))
+
+
+def test_dollars_of_a_price_are_no_math() -> None:
+    html = as_html("It costs $5 here and $7 there.")
+    # MathJax looks for both ends in one run of text.
+    assert not re.search(r"\$[^<]*\$", html)
+    assert re.sub("<[^>]*>", "", html) == "It costs $5 here and $7 there.\n"
+
+
+def test_code_is_coloured_and_stays_the_same() -> None:
+    code = "def f(x):\n    return '<b>' # no\n"
+    html = as_html(f"```python\n{code}```")
+    assert '<span style="color:var(--jp-mirror-editor-keyword-color,#008000)">def</span>' in html
+    assert unescape(re.sub("<[^>]*>", "", html)) == f"{code}\n"
+
+
+def test_a_wide_table_scrolls_and_breaks_no_word() -> None:
+    html = as_html("| a | b |\n|---|--:|\n| 1 | 2 |")
+    assert html.startswith('<div style="overflow-x:auto')
+    assert "text-align:right;word-break:normal;overflow-wrap:normal" in html
+
+
+def test_tasks_and_struck_words_are_shown() -> None:
+    html = as_html("- [x] done\n- [ ] open\n\n~~gone~~")
+    assert html.count('type="checkbox"') == 2
+    assert html.count('checked="checked"') == 1
+    assert "<s>gone</s>" in html

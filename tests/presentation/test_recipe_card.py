@@ -13,7 +13,7 @@ from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
 from nb_agents.launch.resume_plan import Preview
-from nb_agents.presentation.cards import TURN_MIME, card_bundle
+from nb_agents.presentation.cards import card_bundle
 from nb_agents.presentation.recipe_card import MAX_VALUES, recipe_card
 from nb_agents.presentation.rows import units
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
@@ -122,7 +122,7 @@ def plain(view: RunView, preview: Preview | None = None) -> str:
 def test_a_card_is_whole_html_with_no_script(state: str) -> None:
     page = Page(html(EVERY[state]))
     assert page.open == []
-    assert not {"script", "style", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
 
 
 @pytest.mark.parametrize("state", EVERY)
@@ -139,7 +139,6 @@ def test_a_complete_card_shows_the_final_output_first_and_then_the_others() -> N
     shown = html(COMPLETE)
     assert "It <strong>is</strong> done" in shown
     assert "&#34;pages&#34;: 3" in shown
-    assert card_bundle(COMPLETE, "p")[TURN_MIME]["outputs"]["final_output"] == "It **is** done"
 
 
 def test_without_a_final_output_the_last_one_stands_for_all() -> None:
@@ -322,8 +321,6 @@ def test_agents_that_were_called_stand_under_their_step_with_how_they_ended() ->
         "    - critic#2 · gpt-4o · cut",
         "      - expert#1 · gpt-4o · cut",
     ]
-    steps = card_bundle(CUT_ASKING, "p")[TURN_MIME]["steps"]
-    assert {"step": CRITIC, "status": "done", "used": ""} in steps
     for part in ("critic#1", "critic#2", "expert#1"):
         assert f"<b>{part}</b>" in html(CUT_ASKING)
 

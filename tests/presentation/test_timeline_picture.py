@@ -64,7 +64,7 @@ def test_a_vote_points_to_the_row_of_whom_it_is_for() -> None:
         ("ada", [(60.0, -1)]),
         ("ben", [(50.0, 0)]),
     ]
-    assert shown.rows[1].words == "0:50 · vote for ada · best"
+    assert shown.rows[1].words == "0:50 · vote for ada"
 
 
 def test_one_that_was_called_is_named_shortly_further_in_than_its_caller() -> None:
