@@ -55,8 +55,8 @@ def with_stylesheet(html: str) -> str:
     rules = [f".{name}{{{style}}}" for style, name in sorted(names.items())]
     used = {"ink", *(found[1] for rule in rules for found in _COLOUR.finditer(rule))}
     colours = "".join(f"--nb-{name}:{COLOURS[name]};" for name in sorted(used))
-    sheet = f".nba.nba{{{colours}{''.join(rules)}}}"
-    return f"<div class=nba><style>{sheet}</style>\n{body}</div>"
+    sheet = f".nb-card.nb-card{{{colours}{''.join(rules)}}}"
+    return f"<div class=nb-card><style>{sheet}</style>\n{body}</div>"
 
 
 def _bare(found: re.Match[str]) -> str:

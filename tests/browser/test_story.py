@@ -392,7 +392,7 @@ def test_markup_of_strangers_stays_text(story: Story, server: ModelServer) -> No
 def _check_inert(story: Story, shown: Locator) -> None:
     """Find no element that a stranger's text made; what it would have done, `Story.check` sees."""
     assert shown.locator("script, img, iframe, object, embed, form").count() == 0
-    assert shown.locator("style").count() == shown.locator(".nba > style").count()
+    assert shown.locator("style").count() == shown.locator(".nb-card > style").count()
     assert shown.locator("svg:not([class])").count() == 0  # ours have a class
     for link in shown.locator("a").all():
         assert (link.get_attribute("href") or "").startswith(("http://", "https://", "mailto:"))
