@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts, voting
+from nb_agents.agents.capabilities import Results
 from nb_agents.agents.stream_buffer import Cut, join, read_arguments
 from nb_agents.agents.voting import STALE, Rules
 
@@ -308,20 +309,6 @@ def _schema(properties: dict[str, Any]) -> dict[str, Any]:
         "required": list(properties),
         "additionalProperties": False,
     }
-
-
-class Results(NamedTuple):
-    """Results of sub-agents that work in the background.
-
-    Attributes:
-        text: For the agent that spawned them; "" when there is nothing new.
-        subagents: Their ids.
-        in_result: Whether it is put into the result of the agent's last call.
-    """
-
-    text: str = ""
-    subagents: tuple[str, ...] = ()
-    in_result: bool = False
 
 
 @dataclass

@@ -16,15 +16,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from nb_agents.agents.decisions import Results
-from nb_agents.agents.replay import CANCELLED, PastChild
+from nb_agents.agents.capabilities import Capability, Results
+from nb_agents.agents.replay import CANCELLED, Past, PastChild
 from nb_agents.agents.subagents import Child, SubAgents
 from nb_agents.cancel import (
     AgentStopped,
@@ -38,6 +39,13 @@ from nb_agents.tools.base import Tool, ToolError, ToolResult, current_call
 
 SPAWNING_TOOLS = ("spawn_subagents", "list_subagents", "wait_for_subagents", "cancel_subagent")
 MAX_INPUT_CHARS = 50_000
+_GUIDE = """Parts of the work that do not need one another can be done by sub-agents, at most
+{most} at once: spawn_subagents gives each a task, which must hold all that it has to know, and you
+get what it writes last. Small things you do yourself, as each costs as much as you do."""
+
+_BACKGROUND = """With `background: true` you go on meanwhile, and are told what each came to with
+the results of your next calls: list_subagents says how they stand, cancel_subagent ends one. Wait
+for those that you need, by wait_for_subagents, before you submit."""
 _RESULTS = "Sub-agents of yours have ended."
 _LABEL = re.compile(r"[^\w.-]+")
 
@@ -267,6 +275,45 @@ class Spawner:
             known = ", ".join(self._known) or "none"
             raise ToolError(f"you have no sub-agent {subagent_id!r}; there are: {known}")
         return self._known[subagent_id]
+
+
+class Spawning(Capability):
+    """The sub-agents that a team's agents spawn.
+
+    Args:
+        children: The run's sub-agents.
+        wanted: The team file's limits.
+        past: Where the turn that this one resumes had come to.
+    """
+
+    def __init__(self, children: SubAgents, wanted: CoordinationSpec, past: Past | None) -> None:
+        self._children = children
+        self._wanted = wanted
+        self._past = past
+        self._spawners: dict[str, Spawner] = {}
+
+    async def tools(self, agent: str, workspace: Path) -> Sequence[Tool]:
+        """Return an agent's tools for spawning."""
+        past = self._past.children.values() if self._past else ()
+        self._spawners[agent] = Spawner(agent, self._children, self._wanted, past)
+        return self._spawners[agent].tools()
+
+    def guide(self, agent: str, tools: Collection[str]) -> str:
+        """Return when an agent spawns others."""
+        if "spawn_subagents" not in tools:
+            return ""
+        background = f"\n\n{_BACKGROUND}" if self._wanted.background_subagents.enabled else ""
+        return _GUIDE.format(most=self._wanted.subagent_max_concurrent) + background
+
+    def note(self, agent: str) -> Results:
+        """Return the results that an agent has not got yet."""
+        return self._spawners[agent].take_results()
+
+    async def go_on(self, tokens: Mapping[str, CancelToken]) -> None:
+        """Let those go on that a stop or a crash has interrupted."""
+        for agent, spawner in self._spawners.items():
+            if self._past is not None and agent in self._past.state.live:
+                await spawner.go_on(tokens[agent])
 
 
 def _settle(spawned: _Spawned) -> None:

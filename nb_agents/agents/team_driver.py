@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
-from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents import voting
+from nb_agents.agents.capabilities import Capability, Results
 from nb_agents.agents.decisions import (
     Abstention,
     Answered,
     Decision,
     Refused,
-    Results,
     Stale,
     TeamContext,
     Voted,
 )
-from nb_agents.agents.guides import Skill
 from nb_agents.agents.message_json import Opening
 from nb_agents.agents.prompts import Briefing, Elapsed
 from nb_agents.agents.replay import Past, PastRound, telling_changes
@@ -33,7 +32,6 @@ from nb_agents.agents.runner import Round, Runners
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.turn_result import TurnResult
 from nb_agents.agents.voting import rules_of
-from nb_agents.agents.worktrees import Worktrees
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.orchestrator import DEFAULT_ORCHESTRATOR_TIMEOUT_S
 from nb_agents.config.team import TeamSpec
@@ -61,9 +59,7 @@ class Team:
         past: The state of the interrupted turn that this one resumes, or None.
         timeout_s: The orchestrator timeout, seconds; agents get notes on the time left.
         tools: For each agent id, its tools other than those of its workspace.
-        skills: The skills that prompts list.
-        worktrees: The copies of files that agents may change.
-        results: For each agent id that may spawn sub-agents, returns their new results.
+        capabilities: The optional features of the team's file.
     """
 
     def __init__(
@@ -81,9 +77,7 @@ class Team:
         past: Past | None = None,
         timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S,
         tools: Mapping[str, AgentTools] | None = None,
-        skills: Sequence[Skill] = (),
-        worktrees: Worktrees | None = None,
-        results: Mapping[str, Callable[[], Results]] | None = None,
+        capabilities: Sequence[Capability] = (),
     ) -> None:
         self._agents = [agent.id for agent in spec.agents]
         self._members = {agent.id: agent for agent in spec.agents}
@@ -97,11 +91,9 @@ class Team:
             history,
             list(context),
             tools or {},
-            skills,
-            worktrees.found if worktrees else {},
+            capabilities,
         )
-        self._worktrees = worktrees
-        self._results = results or {}
+        self._capabilities = capabilities
         self._began = current_policy().hold.clock()
         self._token = token
         self._tokens = tokens
@@ -148,8 +140,8 @@ class Team:
                 result = await self._work_through()
                 if not await self._begins_again(result):
                     break
-        if self._worktrees is not None:
-            await self._worktrees.merge(result.winner)
+        for each in self._capabilities:
+            await each.at_end(result.winner)
         return result
 
     async def _begins_again(self, result: TurnResult) -> bool:
@@ -321,25 +313,27 @@ class Team:
             past.news if past else 0,
             is_presenting,
             is_judging,
-            self._results.get(agent, Results),
+            partial(self._results, agent),
         )
 
     async def _opening(self, context: TeamContext, past: PastRound | None) -> Opening:
         if past is not None:
             return past.opening
         agent, briefing = context.agent, self._briefing
-        memories = await self._memories(agent)
+        shown = await self._shown(agent)
         # Others may have answered in between.
         context.known = voting.seen(self._state)
-        return briefing.opening(self._state, agent, context.opening_note(), memories)
+        return briefing.opening(self._state, agent, context.opening_note(), shown)
 
-    async def _memories(self, agent: str) -> str:
-        briefing = self._briefing
-        if not briefing.has_memories:
-            return ""
-        return await to_thread.run_sync(
-            briefing.memories, self._state, agent, abandon_on_cancel=True
-        )
+    async def _shown(self, agent: str) -> str:
+        labels = voting.labels(self._state)
+        shown = [await each.shown(agent, labels) for each in self._capabilities]
+        return "\n\n".join(filter(None, shown))
+
+    def _results(self, agent: str) -> Results:
+        """Take what is new of one capability; that of another comes with a later request."""
+        notes = (each.note(agent) for each in self._capabilities)
+        return next((note for note in notes if note.text), Results())
 
     def _round_of(
         self,
@@ -380,8 +374,8 @@ class Team:
         context = self._context_of(winner, past, boundary, is_presenting=True)
         with boundary:
             try:
-                memories = await self._memories(winner)
-                opening = self._briefing.presentation(self._state, winner, votes, memories)
+                shown = await self._shown(winner)
+                opening = self._briefing.presentation(self._state, winner, votes, shown)
                 round = self._round_of(context, opening, boundary, past)
                 decision = await self._play(round, past)
             except AgentStopped:

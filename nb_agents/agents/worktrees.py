@@ -16,18 +16,20 @@ There, changes to the same file conflict; here, changes to the same lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from anyio import CancelScope, Lock
 
 from nb_agents import events as ev
+from nb_agents.agents.capabilities import Capability
 from nb_agents.agents.replay import MAX_NAMED
 from nb_agents.config.orchestrator import DriftConflictPolicy
 from nb_agents.process.git import Drift, GitFailed, Repository, has_git
 from nb_agents.process.writable import WritablePath
 from nb_agents.session.layout import WORKTREES, TurnPaths
+from nb_agents.tools.base import Tool
 
 
 def repository_of(paths: TurnPaths) -> Path:
@@ -45,6 +47,12 @@ REPLACED = (
     "changed there meanwhile: {names}. This brings them back as they were: {undo}"
 )
 
+_GUIDE = """You have copies of files of the person who gave the task, as git worktrees in your
+workspace, to change as the task asks for:
+{copies}
+Change these copies, and not what they are copies of: who gives the final answer has its own merged
+back. Those of the others are below `peers/`, at the same place."""
+
 
 class _Change(NamedTuple):
     """An agent's changes in its copy of a place."""
@@ -56,7 +64,7 @@ class _Change(NamedTuple):
     patch: Path
 
 
-class Worktrees:
+class Worktrees(Capability):
     """The worktrees of a team.
 
     Args:
@@ -65,9 +73,6 @@ class Worktrees:
         emit: Called with each event.
         past: The worktrees of the turn that this one resumes.
         policy: How conflicts with the user's own changes are resolved.
-
-    Attributes:
-        found: The worktrees of each agent, by agent id.
     """
 
     def __init__(
@@ -78,7 +83,7 @@ class Worktrees:
         past: Iterable[ev.WorktreeBased] = (),
         policy: DriftConflictPolicy = "fail",
     ) -> None:
-        self.found: dict[str, list[ev.WorktreeBased]] = {}
+        self._found: dict[str, list[ev.WorktreeBased]] = {}
         self._places = dict(_named(places)) if places and has_git() else {}
         self._paths = paths
         self._emit = emit
@@ -89,19 +94,22 @@ class Worktrees:
         self._repository = Repository(repository_of(paths))
         self._lock = Lock()  # its commands would lock one another out
 
-    async def open(self, agent: str) -> None:
-        """Create an agent's worktrees, or return the existing ones.
-
-        Args:
-            agent: Its id.
-        """
+    async def tools(self, agent: str, workspace: Path) -> Sequence[Tool]:
+        """Create an agent's worktrees where they are missing; they need no tools of their own."""
         for name, place in self._places.items():
             async with self._lock:
                 known = self._known.get((agent, str(place.path)))
                 if known and (self._workspace(agent) / known.place).is_dir():
-                    self.found.setdefault(agent, []).append(known)
+                    self._found.setdefault(agent, []).append(known)
                 elif name not in self._failed:
                     await self._make(agent, name, place)
+        return ()
+
+    def guide(self, agent: str, tools: Collection[str]) -> str:
+        """Return which copies an agent may change."""
+        found = self._found.get(agent, ())
+        copies = "\n".join(f"- `{each.place}`: of {each.path}" for each in found)
+        return _GUIDE.format(copies=copies) if copies else ""
 
     async def _make(self, agent: str, name: str, place: WritablePath) -> None:
         folder = f"{WORKTREES}/{name}"
@@ -131,25 +139,25 @@ class Worktrees:
 
     def _tell_base(self, agent: str, path: str, place: str, base: str) -> None:
         based = ev.WorktreeBased(agent=agent, path=path, place=place, base=base)
-        others = (each for each in self.found.get(agent, ()) if each.path != path)
-        self.found[agent] = [*others, based]
+        others = (each for each in self._found.get(agent, ()) if each.path != path)
+        self._found[agent] = [*others, based]
         self._emit(based)
 
-    async def merge(self, agent: str) -> None:
+    async def at_end(self, winner: str) -> None:
         """Merge an agent's changes into the user's files, and emit notices about it.
 
         Changes that can't be merged stay in the copy and in a patch; a notice says how to merge
         them.
 
         Args:
-            agent: The agent that gave the final answer.
+            winner: The agent that gave the final answer.
         """
-        for based in tuple(self.found.get(agent, ())):
+        for based in tuple(self._found.get(winner, ())):
             name = Path(based.place).name
             try:
-                await self._merge(agent, name, self._places[name], based)
+                await self._merge(winner, name, self._places[name], based)
             except (GitFailed, OSError) as why:
-                self._tell_kept(agent, based, f"git could not compare them ({why})", "")
+                self._tell_kept(winner, based, f"git could not compare them ({why})", "")
 
     async def _merge(
         self, agent: str, name: str, place: WritablePath, based: ev.WorktreeBased

@@ -11,14 +11,15 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
+from nb_agents.agents.capabilities import Capability
 from nb_agents.agents.decisions import Answered
-from nb_agents.agents.guides import step_guides
 from nb_agents.agents.replay import Past
 from nb_agents.agents.runner import AgentRunner, Round, Runners
 from nb_agents.agents.solo import SoloContext, solo_toolbox
@@ -48,7 +49,7 @@ from nb_agents.recipes.tasks import (
     Work,
 )
 from nb_agents.recipes.units import is_within, planned
-from nb_agents.tools.base import Tool, Toolbox
+from nb_agents.tools.base import Toolbox
 from nb_agents.tools.policy import AgentTools, ApprovalConfig, ApprovalDecision, Tally
 from nb_agents.tools.shell import kept_folder, last_chars
 
@@ -82,9 +83,7 @@ class Models:
         tools: Gives an agent its tools besides those of the workspace.
         kept: Directory of what tools wrote that was too long for a model.
         secrets: The team's keys: no command inherits them.
-        own_tools: Gives a step, by its address, tools over files of its own; may block. None when
-            there are no such tools.
-        skills: The part of prompts that lists skills, or "".
+        capabilities: What steps can do besides, by the team's file.
         ask: Asks a person about a step, given its address and the question.
     """
 
@@ -94,8 +93,7 @@ class Models:
     tools: Callable[[str, Path, ToolKeys], Awaitable[AgentTools]]
     kept: Path
     secrets: Sequence[str] = ()
-    own_tools: Callable[[str], Sequence[Tool]] | None = None
-    skills: str = ""
+    capabilities: Sequence[Capability] = ()
     ask: Callable[[str, str], Awaitable[ApprovalDecision]] | None = None
 
 
@@ -391,7 +389,7 @@ class Executor:
         toolbox = await self._toolbox(address, spec)
         past = still_asked(self._open_rounds.pop(address, None), work)
         names = [each.name for each in toolbox.definitions]
-        guides = [*step_guides(names), self._models.skills]
+        guides = [each.guide(address, names) for each in self._models.capabilities]
         heard = self._heard.get(address, 0) if past else len(self._said)
         round = Round(
             address,
@@ -413,9 +411,9 @@ class Executor:
     async def _toolbox(self, address: str, agent: AgentSpec) -> Toolbox:
         kept = kept_folder(self._models.kept, agent.id)
         tools = await self._models.tools(agent.id, self._workspace, agent.backend)
-        make = self._models.own_tools
-        own = await to_thread.run_sync(make, address) if make else ()
-        return solo_toolbox(self._workspace, [*self._context, kept], tools, self._project, own)
+        given = [await c.tools(address, self._workspace) for c in self._models.capabilities]
+        readable = [*self._context, kept]
+        return solo_toolbox(self._workspace, readable, tools, self._project, chain(*given))
 
     # Commands --------------------------------------------------------------------------------
 

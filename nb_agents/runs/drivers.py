@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,28 +13,27 @@ import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
-from nb_agents.agents.decisions import Results
-from nb_agents.agents.guides import find_skills, skills_guide
+from nb_agents.agents.capabilities import Capability
+from nb_agents.agents.memory_notes import MemoryNotes
+from nb_agents.agents.planning import Planning
 from nb_agents.agents.runner import AgentRunner, Runners
 from nb_agents.agents.runner_types import runner_for
-from nb_agents.agents.spawning import Spawner
+from nb_agents.agents.skills import Skills, find_skills
+from nb_agents.agents.spawning import Spawning
 from nb_agents.agents.subagents import SubAgentDeps, SubAgents
 from nb_agents.agents.team_driver import Team
 from nb_agents.agents.turn_result import TurnResult
 from nb_agents.agents.worktrees import Worktrees, repository_of
 from nb_agents.cancel import CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
-from nb_agents.config.orchestrator import CoordinationSpec
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.models.providers import SharedClient, is_usable
 from nb_agents.runs.approvals import denial
 from nb_agents.runs.turn_spec import TurnSpec
-from nb_agents.tools.base import Tool
 from nb_agents.tools.policy import AgentTools, ApprovalDecision, Ask
 from nb_agents.tools.run_tools import RunTools, ToolPlaces
-from nb_agents.tools.task_plan import TaskPlan
 
 if TYPE_CHECKING:
     from nb_agents.recipes.executor import Executor
@@ -152,29 +151,12 @@ async def _team(
 ) -> Team:
     spec, team = deps.spec, deps.spec.team
     tools: dict[str, AgentTools] = {}
-    results: dict[str, Callable[[], Results]] = {}
-    spawners: dict[str, Spawner] = {}
-
-    wanted = team.orchestrator.coordination
-    past = spec.resumed.past if spec.resumed else None
-    worktrees = Worktrees(
-        spec.writable if team.orchestrator.copies_context_paths else (),
-        spec.paths,
-        deps.emit,
-        spec.resumed.view.worktrees if spec.resumed else (),
-        wanted.drift_conflict_policy,
-    )
+    capabilities = await _capabilities(deps, children)
 
     async def open_tools(agent: AgentSpec) -> None:
         space = spec.paths.live_workspaces / agent.id
-        await worktrees.open(agent.id)
-        others = [*children.tools(agent.id, agent.backend), *_own_tools(wanted, space)]
-        if wanted.enable_subagents:
-            spawner = Spawner(agent.id, children, wanted, past.children.values() if past else ())
-            others += spawner.tools()
-            results[agent.id] = spawner.take_results
-            if past is not None and agent.id in past.state.live:
-                spawners[agent.id] = spawner
+        given = [await each.tools(agent.id, space) for each in capabilities]
+        others = [*children.tools(agent.id, agent.backend), *chain(*given)]
         tools[agent.id] = await run_tools.open(agent.id, space, agent.backend, others)
 
     async with anyio.create_task_group() as group:
@@ -183,9 +165,8 @@ async def _team(
 
     for agent in team.agents:
         await runners.of(agent)
-    skills = wanted.skills_path
-    for agent_id, spawner in spawners.items():
-        await spawner.go_on(deps.agents[agent_id])
+    for each in capabilities:
+        await each.go_on(deps.agents)
     return Team(
         team,
         runners=runners,
@@ -199,31 +180,37 @@ async def _team(
         past=spec.resumed.past if spec.resumed else None,
         timeout_s=spec.timeout_s,
         tools=tools,
-        skills=await to_thread.run_sync(find_skills, skills) if skills else (),
-        worktrees=worktrees,
-        results=results,
+        capabilities=capabilities,
     )
 
 
-def _step_tools(team: TeamSpec, workspaces: Path) -> Callable[[str], list[Tool]] | None:
-    """Return a function that creates the tools for a step's own files, outside the workspace."""
-    wanted = team.orchestrator.coordination
-    if not wanted.enable_agent_task_planning:
-        return None
+async def _capabilities(deps: DriverDeps, children: SubAgents) -> list[Capability]:
+    """Return what a team's agents can do by its file, in the order in which they are told."""
+    spec, resumed = deps.spec, deps.spec.resumed
+    wanted, found = spec.team.orchestrator.coordination, list[Capability]()
+    if wanted.enable_agent_task_planning:
+        found.append(Planning(wanted))
+    if wanted.enable_subagents:
+        found.append(Spawning(children, wanted, resumed.past if resumed else None))
+    if wanted.enable_memory_filesystem_mode:
+        found.append(MemoryNotes(spec.paths.live_workspaces))
+    if spec.team.orchestrator.copies_context_paths:
+        past = resumed.view.worktrees if resumed else ()
+        policy = wanted.drift_conflict_policy
+        found.append(Worktrees(spec.writable, spec.paths, deps.emit, past, policy))
+    return [*found, *await _skills(spec)]
 
-    def make(address: str) -> list[Tool]:
-        folder = workspaces / re.sub(r"[^\w.+-]", "_", f"plan+{address}")[-120:]
-        folder.mkdir(parents=True, exist_ok=True)
-        return _own_tools(wanted, folder)
 
-    return make
+async def _step_capabilities(spec: TurnSpec) -> list[Capability]:
+    """Return what a recipe's steps can do by their team's file."""
+    wanted = spec.team.orchestrator.coordination
+    plans = Planning(wanted, spec.paths.live_workspaces)
+    return [*[plans] * wanted.enable_agent_task_planning, *await _skills(spec)]
 
 
-def _own_tools(wanted: CoordinationSpec, workspace: Path) -> list[Tool]:
-    """Return the tools for an agent's own files that the team's file enables."""
-    if not wanted.enable_agent_task_planning:
-        return []
-    return TaskPlan(workspace, wanted.max_tasks_per_plan).tools()
+async def _skills(spec: TurnSpec) -> list[Skills]:
+    path = spec.team.orchestrator.coordination.skills_path
+    return [Skills(await to_thread.run_sync(find_skills, path))] if path else []
 
 
 async def _executor(
@@ -241,8 +228,6 @@ async def _executor(
     loaded = ev.RecipeLoaded(step="", path=str(spec.recipe.path or ""), text=spec.recipe.text)
     started = replace(spec.started, at=deps.started_at)
     progress = resumed.progress if resumed and resumed.progress else fold([started])
-    skills = spec.team.orchestrator.coordination.skills_path
-    found = await to_thread.run_sync(find_skills, skills) if skills else ()
     return Executor(
         fold([loaded], progress),
         Models(
@@ -252,8 +237,7 @@ async def _executor(
             open_tools,
             spec.paths.tools,
             withheld_keys(spec.team),
-            _step_tools(spec.team, spec.paths.live_workspaces),
-            skills_guide(found),
+            await _step_capabilities(spec),
             deps.ask_about,
         ),
         spec.project.path if spec.project else spec.paths.live_workspaces / spec.recipe.name,

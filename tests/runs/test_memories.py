@@ -8,7 +8,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.agents.guides import MAX_TOLD_CHARS, memory_note
+from nb_agents.agents.memory_notes import MAX_TOLD_CHARS, memory_note
 from nb_agents.session.memories import MAX_BYTES, MAX_FILES, Memory, copy_memories, read_memories
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until

@@ -7,7 +7,7 @@ import pytest
 import nb_agents
 from nb_agents import TeamSpec
 from nb_agents import events as ev
-from nb_agents.agents.guides import MAX_DESCRIPTION_CHARS, MAX_SKILLS, find_skills, skills_guide
+from nb_agents.agents.skills import MAX_DESCRIPTION_CHARS, MAX_SKILLS, find_skills, skills_guide
 from nb_agents.launch.team_report import report_on
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from tests.model_server import ModelServer, Reply, ToolCall
