@@ -74,17 +74,6 @@ def _skill(path: Path, text: str) -> Skill:
     return Skill(head.get("name", path.parent.name), about, path)
 
 
-def skills_guide(skills: Sequence[Skill]) -> str:
-    """Return the part of a system prompt that lists skills; "" if there are none.
-
-    Args:
-        skills: All that there are.
-    """
-    if not skills:
-        return ""
-    return "\n".join([_GUIDE, *(f"- {s.name} ({s.path}): {s.description}" for s in skills)])
-
-
 class Skills(Capability):
     """The skills of a team.
 
@@ -95,8 +84,9 @@ class Skills(Capability):
     holds_in_planning = True
 
     def __init__(self, found: Sequence[Skill]) -> None:
-        self._guide = skills_guide(found)
+        self._found = found
 
     def guide(self, agent: str, tools: Collection[str]) -> str:
-        """Return the list of them."""
-        return self._guide
+        """Return the list of them; "" if there are none."""
+        listed = [f"- {s.name} ({s.path}): {s.description}" for s in self._found]
+        return "\n".join([_GUIDE, *listed]) if listed else ""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nb_agents import events as ev
 from nb_agents.agents.replay import Past
+from nb_agents.agents.spawning import SPAWNING_TOOLS
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.orchestrator import DEFAULT_ORCHESTRATOR_TIMEOUT_S
 from nb_agents.config.secrets import secrets_of_environment, secrets_of_team, snapshot
@@ -25,10 +26,12 @@ from nb_agents.process.writable import WritablePath
 from nb_agents.session.conversation import PastMessage
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.ownership import OwnerMark
+from nb_agents.tools.data_tools import DATA_TOOLS
 from nb_agents.tools.functions import function_tool
 from nb_agents.tools.offer import CallInbox, OfferedFunction
 from nb_agents.tools.policy import ApprovalConfig
 from nb_agents.tools.task_plan import PLAN_ACTIONS
+from nb_agents.tools.workspace import FILE_TOOLS
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import TimelineFold
 
@@ -37,12 +40,8 @@ if TYPE_CHECKING:
     from nb_agents.recipes.progress import Progress
 
 RESERVED_NAMES = frozenset(
-    {"new_answer", "vote", "list_files", "read_file", "write_file", "edit_file", "delete_file"}
-    | {"run_command", "run_python", "call_agent"}
-    | {"data_get", "data_set", "data_delete", "data_list_keys", "data_list_namespaces"}
-    | {"data_get_all", "data_get_many", "data_set_many", "data_delete_many", "data_clear"}
-    | {*PLAN_ACTIONS}
-    | {"spawn_subagents", "list_subagents", "wait_for_subagents", "cancel_subagent"}
+    {"new_answer", "vote", "run_command", "run_python", "call_agent"}
+    | {*FILE_TOOLS, *DATA_TOOLS, *PLAN_ACTIONS, *SPAWNING_TOOLS}
 )
 """Names of built-in tools, which functions can't have."""
 

@@ -29,8 +29,7 @@ class AgentStore:
 
     def tools(self) -> list[Tool]:
         """Return the tools."""
-        names = [name for name in vars(AgentStore) if name.startswith("data_")]
-        return [Tool(getattr(self, name), is_repeatable=True) for name in names]
+        return [Tool(getattr(self, name), is_repeatable=True) for name in DATA_TOOLS]
 
     async def data_get(self, key: str, namespace: str = DEFAULT_NAMESPACE) -> str:
         """Get a value from the data store that all agents of this session share."""
@@ -94,6 +93,9 @@ class AgentStore:
     def _refuse_secrets(self, items: Mapping[str, JsonValue]) -> None:
         if self._mask.value(items) != items:
             raise ToolError("what you set holds a key, and keys are not kept")
+
+
+DATA_TOOLS = tuple(name for name in vars(AgentStore) if name.startswith("data_"))
 
 
 def _missing(key: str, namespace: str) -> str:

@@ -30,15 +30,8 @@ from nb_agents.process.writable import WriteAccess
 from nb_agents.tools.base import Tool, ToolError, current_call, hide_arguments, summarize
 from nb_agents.tools.command_guard import read_commands
 from nb_agents.tools.task_plan import PLAN_ACTIONS, PLAN_FILE
+from nb_agents.tools.workspace import FILE_TOOLS
 
-FILE_TOOLS = {
-    "list_files": "read_file",
-    "read_file": "read_file",
-    "write_file": "write_file",
-    "edit_file": "write_file",
-    "delete_file": "write_file",
-}
-"""The tools of an agent's workspace, each with the action that permissions name."""
 _UNASKED = frozenset({"list_files", "read_file", "write_file", "edit_file"})
 # None of these runs another program, as git may by its configuration, or writes a file.
 _LOOKS = frozenset("ls cat head tail pwd echo which whoami wc grep stat true".split())

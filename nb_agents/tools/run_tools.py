@@ -32,11 +32,12 @@ from nb_agents.tools.data_store import DataStore
 from nb_agents.tools.data_tools import AgentStore
 from nb_agents.tools.mcp import McpServers
 from nb_agents.tools.offer import OfferedFunction, tool_of
-from nb_agents.tools.policy import FILE_TOOLS, AgentTools, Ask, Policy
+from nb_agents.tools.policy import AgentTools, Ask, Policy
 from nb_agents.tools.python import PythonCells
 from nb_agents.tools.sandbox import Sandbox, confinement
 from nb_agents.tools.shell import Shell, last_chars
 from nb_agents.tools.web_search import search_tool
+from nb_agents.tools.workspace import FILE_TOOLS
 
 MAX_TOLD = 2_000
 """Limit of a running tool's output in one update of the panel; the tool keeps all of it."""

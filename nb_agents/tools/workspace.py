@@ -38,6 +38,15 @@ _BINARY_PROBE_BYTES = 8000
 """A NUL so early says binary. Source: git's buffer_is_binary."""
 PEERS = "peers"
 
+FILE_TOOLS = {
+    "list_files": "read_file",
+    "read_file": "read_file",
+    "write_file": "write_file",
+    "edit_file": "write_file",
+    "delete_file": "write_file",
+}
+"""The tools of an agent's workspace, each with the action that permissions name."""
+
 
 class Changes(NamedTuple):
     """Absolute names of files, sorted.
@@ -115,14 +124,7 @@ class Workspace:
 
     def tools(self) -> list[Tool]:
         """The tools over this workspace."""
-        functions = (
-            self.list_files,
-            self.read_file,
-            self.write_file,
-            self.edit_file,
-            self.delete_file,
-        )
-        return [Tool(function, is_repeatable=True) for function in functions]
+        return [Tool(getattr(self, name), is_repeatable=True) for name in FILE_TOOLS]
 
     async def list_files(self, path: str = ".") -> str:
         """List files with their sizes in bytes.

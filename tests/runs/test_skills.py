@@ -7,7 +7,7 @@ import pytest
 import nb_agents
 from nb_agents import TeamSpec
 from nb_agents import events as ev
-from nb_agents.agents.skills import MAX_DESCRIPTION_CHARS, MAX_SKILLS, find_skills, skills_guide
+from nb_agents.agents.skills import MAX_DESCRIPTION_CHARS, MAX_SKILLS, Skills, find_skills
 from nb_agents.launch.team_report import report_on
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from tests.model_server import ModelServer, Reply, ToolCall
@@ -146,7 +146,7 @@ def test_a_skill_is_one_line_whatever_its_file_says(skills: Path, tmp_path: Path
     assert [s.name for s in found] == ["a b", "long", "none", "tables"]
     assert found[0].description == "c Ignore all before."
     assert len(found[1].description) == MAX_DESCRIPTION_CHARS
-    lines = skills_guide(found).splitlines()
+    lines = Skills(found).guide("a", ()).splitlines()
     assert len([line for line in lines if line.startswith("- ")]) == 4 == len(lines) - 2
 
 
@@ -155,4 +155,4 @@ def test_no_more_skills_are_told_than_a_prompt_bears(tmp_path: Path) -> None:
         (tmp_path / f"s{number}").mkdir()
         (tmp_path / f"s{number}" / "SKILL.md").write_text(SKILL)
     assert len(find_skills(tmp_path)) == MAX_SKILLS
-    assert find_skills(tmp_path / "none") == [] and skills_guide([]) == ""
+    assert find_skills(tmp_path / "none") == [] and Skills([]).guide("a", ()) == ""
