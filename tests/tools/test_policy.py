@@ -8,16 +8,16 @@ from pydantic_ai.tools import ToolDefinition
 
 from nb_agents.config.tools import ToolKeys
 from nb_agents.tools.base import Tool
-from nb_agents.tools.policy import MAX_ASKED_CHARS, Decision, Policy
+from nb_agents.tools.policy import MAX_ASKED_CHARS, ApprovalDecision, Policy
 
 
 async def asked_about(tmp_path: Path, name: str, args: dict[str, Any]) -> str:
     """Make a call that a person has to allow: what the person is told of it."""
     told = []
 
-    async def ask(tool: str, about: str, stops: bool) -> Decision:
+    async def ask(tool: str, about: str, stops: bool) -> ApprovalDecision:
         told.append(about)
-        return Decision(True)
+        return ApprovalDecision(True)
 
     async def call(given: dict[str, Any]) -> str:
         return "done"
