@@ -198,9 +198,9 @@ class Client:
             UserError: No agent of that id.
             ServerError: As by `runs`.
         """
-        body = {"immediate": now, "agent": agent, "reason": reason}
+        body: dict[str, object] = {"immediate": now, "agent": agent, "reason": reason}
         try:
-            told = self._post(f"{_path(run)}/stop", body, run)
+            told = self.ask(run, "stop", **body)
         except _ConflictError:
             return StopResult(False, "finished")
         return StopResult(bool(told.get("changed")), told.get("status", "asked"))
@@ -218,23 +218,23 @@ class Client:
             UserError: Nothing waits there.
             ServerError: As by `runs`.
         """
-        self._ask(run, "approve", message=message, gate=gate)
+        self.ask(run, "approve", message=message, gate=gate)
 
     def deny(self, run: str, message: str = "", gate: str = "") -> None:
         """Deny what has waited longest, or at a gate; raises as `approve`."""
-        self._ask(run, "deny", message=message, gate=gate)
+        self.ask(run, "deny", message=message, gate=gate)
 
     def answer(self, run: str, text: str) -> None:
         """Answer the question for a text that has waited longest; raises as `approve`."""
-        self._ask(run, "answer", text=text)
+        self.ask(run, "answer", text=text)
 
     def say(self, run: str, text: str) -> None:
         """Add a text to the task while the agents work; raises as `approve`."""
-        self._ask(run, "say", text=text)
+        self.ask(run, "say", text=text)
 
     def pause(self, run: str) -> None:
         """Pause a run at its next boundary; raises as `approve`."""
-        self._ask(run, "pause")
+        self.ask(run, "pause")
 
     def resume(self, run: str, *, trust: bool = False) -> None:
         """Continue a paused run, or an incomplete one in the next turn; raises as `approve`.
@@ -243,10 +243,25 @@ class Client:
             run: The run's id.
             trust: Whether to go on with a session that the server's user has not made there.
         """
-        self._ask(run, "resume", trust=trust)
+        self.ask(run, "resume", trust=trust)
 
-    def _ask(self, run: str, action: str, **body: str | bool) -> None:
-        self._post(f"{_path(run)}/{action}", body, run)
+    def ask(self, run: str, verb: str, **body: object) -> dict[str, Any]:
+        """Ask something of a run or a sweep by any verb of the server's ``openapi.json``.
+
+        Args:
+            run: Its id.
+            verb: The last word of the address, such as "say".
+            body: What the request holds, such as the text.
+
+        Returns:
+            The reply, with a `message` for a person.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            UserError: It can't be done, or the server has no such verb.
+            ServerError: As by `runs`.
+        """
+        return self._post(f"{_path(run)}/{verb}", body, run)
 
     # The wire --------------------------------------------------------------------------------
 

@@ -50,11 +50,11 @@ from nb_agents.session.history import load_turn
 from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
 from nb_agents.session.lookup import TERMINAL_ORIGIN, acting_for
-from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import is_sweep, sweep_paths
 from nb_agents.sweeps.notes import Note, NoteReader, RowResult
 from nb_agents.sweeps.sweep_lookup import open_sweep
+from nb_agents.verbs import on_sessions
 from nb_agents.verbs.on_runs import facts_of_work
 from nb_agents.verbs.requests import BODIES, read, values_of
 from nb_agents.verbs.table import ROUTES
@@ -74,6 +74,8 @@ MAX_ROWS = 100
 """Sessions of a sweep's rows that are listed."""
 MAX_LISTED = 1_000
 """Sessions of a root that are listed: those that were used last."""
+CALLER = Caller("rest", TERMINAL)
+"""Who asks, for the verbs."""
 EXPORT_PART = 1_000_000
 """Bytes of a zip that are in memory at a time."""
 KEEP_ALIVE_S = 15.0
@@ -288,7 +290,7 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]
     work = open_sweep(path) or attach(path)
     # Its sweep may end the run before it is asked itself: then the request was followed.
     is_sweep_told = action == "stop" and body.sweep and _stop_sweep(path.parents[1], body)
-    caller = Caller(getattr(body, "source", "rest"), TERMINAL)
+    caller = CALLER._replace(source=getattr(body, "source", "rest"))
     try:
         if action == "resume" and isinstance(work, Run) and work.is_over:
             return 202, resume_turn(TurnPaths(path), body.trust)
@@ -355,7 +357,7 @@ class OneSession(_Handler):
     @_allowed("execute")
     async def delete(self, name: str) -> None:
         path = await to_thread(self.places.session, name)
-        await to_thread(delete_session, path)
+        await to_thread(on_sessions.delete, path, CALLER, yes=True)
         self.set_status(204)
         self.finish()
 
@@ -377,8 +379,9 @@ class RenameSession(_Handler):
     async def post(self, name: str) -> None:
         body = self.body(Rename)
         path = await to_thread(self.places.session, name)
-        renamed = await to_thread(rename_session, path, body.name)
-        self.reply({"id": self.places.name(renamed), "session": renamed.name})
+        done = await to_thread(on_sessions.rename, path, CALLER, name=body.name)
+        named = self.places.name(Path(done.facts["path"]))
+        self.reply({"id": named, "session": done.facts["session"]})
 
 
 class ExportSession(_Handler):
@@ -389,7 +392,7 @@ class ExportSession(_Handler):
         path = await to_thread(self.places.session, name)
         with TemporaryDirectory(prefix="nb-agents-") as folder:
             zipped = Path(folder, "session.zip")
-            await to_thread(export_session, path, zipped)
+            await to_thread(on_sessions.export, path, CALLER, file=str(zipped))
             self.set_header("Content-Type", "application/zip")
             self.set_attachment_header(f"{path.name}.zip")
             with suppress(StreamClosedError):  # who asked for it has gone

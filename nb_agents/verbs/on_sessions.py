@@ -88,13 +88,16 @@ def export(session: Path, caller: Caller, *, file: str | None = None) -> Outcome
 
 def delete(session: Path, caller: Caller, *, yes: bool = False) -> Outcome:
     """Delete a session and all its files, after asking."""
-    turns = len(load_session(session).turns)
-    question = f"Delete session {session.name} ({turns} turn(s)) and all its files?"
-    if not (yes or caller.confirm(question)):
+    if not (yes or caller.confirm(_question(session))):
         return Outcome("Nothing was deleted.", {"session": session.name, "deleted": False})
     delete_session(session)
     facts = {"session": session.name, "deleted": True}
     return Outcome(f"Session {session.name} is deleted.", facts)
+
+
+def _question(session: Path) -> str:
+    turns = len(load_session(session).turns)
+    return f"Delete session {session.name} ({turns} turn(s)) and all its files?"
 
 
 def prune(

@@ -90,8 +90,12 @@ def test_a_text_is_heard_and_a_run_is_paused(
             ask(name)
     with pytest.raises(UserError, match="asks for no text"):
         client.answer(name, "42")
+    told = client.ask(name, "say", text="Be brief")
+    assert told["message"] == "Its agents read it with their next request."
+    with pytest.raises(UserError, match="405"):
+        client.ask(name, "sing")
     gate.open()
-    assert finish(held).view.said == ("Leave out the appendix",)
+    assert finish(held).view.said == ("Leave out the appendix", "Be brief")
     with pytest.raises(UserError, match="is over"):
         client.say(name, "too late")
 
