@@ -1,7 +1,6 @@
 """The places of a bash command, and what a value of somebody else must be like in each.
 
-This is an allow-list: any text may stand where the grammar has a text (`_TEXTS`) in something that
-passes texts on (`_PLACES`).
+Any text may stand where the grammar has a text (`_TEXTS`) in something that passes texts on.
 """
 
 from __future__ import annotations
@@ -22,23 +21,7 @@ _TEXTS = _BARE | {
     *("string", "string_content", "raw_string", "ansi_c_string", "comment", "variable_name"),
     *("heredoc_body", "heredoc_content"),
 }
-_ARITHMETIC = {
-    *("arithmetic_expansion", "binary_expression", "c_style_for_statement", "ternary_expression"),
-    *("parenthesized_expression", "postfix_expression", "unary_expression"),
-}
-_PLACES = (
-    _TEXTS
-    | _ARITHMETIC
-    | {
-        *("program", "list", "pipeline", "subshell", "compound_statement", "negated_command"),
-        *("if_statement", "elif_clause", "else_clause", "while_statement", "do_group"),
-        *("redirected_statement", "command_substitution", "process_substitution"),
-        *("array", "case_item", "case_statement", "command", "command_name", "concatenation"),
-        *("declaration_command", "expansion", "file_redirect", "for_statement"),
-        *("function_definition", "heredoc_redirect", "herestring_redirect", "subscript"),
-        *("test_command", "unset_command", "variable_assignment", "variable_assignments"),
-    }
-)
+_NO_PLACES = {"brace_expression", "heredoc_start", "simple_expansion", "translated_string", "ERROR"}
 _NAMED = {
     *("simple_expansion", "expansion", "variable_assignment", "for_statement"),
     *("declaration_command", "unset_command"),
@@ -153,26 +136,18 @@ class Script:
         """Return the rule of a place in code; a shell's is read as the command is."""
         is_quoted_ = node.type in ("string", "raw_string")
         begin, end = node.start_byte + is_quoted_, node.end_byte - is_quoted_
-        text = self._tree.bytes[begin:end]
+        text, where = self._tree.bytes[begin:end], f"in what {kind or 'a program'} runs as code"
         before, after = text[: slot.start - begin], text[slot.stop - begin :]
+        if not before.strip() and not (kind == "sed" and re.match(rb"[,pd]", after)):
+            return Rule(f"for what {kind or 'a program'} runs as code")
+        if kind != "sh":
+            is_part = _DELIMITED[0].search(before) and _DELIMITED[1].match(after)
+            return Rule(where, _WORD, "letters, digits and _.-") if is_part else _number(where)
         moved = [range(s.start - begin, s.stop - begin) for s in self._tree.slots_in(node)]
-        at = range(slot.start - begin, slot.stop - begin)
-        if kind == "sh":
-            inner = Tree(text, moved)
-            rules = [] if inner.error_line else Script(inner).rules(at)
-            is_name = _OPENS.search(before) or any(rule.allowed is None for rule in rules)
-        else:
-            is_name = not before.strip()
-        is_line = kind == "sed" and re.match(rb"[,pd]", after)
-        if is_name and not is_line:
-            return Rule(f"for what {kind} runs as code")
-        where = f"in what {kind} runs as code"
-        if kind in ("sh", "python", "node"):
-            return Rule(where, HARMLESS, _CHARACTERS)
-        is_inside = re.search(rb"[/|#%@:_ ^]$", before) and re.match(rb"[/|#%@:_ $]", after)
-        if kind == "sed" and not is_inside:
-            return Rule(where, _PLAIN_NUMBER, "a number", "See that it is one. ")
-        return Rule(where, _WORD, "letters, digits and _.-")
+        inner = Tree(text, moved)
+        rules = Script(inner).rules(range(slot.start - begin, slot.stop - begin))
+        is_name = _OPENS.search(before) or any(rule.allowed is None for rule in rules)
+        return Rule(where, None if is_name else HARMLESS, _CHARACTERS)
 
     def _argument(self, words: Sequence[Word], direct: Sequence[Node]) -> Iterator[Rule]:
         """Yield the rule of an argument that a program may take for an option."""
@@ -184,9 +159,9 @@ class Script:
         if word.head.startswith("-") and "=" not in word.head:
             if not texts(before[0], [*before, word.head]):
                 remedy = "Write it as a word of its own, or behind `=`. "
-                yield Rule("in the name of an option", _PLAIN_NUMBER, "a number", remedy)
+                yield _number("in the name of an option", remedy)
         elif name == "tar" and at == 1 and not word.head:
-            yield Rule("in the name of an option", _PLAIN_NUMBER, "a number")
+            yield _number("in the name of an option")
         elif not word.head and "--" not in before and not texts(before[0], before):
             if name == "echo":
                 remedy = "Write printf with a format before it. "
@@ -197,7 +172,12 @@ class Script:
                 yield Rule(_AS_OPTION, signs[1], f"what doesn't begin with {signs[0]}", remedy)
 
 
+def _number(where: str, remedy: str = "") -> Rule:
+    return Rule(where, _PLAIN_NUMBER, "a number", remedy or "See that it is one. ")
+
+
 _NAME = "for the name of a variable"
+_DELIMITED = re.compile(rb"['\"(\[/|#%@:_= ^]$"), re.compile(rb"['\")\]/|#%@:_,. $]")
 _AS_OPTION = "where a program may take it for an option"
 _NO_OPTION = re.compile(r"(?!-).*", re.DOTALL)
 _NO_SIGN = re.compile(r"(?![-+]).*", re.DOTALL)
@@ -227,7 +207,7 @@ def _no_text(tree: Tree, slot: range) -> Iterator[Rule]:
     if kinds[:2] == list(_EXPANDED):
         yield Rule("in ${…} in a here-document")
     for child, holder in itertools.pairwise(around):
-        if holder.type not in _PLACES:
+        if holder.type in _NO_PLACES:
             yield Rule(f"in a place that isn't known ({holder.type})")
         elif holder.type == "heredoc_redirect" and child.type == "heredoc_body":
             yield from _heredoc(around, holder, child)

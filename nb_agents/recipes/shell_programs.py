@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 ALWAYS = frozenset(
-    "alias bind coproc compgen complete enable eval fc hash history jobs let".split()
+    "alias bind coproc compgen complete enable eval fc hash history jobs let trap".split()
 )
 """Builtins that run or work out what they are given, now or later."""
 
@@ -56,6 +56,9 @@ WRAPPERS = {
 }
 """Programs that start another, with their options before a word."""
 
+WITH_OPERAND = frozenset("chroot chrt flock setarch taskset timeout".split())
+"""Those of them with a word of their own before the program."""
+
 STARTING = re.compile("run|exec|foreach|x|dlx|eval|shell|-(?:exec|ok)(?:dir)?")
 """Words behind which a program's name stands, as in ``uv run``."""
 
@@ -79,8 +82,18 @@ CODE_OPTION = re.compile(
 """Options behind which stands what is run."""
 
 
+MODULES = re.compile("timeit|code|pdb|trace|runpy|c?[pP]rofile|IPython|xonsh")
+"""Modules of Python that run their arguments."""
+
+EXECUTABLE = re.compile(r"[ugoa]*[+=]\w*[xX]\w*|[0-7]*[1357][0-7]*$")
+"""Modes with which a file can be run."""
+
+BEHIND = frozenset("busybox env eval expect ssh su sudo toybox xargs".split())
+"""Programs that are looked for behind any other, as interpreters are."""
+
+
 class Interpreter(NamedTuple):
-    """A program that runs code, a file of code, or what it reads.
+    """How a program that runs code, a file of code, or what it reads takes its arguments.
 
     Attributes:
         kind: ``sh`` or ``python`` for their code; "" for another's.
@@ -91,35 +104,28 @@ class Interpreter(NamedTuple):
 
     kind: str
     code: re.Pattern[str]
-    flags: re.Pattern[str]
-    valued: re.Pattern[str]
+    flags: re.Pattern[str] = re.compile("(?!)")
+    valued: re.Pattern[str] = re.compile("(?!)")
 
 
-_SET = "[-+][abefhmntuvxBCEHPT]"
 SHELL = Interpreter(
     "sh",
-    re.compile(f"{_SET}*c{_SET[4:]}*"),
-    re.compile(f"{_SET}+|--no.*|--"),
-    re.compile(f"{_SET}*[oO]"),
+    re.compile(r"[-+]\w*c\w*"),
+    re.compile("[-+][efuvx]+|--no.*|--"),
+    re.compile("[-+][eux]*[oO]"),
 )
-"""How a shell takes its arguments."""
 _PYTHON = Interpreter(
-    "python",
-    re.compile("-[bBdEIOPqsSuvx]*c"),
-    re.compile("-[bBdEIOPqsSuvx]+|-[WX].+|--"),
-    re.compile("-[WX]"),
+    "python", re.compile(r"-\w*c"), re.compile("-[bBdEIOPqsSuvx]+|--"), re.compile("-[WX]")
 )
-_OTHER = Interpreter(
-    "",
-    re.compile(r"-[a-zA-Z0-9.]*[eEp]|-[cr]|-Command|--(?:eval|print|execute|expression|command)"),
-    re.compile(r"-[aln0-9.w]+|--[\w-]+=.*|--(?:no-\w+|silent|vanilla|slave)?"),
-    re.compile("(?!)"),
-)
+_OTHER = Interpreter("", re.compile(r"-[\w.]*[eEpcr]|-Command|--(?:eval|print|exec|expr|comm)\w*"))
+_SOURCE = Interpreter("sh", re.compile("(?!)"))
 _INTERPRETERS = {
     **dict.fromkeys("ash bash csh dash elvish fish ksh mksh nu rbash sh tcsh zsh".split(), SHELL),
+    **dict.fromkeys((".", "source"), _SOURCE),
     **dict.fromkeys("python pypy ipython xonsh".split(), _PYTHON),
     **dict.fromkeys("clisp deno elixir erl escript groovy guile iex irb jshell".split(), _OTHER),
-    **dict.fromkeys("julia kotlin lua luajit node nodejs octave osascript perl".split(), _OTHER),
+    **dict.fromkeys(("node", "nodejs"), _OTHER._replace(kind="node")),
+    **dict.fromkeys("julia kotlin lua luajit octave osascript perl".split(), _OTHER),
     **dict.fromkeys("php powershell pwsh racket raku ruby sbcl scala swift tclsh".split(), _OTHER),
     **dict.fromkeys("R Rscript ts-node tsx wish yash".split(), _OTHER),
 }
@@ -131,7 +137,7 @@ def interpreter(name: str) -> Interpreter | None:
     Args:
         name: The program's, without a folder; a version may stand behind it.
     """
-    return _INTERPRETERS.get(name) or _INTERPRETERS.get(re.sub(r"[-.0-9]+$", "", name))
+    return _INTERPRETERS.get(name) or _INTERPRETERS.get(re.sub(r"(?<=\w)[-.0-9]+$", "", name))
 
 
 _TEXT = re.compile(

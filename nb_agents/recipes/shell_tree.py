@@ -28,7 +28,10 @@ _OPERATORS = {"binary_expression", "unary_expression", "parenthesized_expression
 _COMPARES = re.compile(r"-(?:eq|ne|lt|le|gt|ge)")
 _SLICE = re.compile(r"\$\{[\w@*]+(?:\[[^\]]*\])?:(?![-=+?])")
 _BRACES = re.compile(r"\{[^{}\s]*(,|\.\.)")
-_UNQUOTED = re.compile(r"\\(?P<escaped>.)|(?P<glob>[*?\[])|(?P<text>[^\\*?\[]+)", re.DOTALL)
+_QUOTES = re.compile(
+    r"(?P<is_ansi>\$)?'(?P<raw>[^']*)'|\$?\"(?P<string>(?:[^\"\\]|\\.)*)\"|\\(?P<escaped>.)|[*?\[]",
+    re.DOTALL,
+)
 
 
 @lru_cache(maxsize=1)
@@ -37,30 +40,19 @@ def _parser() -> Parser:
 
 
 class Word(NamedTuple):
-    """A word of a command, as far as it can be read there.
+    """A word of a command without its quotes, as far as it can be read there.
 
     Attributes:
         node: Where it stands; None for the words that ``xargs`` adds.
-        pieces: Its text without quotes; None where bash, a program or a value fills in.
+        text: All of it; None where bash, a program or a value fills something in.
+        head: What it begins with.
+        tail: What it ends with.
     """
 
     node: Node | None
-    pieces: tuple[str | None, ...]
-
-    @property
-    def text(self) -> str | None:
-        """All of it, or None when something fills in."""
-        return None if None in self.pieces else "".join(map(str, self.pieces))
-
-    @property
-    def head(self) -> str:
-        """What it begins with."""
-        return (self.pieces[0] if self.pieces else "") or ""
-
-    @property
-    def tail(self) -> str:
-        """What it ends with."""
-        return (self.pieces[-1] if self.pieces else "") or ""
+    text: str | None
+    head: str = ""
+    tail: str = ""
 
 
 class Tree:
@@ -149,51 +141,27 @@ class Tree:
 
     def word(self, node: Node) -> Word:
         """Return a word as far as it can be read."""
-        pieces: list[str | None] = []
-        for piece in self._pieces(node):
-            if piece is not None and pieces and pieces[-1] is not None:
-                pieces[-1] += piece
-            else:
-                pieces.append(piece)
-        return Word(node, tuple(pieces))
-
-    def _pieces(self, node: Node) -> Iterator[str | None]:
-        kind, text = node.type, source(node)
-        if kind in FILLING or (kind == "concatenation" and _BRACES.search(text)):
-            yield None
-        elif kind in ("concatenation", "command_name"):
-            for child in node.children:
-                yield from self._pieces(child)
-        elif kind == "string":
-            for piece in self._cut(node):
-                yield piece and re.sub(r'\\([$`"\\])|\\\n', r"\1", piece)
-        elif kind == "raw_string" or (kind == "ansi_c_string" and "\\" not in text):
-            yield from self._cut(node)
-        elif kind == "ansi_c_string":
-            yield None
-        else:
-            yield from self._unquoted(node)
-
-    def _unquoted(self, node: Node) -> Iterator[str | None]:
-        for piece in self._cut(node, quotes=False):
-            if piece is None:
-                yield None
-            for each in _UNQUOTED.finditer(piece or ""):
-                is_glob = each["glob"] and source(node) != "["
-                yield None if is_glob else (each["escaped"] or each[0]).replace("\n", "")
-
-    def _cut(self, node: Node, quotes: bool = True) -> Iterator[str | None]:
-        """Yield a node's text, without its quotes, and None for what fills in."""
-        start, end, at = node.start_byte, node.end_byte - quotes, node.start_byte
-        if quotes:
-            at += re.search(rb"['\"]", node.text or b"").end()  # type: ignore[union-attr]
-        holes = [range(c.start_byte, c.end_byte) for c in node.named_children if c.type in FILLING]
+        holes = [range(n.start_byte, n.end_byte) for n in nodes(node) if n.type in FILLING]
+        text, at = b"", node.start_byte
         for hole in sorted([*holes, *self.slots_in(node)], key=lambda hole: hole.start):
-            if hole.start >= max(at, start):
-                yield self.bytes[at : hole.start].decode(errors="surrogateescape")
-                yield None
+            if hole.start >= at:
+                text += self.bytes[at : hole.start] + b"\0"
                 at = hole.stop
-        yield self.bytes[at:end].decode(errors="surrogateescape")
+        written = (text + self.bytes[at : node.end_byte]).decode(errors="surrogateescape")
+        if node.type == "concatenation" and _BRACES.search(written):
+            written = f"\0{written}"
+        read = written if written == "[" else _QUOTES.sub(_unquoted, written)
+        head, *more = read.split("\0")
+        return Word(node, None if more else head, head, [head, *more][-1])
+
+
+def _unquoted(found: re.Match[str]) -> str:
+    """Return what bash makes of a quoted part of a word, and NUL where that isn't known."""
+    if found["raw"] is not None:
+        return found["raw"] if found["is_ansi"] is None or "\\" not in found["raw"] else "\0"
+    if found["string"] is not None:
+        return re.sub(r'\\([$`"\\])|\\\n', r"\1", found["string"])
+    return "\0" if found["escaped"] is None else found["escaped"].replace("\n", "")
 
 
 def source(node: Node | None) -> str:

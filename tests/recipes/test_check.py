@@ -103,7 +103,6 @@ def test_the_authors_value_may_stand_in_code(command: str) -> None:
     [
         "echo {{x}} '{{x}}' > {{x}}",
         "./run.sh {{x}} --title={{x}}",
-        "bash -c 'echo \"$1\"' _ {{x}}",
         "python3 - {{x}} <<'EOF'\nimport sys\nEOF",
         "echo $(( {{x}} + 1 ))",
         "echo {{x | raw}} | bash",
