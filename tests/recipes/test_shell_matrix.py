@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import tree_sitter_bash
+from tree_sitter import Language
 
 from nb_agents.errors import RecipeError
 from nb_agents.recipes.shell_values import render_command
@@ -230,6 +232,26 @@ def test_in_what_the_grammar_can_not_read_a_value_is_harmless_or_refused(command
         for trusted in ({"x"}, set()):
             with pytest.raises(RecipeError, match=r"line 1 can't be read .* only letters, digits"):
                 render_command(command, {"x": value}, trusted)
+
+
+KINDS = """
+ansi_c_string arithmetic_expansion array binary_expression brace_expression c_style_for_statement
+case_item case_statement command command_name command_substitution comment compound_statement
+concatenation declaration_command do_group elif_clause else_clause expansion extglob_pattern
+file_descriptor file_redirect for_statement function_definition heredoc_body heredoc_content
+heredoc_end heredoc_redirect heredoc_start herestring_redirect if_statement list negated_command
+number parenthesized_expression pipeline postfix_expression process_substitution program raw_string
+redirected_statement regex simple_expansion special_variable_name string string_content subscript
+subshell ternary_expression test_command test_operator translated_string unary_expression
+unset_command variable_assignment variable_assignments variable_name while_statement word
+"""
+
+
+def test_the_grammar_has_no_place_that_is_not_known() -> None:
+    bash = Language(tree_sitter_bash.language())
+    numbers = filter(bash.node_kind_is_named, range(bash.node_kind_count))
+    kinds = {bash.node_kind_for_id(n) for n in numbers if bash.node_kind_is_visible(n)}
+    assert kinds == set(KINDS.split())
 
 
 if __name__ == "__main__":
