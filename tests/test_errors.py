@@ -22,6 +22,7 @@ ERRORS: list[errors.NbAgentsError] = [
     errors.TaskError("The task is empty."),
     errors.RecipeError("{{x}} is not defined."),
     errors.UnknownRunError("r9", ("r1",)),
+    errors.RunNotFinished("r1"),
     errors.UnknownSessionError("sesion_1", "/root", "session_1"),
     errors.SessionBusyError("session_1", "pid 7"),
     errors.SessionChangedError("session_1", 2),

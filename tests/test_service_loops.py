@@ -118,7 +118,7 @@ def a_command(faults: Faults) -> None:
     wait_until(lambda: events(run, ev.Said))
     faults.put(TurnWriter, "take")
     answer = ask(TurnPaths(run.path), Say("more"), WAIT_S, lambda: True)
-    assert answer is not None and "failed by a defect" in answer.error
+    assert answer is not None and "failed because of a bug" in answer.error
     stopped_from_outside(run)
     assert faults.count == 2
     assert (

@@ -21,13 +21,13 @@ def keys(press: Callable[[str], object]) -> Iterator[None]:
         press: Called in a thread of its own. Nothing is taken where the input is no terminal,
             nor on Windows.
     """
-    if os.name != "posix" or not sys.stdin.isatty():
+    fd = _terminal()
+    if fd is None:
         yield
         return
     import termios  # not on Windows
     import tty
 
-    fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     over = threading.Event()
 
@@ -48,3 +48,14 @@ def keys(press: Callable[[str], object]) -> Iterator[None]:
         over.set()
         reader.join(2 * POLL_S)
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def _terminal() -> int | None:
+    """Return the descriptor of the terminal that the input is; None when it is none."""
+    if os.name != "posix" or not sys.stdin.isatty():
+        return None
+    try:
+        fd = sys.stdin.fileno()
+    except OSError:  # a stand-in for a terminal, without a descriptor
+        return None
+    return fd if os.isatty(fd) else None

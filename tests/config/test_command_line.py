@@ -77,7 +77,7 @@ def test_what_only_a_sandbox_can_keep_withholds_commands_without_one(
 def test_a_list_of_commands_leaves_no_python_that_could_run_others(keys: dict[str, Any]) -> None:
     found = line(**keys)
     assert found[:2] == (True, False)
-    assert "no run_python" in found.notices[0]
+    assert "run_python is left out" in found.notices[0]
 
 
 def test_an_allowed_list_needs_no_sandbox() -> None:

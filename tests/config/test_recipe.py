@@ -312,10 +312,10 @@ steps:
         ("steps: [{id: b, agent: x, prompt: p}]", "Nested `steps` need `foreach`"),
         ("foreach: '{{a}}', steps: [{id: a, agent: x, prompt: p}]", "Two steps are named 'a'"),
         ("foreach: '{{a}}', steps: [no]", "steps.0: it is not a mapping of keys."),
-        ("agent: x, prompt: p, provider: o, model_role: fast", "said in one way"),
+        ("agent: x, prompt: p, provider: o, model_role: fast", "given in one way"),
         (
             "agent: x, prompt: p, model_role: fast, provider_preferences: [{class: c}]",
-            "said in one way",
+            "given in one way",
         ),
         ("agent: x, prompt: p, provider_preferences: [{model: m}]", "names a `provider` or"),
         ("agent: x, prompt: p, depends_on: a", "does not come earlier"),

@@ -49,10 +49,10 @@ class Cell:
         monkeypatch.setattr(waiting, "show_run", lambda run: self.gate.open())
         monkeypatch.setattr(kernel, "has_front_end", lambda ip: True)
 
-    def begin(self) -> Run:
+    def begin(self) -> tuple[Run, bool]:
         self.run = nb_agents.start("Why?", self.team, options=self.options)
         signal.raise_signal(signal.SIGINT)
-        return self.run
+        return self.run, False
 
 
 @pytest.mark.parametrize(("wait", "is_watched"), [(True, True), (True, False), (False, False)])

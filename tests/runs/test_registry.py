@@ -33,7 +33,6 @@ from nb_agents.runs import finding, registry
 from nb_agents.runs.finding import find_run
 from nb_agents.runs.live_runs import live_runs
 from nb_agents.runs.live_turns import LiveTurn, live_turns
-from nb_agents.runs.registry import stop
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, finish, metadata, prompt, read_line, script, sessions
@@ -93,16 +92,16 @@ def test_an_unknown_run_is_told_with_those_that_are_known(tmp_path: Path, gate: 
     run = _hold(tmp_path, gate)
     with pytest.raises(UnknownRunError, match=rf"No run named 'nope'\. Known here: .*{run.id}"):
         find_run("nope")
-    assert stop("nope", False, "magic").status == "unknown"
     gate.open()
     finish(run)
-    assert stop(run.id, False, "magic").status == "finished"
+    assert find_run(run.id).stop().status == "finished"
 
 
-def test_a_stop_through_the_registry_tells_its_door(tmp_path: Path, gate: Gate) -> None:
+def test_a_stop_tells_its_door(tmp_path: Path, gate: Gate) -> None:
     run = _hold(tmp_path, gate)
     gate.wait_reached()
-    assert stop(run.session, True, "rest", "from afar").status == "stopping-now"
+    stopped = find_run(run.session).stop(True, reason="from afar", source="rest")
+    assert stopped.status == "stopping-now"
     finish(run)
     assert (run.receipt.source, run.receipt.reason) == ("rest", "from afar")
 

@@ -66,7 +66,9 @@ def test_the_team_works_again_with_the_reason_and_then_its_answer_will_do(tmp_pa
     again = prompt(a, 4)
     assert "Only John is described." in again and "Describe Paul, too." in again
     assert "<FINAL_ANSWER>\nJohn\n" in again and "(no answers yet)" in again
-    assert any("Attempt 2: a found that" in told for told in run.view.notices)
+    assert any(
+        "Attempt 2: a judged the final answer insufficient" in told for told in run.view.notices
+    )
     (mark,) = [e for e in run.timeline.entries if e.kind == "again"]
     assert (mark.agent, mark.name, mark.text) == ("a", "2", WHY["reason"])
     assert load_session(run.path.parent).turns[0].view.attempt == 2

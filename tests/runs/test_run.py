@@ -16,7 +16,7 @@ from nb_agents import RunCancelled, RunOptions
 from nb_agents import events as ev
 from nb_agents.agents.team_driver import Team
 from nb_agents.cancel import StopResult
-from nb_agents.errors import StorageError, UserError
+from nb_agents.errors import RunNotFinished, StorageError, UserError
 from nb_agents.loop import call
 from nb_agents.presentation.cards import card_bundle, card_text
 from nb_agents.runs import recorder, turn
@@ -61,7 +61,9 @@ def test_the_turn_is_on_disk_as_incomplete_before_any_model_is_called(tmp_path: 
 def test_starting_returns_before_the_model_is_called(tmp_path: Path, gate: Gate) -> None:
     model = ScriptedModel(Answer("A's", gate=gate))
     run = start(tmp_path, a=model)
-    assert (run.status, run.result, run.is_over) == ("in-progress", None, False)
+    assert (run.status, run.is_over) == ("in-progress", False)
+    with pytest.raises(RunNotFinished, match=rf"{run.id} is still working"):
+        _ = run.result
     gate.open()
     assert run.wait(WAIT_S) == "A's"
     assert (run.status, run.result, run.is_over) == ("completed", "A's", True)
