@@ -272,8 +272,8 @@ def _wait(run: Run) -> int:
 
 
 def card_of(run: Run) -> str:
-    """Return the card of a run, as a terminal's text."""
-    return card_text(run.view, str(run.path), run.preview, TERMINAL)
+    """Return the card of a run, as a terminal's text; whole, as it may be all that is left."""
+    return card_text(run.view, str(run.path), run.preview, TERMINAL, limit=sys.maxsize)
 
 
 def facts_of(run: Run) -> dict[str, Any]:
