@@ -354,7 +354,7 @@ def test_what_a_model_writes_is_no_markup_on_the_card(notebook: Notebook) -> Non
     notebook.server.default = reply
     turn = notebook.start(task="<b onmouseover=alert(4)>Bold</b>")
     html = wait_frozen(notebook, turn).data["text/html"]
-    for sign in ("<script", "<img", "<b ", 'href="javascript'):
+    for sign in ("<script", "<img", "<b o", 'href="javascript'):
         assert sign not in html
 
 
