@@ -21,6 +21,7 @@ from nb_agents.config.secrets import snapshot
 from nb_agents.config.team import TeamSpec
 from nb_agents.launch import api
 from nb_agents.launch.start import StartRequest
+from nb_agents.launch.trust import is_yours
 from nb_agents.masking import safe_errors
 from nb_agents.options import RunOptions
 from nb_agents.runs.finding import find_known
@@ -165,10 +166,11 @@ def _resume(request: StartRequest, turn: TurnPaths) -> Run:
 
 
 def _find(root: Path, digest: str) -> TurnPaths | None:
-    """Return the last turn of a digest, of the session that was used last."""
+    """Return the last turn of a digest, of the session that was used last; not a stranger's."""
     for session in sessions_in(root).by_use:
         for turn in reversed(turns_of(session)):
-            if read_json(turn.metadata).get("digest") == digest:
+            # Anybody can copy a digest, and an answer beside it.
+            if read_json(turn.metadata).get("digest") == digest and is_yours(session):
                 return turn
     return None
 

@@ -265,8 +265,7 @@ class AgentTranscript(_Handler):
         if not (after.isascii() and after.isdecimal() and len(after) < 16):
             raise web.HTTPError(400, "after is not a number of bytes.")
         paths = await to_thread(self.turn, name)
-        with ServiceLoop.PAGES.item():
-            self.reply(await to_thread(read_transcript, paths, agent, int(after)))
+        self.reply(await to_thread(read_transcript, paths, agent, int(after)))
 
 
 class Command(_Handler):

@@ -111,14 +111,8 @@ _ASKED = {
 _NUMBER = {"name": "n", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 1}}
 
 
-def document(base_url: str) -> dict[str, Any]:
-    """Return the OpenAPI document.
-
-    Args:
-        base_url: What the server's paths begin with.
-    """
-    turns = "/sessions/{id}/turns/{n}"
-    paths = {
+def _of_runs() -> dict[str, Any]:
+    return {
         "/runs": {
             "get": _get(
                 "What is live: turns, and sweeps in the place of their rows' turns.",
@@ -155,6 +149,18 @@ def document(base_url: str) -> dict[str, Any]:
         },
         "/runs/{id}/view": {"get": _get("How it is drawn.", _DRAWN, _ID)},
         "/view": {"get": _get("How all that `id` names is drawn.", _DRAWN, _QUERY_IDS)},
+        **{
+            f"/runs/{{id}}/{route}": {
+                "post": _post(verb.help, BODIES[route], _ASKED, _ASKED_STATE, _ID)
+            }
+            for route, verb in ROUTES.items()
+        },
+    }
+
+
+def _of_sessions() -> dict[str, Any]:
+    turns = "/sessions/{id}/turns/{n}"
+    return {
         "/sessions": {
             "get": _get(
                 "The sweeps on disk, and of each root the thousand sessions that were used last.",
@@ -191,18 +197,20 @@ def document(base_url: str) -> dict[str, Any]:
             )
         },
         f"{turns}/view": {"get": _get("How it is drawn.", _DRAWN, _SESSION, _NUMBER)},
-        **{
-            f"/runs/{{id}}/{route}": {
-                "post": _post(verb.help, BODIES[route], _ASKED, _ASKED_STATE, _ID)
-            }
-            for route, verb in ROUTES.items()
-        },
     }
+
+
+def document(base_url: str) -> dict[str, Any]:
+    """Return the OpenAPI document.
+
+    Args:
+        base_url: What the server's paths begin with.
+    """
     return {
         "openapi": "3.1.0",
         "info": {"title": "nb_agents", "version": "1", "license": {"name": "MIT"}},
         "servers": [{"url": base_url.rstrip("/") + "/nb-agents"}],
-        "paths": paths,
+        "paths": {**_of_runs(), **_of_sessions()},
         "components": {
             "securitySchemes": {
                 "token": {"type": "apiKey", "in": "header", "name": "Authorization"}

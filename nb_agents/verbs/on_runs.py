@@ -57,13 +57,11 @@ def stop(
         UserError: There is no such agent, or it is asked of a sweep.
     """
     if agent or isinstance(work, Run):
-        run = _run_of(work)
-        result, rest = (
-            run.stop(now, agent, reason, source=caller.source),
-            "calls in flight may finish",
-        )
+        result = _run_of(work).stop(now, agent, reason, source=caller.source)
+        rest = "calls in flight may finish"
     else:
-        result, rest = work.stop(now, reason=reason, source=caller.source), "no further row begins"
+        result = work.stop(now, reason=reason, source=caller.source)
+        rest = "no further row begins"
     # Only of one that is over: the state of a live one elsewhere takes a reading of its journal.
     is_over = result.status == "finished" and not agent
     state = f" ({facts_of_work(work)['status']})" if is_over else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,12 @@ _GATE = Parameter(
 )
 _YES = Parameter("yes", "don't ask", False, is_option=True)
 
+
+def _with_text(name: str, act: Callable[..., Outcome], *parameters: Parameter) -> Verb:
+    """Return a verb on a run that is named, whose line ends in a text."""
+    return Verb(name, act, "run", parameters, needs_name=True, ends_in_text=True, route=name)
+
+
 _ALL = (
     Verb(
         "stop",
@@ -30,34 +37,10 @@ _ALL = (
     ),
     Verb("pause", on_runs.pause, route="pause"),
     Verb("continue", on_runs.continue_, route="resume"),
-    Verb("say", on_runs.say, "run", (_TEXT,), needs_name=True, ends_in_text=True, route="say"),
-    Verb(
-        "approve",
-        on_runs.approve,
-        "run",
-        (_MESSAGE, _GATE),
-        needs_name=True,
-        ends_in_text=True,
-        route="approve",
-    ),
-    Verb(
-        "deny",
-        on_runs.deny,
-        "run",
-        (_MESSAGE, _GATE),
-        needs_name=True,
-        ends_in_text=True,
-        route="deny",
-    ),
-    Verb(
-        "answer",
-        on_runs.answer,
-        "run",
-        (_TEXT,),
-        needs_name=True,
-        ends_in_text=True,
-        route="answer",
-    ),
+    _with_text("say", on_runs.say, _TEXT),
+    _with_text("approve", on_runs.approve, _MESSAGE, _GATE),
+    _with_text("deny", on_runs.deny, _MESSAGE, _GATE),
+    _with_text("answer", on_runs.answer, _TEXT),
     Verb(
         "sessions",
         on_sessions.sessions,

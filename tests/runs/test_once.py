@@ -45,6 +45,21 @@ def test_a_team_that_has_changed_is_another_request(tmp_path: Path) -> None:
     assert finish(nb_agents.once("the task", file, options=options)).path != first.path
 
 
+def test_a_strangers_turn_of_the_same_request_is_not_taken_for_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, options = (
+        ScriptedModel(Answer("theirs"), Answer("mine")),
+        RunOptions(session_root=tmp_path),
+    )
+    team = scripted_team(None, a=model)
+    with monkeypatch.context() as as_another:
+        as_another.setenv("XDG_STATE_HOME", str(tmp_path / "home of another"))
+        assert nb_agents.once("the task", team, options=options).wait() == "theirs"
+    assert nb_agents.once("the task", team, options=options).wait() == "mine"
+    assert nb_agents.once("the task", team, options=options).wait() == "mine"
+
+
 def test_a_live_run_has_no_result_yet_and_says_so(tmp_path: Path) -> None:
     gate = Gate()
     run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
