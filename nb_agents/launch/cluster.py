@@ -174,14 +174,10 @@ class _Waiting:
         with suppress(InvalidStateError):
             self.answer.set_result(answer)
 
-    def withdraw(self) -> bool:
-        """Withdraw the run; return whether it had not started yet."""
-        if not self.ticket.withdraw():
-            return False
-        self.resolve({"error": "The run was stopped before a worker started it."})
-        if self.future is not None:
-            self.future.cancel()
-        return True
+    def withdraw(self) -> None:
+        """Withdraw the run, if it has not begun; does not wait for the scheduler."""
+        if self.ticket.withdraw():
+            self.resolve({"error": "The run was stopped before a worker started it."})
 
     def check_worker(self, workers: _Workers) -> None:
         """Look whether the worker that has its ticket is gone or does not respond.
@@ -253,9 +249,11 @@ class _Submitter:
             if "error" in answer:
                 raise UserError(answer["error"])
         except BaseException:
-            if not waiting.withdraw():
-                waiting.find()
-                _stop_unwanted(waiting.answer)
+            waiting.withdraw()
+            waiting.find()
+            _stop_unwanted(waiting.answer)
+            if waiting.ticket.answer is None and waiting.future is not None:
+                waiting.future.cancel()
             raise
         finally:
             waiting.ticket.close()

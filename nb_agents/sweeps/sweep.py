@@ -547,11 +547,11 @@ class Sweep(SweepHandle):
         if self._stop is not None and request.level <= self._stop.level:
             return
         self._stop, self._asked = request, max(request.level, self._asked)
+        with ServiceLoop.SWEEPS.item():  # first, as a stopped run makes room for one that waits
+            self._spec.withdraw()
         for run in (*self._running.values(), *self._judging.values()):
             with ServiceLoop.SWEEPS.item():
                 self._stop_run(run, request)
-        with ServiceLoop.SWEEPS.item():
-            self._spec.withdraw()
         self._note_status()
 
     def _stop_run(self, run: Run, request: StopRequest) -> None:

@@ -757,10 +757,14 @@ def test_a_row_at_work_that_has_spent_the_budget_stops_its_neighbours(
         options=options,
     )
 
-    def stopped_by() -> set[str]:
-        return {row.view.stop.source if row.view.stop else "" for row in sweep.view.live}
+    stops: dict[str, str] = {}
 
-    wait_until(lambda: len(sweep.view.live) == 2 and stopped_by() == {"budget"}, WAIT_S)
+    def are_stopped() -> bool:
+        stops.update((row.name, row.view.stop.source) for row in sweep.view.live if row.view.stop)
+        return len(stops) == 2
+
+    wait_until(are_stopped, WAIT_S)
+    assert {*stops.values()} == {"budget"}
     assert "max_cost of 1 US dollars" in sweep.view.reason
     sweep.stop(True)
     sweep.wait(WAIT_S)
