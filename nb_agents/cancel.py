@@ -72,7 +72,7 @@ class StopResult:
     Attributes:
         changed: Whether this request raised the level.
         status: Where the run stands now: "unknown", "finished", "vetoed", "asked", "stopping"
-            (graceful) or "stopping-now" (immediate). What was asked is not felt yet: the hook that
+            (graceful) or "stopping-now" (immediate). "asked" has no effect yet: the hook that
             may veto it has not decided, or the loop is busy.
     """
 

@@ -200,10 +200,10 @@ class Client:
         """
         body: dict[str, object] = {"immediate": now, "agent": agent, "reason": reason}
         try:
-            told = self.ask(run, "stop", **body)
+            answer = self.ask(run, "stop", **body)
         except _ConflictError:
             return StopResult(False, "finished")
-        return StopResult(bool(told.get("changed")), told.get("status", "asked"))
+        return StopResult(bool(answer.get("changed")), answer.get("status", "asked"))
 
     def approve(self, run: str, message: str = "", gate: str = "") -> None:
         """Approve what has waited longest, or at a gate.
@@ -273,8 +273,8 @@ class Client:
         self, path: str, body: Mapping[str, Any], run: str = "", timeout: float = TIMEOUT_S
     ) -> dict[str, Any]:
         with self._asked("POST", path, run, json=dict(body), timeout=timeout) as response:
-            told: dict[str, Any] = self._decoded(response)
-            return told
+            answer: dict[str, Any] = self._decoded(response)
+            return answer
 
     def _decoded(self, response: httpx2.Response) -> Any:
         try:
@@ -324,10 +324,10 @@ def _path(run: str) -> str:
 def _message(body: bytes) -> str:
     """Return the sentence of our own refusals; "" of any other."""
     try:
-        told = json.loads(body)
+        answer = json.loads(body)
     except ValueError:
         return ""
-    said = told.get("message") if isinstance(told, dict) else None
+    said = answer.get("message") if isinstance(answer, dict) else None
     return said[:MAX_SAID_CHARS] if isinstance(said, str) else ""
 
 

@@ -63,19 +63,19 @@ def memory_note(memories: Mapping[str, Sequence[Memory]], own_label: str) -> str
         memories: The memories of each agent, by its anonymous name.
         own_label: Which of those names is the reader's own.
     """
-    told, named, left = list[str](), list[str](), MAX_TOLD_CHARS
+    texts, named, left = list[str](), list[str](), MAX_TOLD_CHARS
     for label, kept in memories.items():
         for memory in kept:
             path = memory.path if label == own_label else f"peers/{label}/{memory.path}"
             if memory.tier == "short_term" and len(memory.text) <= left:
                 left -= len(memory.text)
-                told.append(_note("you" if label == own_label else label, path, memory.text))
+                texts.append(_note("you" if label == own_label else label, path, memory.text))
             else:
                 named.append(f"- {path}{_about(memory)}")
-    if not (told or named):
+    if not (texts or named):
         return ""
     others = [_OTHERS, *named] if named else []
-    return "\n".join(["<MEMORY>", _OPENING, *told, *others, "</MEMORY>"])
+    return "\n".join(["<MEMORY>", _OPENING, *texts, *others, "</MEMORY>"])
 
 
 def _note(label: str, path: str, text: str) -> str:

@@ -368,8 +368,8 @@ class ModelRound:
             outcome = "cut" if made.began or made.is_repeated else "cancelled"
             self._finish_tool(call, call_id, outcome, "", began, made.thread)
             if made.thread:
-                told = LEFT_IN_THREAD.format(agent=self._agent, tool=tool)
-                self._emit(ev.Noticed(text=told))
+                text = LEFT_IN_THREAD.format(agent=self._agent, tool=tool)
+                self._emit(ev.Noticed(text=text))
             raise
         except (SystemExit, KeyboardInterrupt) as exc:
             # Out of a task, these would end the loop of all runs.

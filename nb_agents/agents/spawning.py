@@ -101,7 +101,7 @@ class _Spawned:
             return "error"
         return "running" if self.work else "cut"
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         known = {"subagent_id": self.id, "status": self.status}
         if self.text is not None:
             known["answer"] = self.text
@@ -326,13 +326,13 @@ def _settle(spawned: _Spawned) -> None:
 
 def _told(spawned: Iterable[_Spawned]) -> str:
     """Return the current tool call's result: the state of some sub-agents, marked as passed on."""
-    told = list(spawned)
-    for each in told:
+    reported = list(spawned)
+    for each in reported:
         _settle(each)
         each.is_told |= each.status != "running"
-    current_call().subagents = tuple(each.id for each in told if each.is_told)
-    return _dumped(told)
+    current_call().subagents = tuple(each.id for each in reported if each.is_told)
+    return _dumped(reported)
 
 
-def _dumped(told: Iterable[_Spawned]) -> str:
-    return json.dumps({"subagents": [each.told() for each in told]}, ensure_ascii=False)
+def _dumped(reported: Iterable[_Spawned]) -> str:
+    return json.dumps({"subagents": [each.report() for each in reported]}, ensure_ascii=False)

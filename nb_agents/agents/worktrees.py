@@ -217,18 +217,18 @@ class Worktrees(Capability):
             letters = await git.write_patch(drift.now, change.commit, apart, names)
             if not await git.apply(apart, place):
                 undo = git.command_to_apply(apart, place, "--reverse")
-                told = REPLACED.format(
+                text = REPLACED.format(
                     agent=agent, path=place.path, names=_named_few(names), undo=undo
                 )
-                self._emit(ev.Noticed(text=told))
+                self._emit(ev.Noticed(text=text))
                 return letters
         await git.write_patch(change.based.base, change.commit, apart, names)
         merge = git.command_to_apply(apart, place, "--reject")
         folder = self._paths.workspaces / agent / change.based.place
-        told = LEFT_OUT.format(
+        text = LEFT_OUT.format(
             agent=agent, path=place.path, names=_named_few(names), folder=folder, merge=merge
         )
-        self._emit(ev.Noticed(text=told))
+        self._emit(ev.Noticed(text=text))
         return {}
 
     def _tell_kept(self, agent: str, based: ev.WorktreeBased, why: str, remedy: str) -> None:

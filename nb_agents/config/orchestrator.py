@@ -91,7 +91,7 @@ class ContextPath(Spec):
     @classmethod
     def _from_here(cls, value: str) -> str:
         # A journal keeps it, and a resume from elsewhere reads the same place.
-        with suppress(RuntimeError):  # ~nobody: it is told when it is looked for
+        with suppress(RuntimeError):  # ~nobody: the fault is shown when the path is looked for
             return str(start_place() / Path(value).expanduser())
         return value
 

@@ -131,13 +131,13 @@ def breaches(data: Mapping[str, Any]) -> Iterator[Fault]:
             yield Fault(f"Two stages are named {name!r}. Rename one.", (*path, "name"))
         names.add(name if isinstance(name, str) else None)
     ids = {id_ for each in _steps(data) if isinstance(id_ := each.step.get("id"), str)}
-    told: set[str] = set()
+    named: set[str] = set()
     for each in _steps(data):
         id_ = each.step.get("id")
         if isinstance(id_, str):
-            if id_ in told:
+            if id_ in named:
                 yield Fault(f"Two steps are named {id_!r}. Rename one.", (*each.path, "id"))
-            told.add(id_)
+            named.add(id_)
         yield from _in_step(each)
         yield from _dependencies(each, ids)
 

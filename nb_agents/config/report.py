@@ -63,8 +63,8 @@ def command_line(
     if faults := tuple(_faults(keys, rules, is_confined, has_protected_paths)):
         return CommandLine(notices=faults)
     if not rules.is_open:
-        told = "run_python is left out, because it could run blocked programs."
-        return CommandLine(has_shell=True, rules=rules, notices=(told,))
+        notice = "run_python is left out, because it could run blocked programs."
+        return CommandLine(has_shell=True, rules=rules, notices=(notice,))
     return CommandLine(has_shell=True, has_python=True)
 
 
@@ -168,20 +168,20 @@ def of_backends(backends: Backends, max_cost: float | None) -> Iterator[str]:
         backends: Agents' ids, and their backends.
         max_cost: The team's limit of cost, if there is one.
     """
-    for told in (_not_sent, _not_given, _without_tools, _not_uploaded):
-        yield from told(backends)
+    for notices in (_not_sent, _not_given, _without_tools, _not_uploaded):
+        yield from notices(backends)
     yield from _uncounted(backends, max_cost)
 
 
 def _not_sent(backends: Backends) -> Iterator[str]:
     """Yield which keys are not sent to a model, because its server does not know them."""
-    told: dict[str, dict[str, None]] = {}
+    by_whom: dict[str, dict[str, None]] = {}
     for agent, backend in backends:
         refused = {each.path[3:] for each in unsendable([(agent, backend)])}
         for each in backend.assignments:
             if not each.setting and tuple(each.key.split(".")) not in refused:
-                told.setdefault(_whom(backend, each), {})[each.key] = None
-    for whom, keys in told.items():
+                by_whom.setdefault(_whom(backend, each), {})[each.key] = None
+    for whom, keys in by_whom.items():
         yield f"{whom}: {', '.join(keys)}"
 
 
@@ -195,11 +195,11 @@ def _whom(backend: BackendSpec, unsent: Assignment) -> str:
 
 def _not_given(backends: Backends) -> Iterator[str]:
     """Yield which provider tools agents do not get, though their backends ask for them."""
-    told: dict[Missing, list[str]] = {}
+    lacking: dict[Missing, list[str]] = {}
     for agent, backend in backends:
         for each in backend.missing_tools:
-            told.setdefault(each, []).append(agent)
-    for (key, why), agents in told.items():
+            lacking.setdefault(each, []).append(agent)
+    for (key, why), agents in lacking.items():
         yield f"No {key.removeprefix('enable_')} for {', '.join(agents)}: {why}"
 
 

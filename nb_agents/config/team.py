@@ -237,8 +237,8 @@ class TeamSpec(Spec):
     @property
     def notices(self) -> tuple[str, ...]:
         """What a person should know of its keys, in lines; a start and a check both say it."""
-        told = {"Ignored here": self.ignored, "Not known here, and not acted on": self.unknown}
-        lines = [f"{what}: {', '.join(keys)}" for what, keys in told.items() if keys]
+        by_kind = {"Ignored here": self.ignored, "Not known here, and not acted on": self.unknown}
+        lines = [f"{what}: {', '.join(keys)}" for what, keys in by_kind.items() if keys]
         wanted = self.orchestrator
         lines += report.of_backends(self._backends, wanted.max_cost)
         return (*lines, *report.of_orchestrator(wanted))

@@ -107,9 +107,9 @@ class UploadSpec(Spec):
     @property
     def media_type(self) -> str:
         """What it holds, by its name or else its key; "" when that tells nothing."""
-        told = mimetypes.guess_type(self.name)[0] or ""
-        if told or not self.url:
-            return told
+        guessed = mimetypes.guess_type(self.name)[0] or ""
+        if guessed or not self.url:
+            return guessed
         if self.video_path or self.is_youtube:
             return "video/mp4"
         return "image/*" if self.image_path else "audio/mpeg" if self.audio_path else ""

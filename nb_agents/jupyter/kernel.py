@@ -198,7 +198,7 @@ async def _on_request(
 
 
 class PageReply(NamedTuple):
-    """What a page is told.
+    """The state that a page receives.
 
     Attributes:
         facts: What the verb returned.

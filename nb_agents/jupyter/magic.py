@@ -147,7 +147,7 @@ class AgentsMagics(Magics):
         action="store_true",
         help="an unchanged cell shows the turn that it has had ($NB_AGENTS_ONCE=1: every cell)",
     )
-    @argument("--fresh", action="store_true", help="with --once: start it anew")
+    @argument("--fresh", action="store_true", help="with --once: start a new turn in any case")
     @argument("--out", metavar="NAME", help="keep the run in this variable")
     @argument("--debug", action="store_true", help="write debug.log into the turn's directory")
     @sweep_options

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _STATIC = Path(__file__).parent / "static"
 REWRITE_S = 5.0
-"""At least so long between two updates that show progress: each mounts the widget anew."""
+"""At least so long between two updates that show progress: each mounts the widget again."""
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -142,7 +142,7 @@ class LiveOutputs:
             self._widget.state = dict(self._state())
 
     def rewrite(self, bundle: dict[str, Any]) -> None:
-        """Update the static part, which mounts the widget anew."""
+        """Update the static part, which mounts the widget again."""
         self._update(self._live(bundle))
 
     def freeze(self, bundle: dict[str, Any]) -> None:
@@ -179,8 +179,10 @@ class LiveOutputs:
                 "after": int(after),
                 "id": str(message_id),
             }:
-                told = read_transcript(TurnPaths(find_run(run).path), agent, after)
-                self._widget.send({"type": "transcript", "id": message_id, "transcript": told})
+                transcript = read_transcript(TurnPaths(find_run(run).path), agent, after)
+                self._widget.send(
+                    {"type": "transcript", "id": message_id, "transcript": transcript}
+                )
             case _:
                 self._take(content)
 

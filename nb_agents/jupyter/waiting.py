@@ -126,9 +126,9 @@ def _stop_when_asked(run: Run) -> str:
 
 
 def _tell_when_asked(run: Run) -> str:
-    told: list[str] = []
-    while gate := wait_for_gate(run, told):
-        told.append(gate.address)
+    announced: list[str] = []
+    while gate := wait_for_gate(run, announced):
+        announced.append(gate.address)
         how = "Answer on the panel. An interrupt stops the run here, and a resume asks again."
         display({"text/plain": f"{question(gate)} {how}"})
     run.wait(raise_on_stop=False)

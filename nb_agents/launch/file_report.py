@@ -64,7 +64,7 @@ def _of_recipe(
 
     chosen = chosen_team(config, None, bundles) or demo_team()
     team = chosen if isinstance(chosen, TeamSpec) else TeamSpec.from_file(chosen)
-    told, found = report_on(team, connects=connects), check(recipe, team)
+    team_report, found = report_on(team, connects=connects), check(recipe, team)
     lines = [
         f"{file}: {recipe.name} {recipe.version}",
         *found.plan,
@@ -72,11 +72,11 @@ def _of_recipe(
         *(f"Note {finding}" for finding in (*recipe.warnings, *found.warnings)),
     ]
     if config:
-        lines += [f"Its team {config}:", *told.lines, told.verdict]
+        lines += [f"Its team {config}:", *team_report.lines, team_report.verdict]
     if not team.missing_paths:
         lines += recipe_notices(recipe, team, given_values({}))
     missing = missing_values(recipe, {})
-    can_start = not found.faults and told.verdict == CAN_START
+    can_start = not found.faults and team_report.verdict == CAN_START
     lines += ["It can run." if can_start else "It can't run."]
     lines += [missing] if missing else []
-    return FileReport(told.agents if config else (), tuple(dict.fromkeys(lines)), can_start)
+    return FileReport(team_report.agents if config else (), tuple(dict.fromkeys(lines)), can_start)

@@ -67,9 +67,9 @@ def carry_out(job: bytes, ask: Callable[[Path, str], object] = lambda path, run_
         return run
 
 
-def _answer(told: dict[str, str]) -> None:
+def _answer(answer: dict[str, str]) -> None:
     """Answer the waiting process, and close the pipes to it and the log of a failed start."""
-    sys.stdout.write(json.dumps(told))
+    sys.stdout.write(json.dumps(answer))
     sys.stdout.flush()
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):

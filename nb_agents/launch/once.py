@@ -77,7 +77,7 @@ def once(
         context: The values that the recipe starts with.
         tools: Functions that all agents may call; their code counts.
         options: Of these count the timeout and what agents may read.
-        fresh: Whether to start it anew in any case.
+        fresh: Whether to start a new turn in any case.
 
     Returns:
         The run; ``run.wait()`` returns the answer.
@@ -117,7 +117,7 @@ def run_once(request: StartRequest, *, fresh: bool = False) -> EarlierOrNew:
 
     Args:
         request: The request.
-        fresh: Whether to start it anew in any case.
+        fresh: Whether to start a new turn in any case.
     """
     request = replace(request, digest=digest_of(request))
     turn = None if fresh else _find(session_root(request.options.session_root), request.digest)

@@ -131,13 +131,13 @@ def unread(recipe: Recipe, given: Mapping[str, Any]) -> tuple[str, ...]:
 def recipe_notices(recipe: Recipe, team: TeamSpec, given: Mapping[str, Any]) -> tuple[str, ...]:
     """Return notices on the directory that a recipe works in and on options without effect."""
     place = given.get("_project") if recipe.workspace == "project" else team.project
-    told = [f"It works in {place} itself: what it changes there stays."] if place else []
+    notices = [f"It works in {place} itself: what it changes there stays."] if place else []
     read_only = [p for p, _ in team.writable_paths if str(p) != str(place)]
-    told += [READ_ONLY_IN_A_RECIPE] if read_only else []
+    notices += [READ_ONLY_IN_A_RECIPE] if read_only else []
     coordination = team.orchestrator.coordination
     if idle := [name for name in _OF_TEAMS if getattr(coordination, name)]:
-        told.append(f"In a recipe nothing comes of the team's {', '.join(idle)}.")
-    return tuple(told)
+        notices.append(f"In a recipe nothing comes of the team's {', '.join(idle)}.")
+    return tuple(notices)
 
 
 def given_values(context: Mapping[str, Any]) -> dict[str, Any]:

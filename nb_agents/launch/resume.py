@@ -123,7 +123,7 @@ class ResumeRequest(RunRequest):
     ) -> Run:
         load({agent.backend.type for agent in team.spec.everyone})
         fit, going, events = check_fit(team.spec), kept.going, turn.events
-        told = (str(kept.preview), f"Session: {with_task(session.path, turn.view.task)}")
+        about = (str(kept.preview), f"Session: {with_task(session.path, turn.view.task)}")
         before = [e.resumes for e in events if isinstance(e, TurnStarted) and e.resumes]
         spec = TurnSpec(
             task=turn.view.task,
@@ -131,7 +131,7 @@ class ResumeRequest(RunRequest):
             paths=session.next_turn,
             mark=mark,
             timeout_s=timeout_of(self.options.timeout_s, team.spec, is_recipe=going is not None),
-            notices=(*told, *team.notices, *fit, *(going.notices if going else ())),
+            notices=(*about, *team.notices, *fit, *(going.notices if going else ())),
             config=team.path,
             digest=turn.view.digest,
             recipe=going.recipe if going else None,

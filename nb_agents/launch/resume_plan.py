@@ -79,18 +79,18 @@ class Preview:
             asks += (
                 f" Asks whether to run again (cut: it may have happened): the command of {steps}."
             )
-        told = ""
+        more = ""
         if self.tools_told:
-            told = (
+            more = (
                 f" Not run again, as all or a part of it may have happened: {self.not_again}; the "
                 "model gets a message to check, and to do what is missing."
             )
         if self.goes_on:
             agents = ", ".join(self.goes_on)
-            told += f" From what they had said and done, not call by call, go on: {agents}."
+            more += f" From what they had said and done, not call by call, go on: {agents}."
         return (
             f"Resumes turn {self.turn}: {kept} and {self.calls} finished model call(s) are kept. "
-            f"Runs again: {self.runs_again}.{told}{asks}"
+            f"Runs again: {self.runs_again}.{more}{asks}"
             + (f" {stuck}" if stuck else "")
             + self._warning
         )
@@ -182,7 +182,7 @@ def what_resumes(
     lost = tuple(agent for agent in past.unread if agent in (recipe.next if recipe else asked))
     closed = [agent for agent in asked if agent not in rounds and agent not in lost]
     finished = [e for e in events if isinstance(e, ModelFinished)]
-    told = Preview(
+    shown = Preview(
         turn=started.turn,
         answers=len(past.state.answers),
         votes=len(past.state.votes),
@@ -196,7 +196,7 @@ def what_resumes(
         unread=lost,
         goes_on=tuple(agent for agent, each in rounds.items() if not each.is_exact),
     )
-    return Resumption(past, going, told)
+    return Resumption(past, going, shown)
 
 
 def preview_of(view: RunView, paths: TurnPaths) -> Preview | None:

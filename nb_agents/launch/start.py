@@ -134,8 +134,8 @@ def _load_recipe(
 
     given = given_values(context)
     read = read_recipe(recipe, given, team)
-    told = (*recipe_notices(read, team, given), *unread(read, given))
-    return _LoadedRecipe(read, given, title(read), told)
+    notices = (*recipe_notices(read, team, given), *unread(read, given))
+    return _LoadedRecipe(read, given, title(read), notices)
 
 
 def _task(task: str, recipe: object) -> str:

@@ -159,16 +159,16 @@ def _tried(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
     """Start and end the tools of agents; return the notices of a run."""
     trying = submit(_try, team, able)
     try:
-        told = trying.result()
+        lines = trying.result()
     except BaseException:
         trying.cancel()
         raise
     mask = mask_for(team)
-    return [mask.text(line) for line in told]
+    return [mask.text(line) for line in lines]
 
 
 async def _try(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
-    told: list[str] = []
+    lines: list[str] = []
 
     async def nobody(agent: str, tool: str, about: str, stops: bool) -> ApprovalDecision:
         raise UserError("A check calls no tool.")
@@ -176,12 +176,12 @@ async def _try(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
     with TemporaryDirectory(prefix="nb_agents-check-") as name:
         folder = Path(name)
         places = ToolPlaces(folder, folder / "kept", (), withheld_keys(team), mask_for(team))
-        async with RunTools(places, (), told.append, nobody, lambda: None) as tools:
+        async with RunTools(places, (), lines.append, nobody, lambda: None) as tools:
             for agent in able:
                 space = folder / agent.id
                 space.mkdir()
                 await tools.open(agent.id, space, agent.backend)
-    return told
+    return lines
 
 
 def _verdict(team: TeamSpec) -> str:

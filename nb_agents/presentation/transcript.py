@@ -44,8 +44,8 @@ def read_transcript(paths: TurnPaths, agent: str, after: int = 0) -> Transcript:
         if after == 0:
             events = _of_past_turns(paths)
         events += reader.read_about(json.dumps(agent).encode())
-    told = pieces(each for each in events if agent in _whose(each))
-    made = harmless({"pieces": told})
+    shown = pieces(each for each in events if agent in _whose(each))
+    made = harmless({"pieces": shown})
     return {"pieces": made["pieces"], "end": reader.at, "more": reader.has_news()}
 
 
@@ -60,8 +60,8 @@ def _whose(event: ev.Event) -> tuple[str, str]:
 
 def pieces(events: Iterable[ev.Event]) -> list[Piece]:
     """Return the pieces of one agent's events, those that continue one another as one."""
-    told = (tell(event) for event in events if (tell := _PIECES.get(type(event))))
-    same = (list(each) for _, each in groupby(told, lambda piece: piece["id"]))
+    shown = (tell(event) for event in events if (tell := _PIECES.get(type(event))))
+    same = (list(each) for _, each in groupby(shown, lambda piece: piece["id"]))
     # Joined at once: added one by one, a long text costs its square.
     return [{**parts[0], "text": "".join(part["text"] for part in parts)} for parts in same]
 

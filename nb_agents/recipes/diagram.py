@@ -37,13 +37,13 @@ def one_line(text: str) -> str:
 
 def does(step: Step) -> str:
     """Return who or what a step runs."""
-    told = {
+    details = {
         "agent": f"agent {step.agent}",
         "bash": "bash",
         "recipe": f"recipe {step.recipe}",
         "group": f"{len(step.steps)} step{'' if len(step.steps) == 1 else 's'}",
     }
-    return one_line(told[step.kind])
+    return one_line(details[step.kind])
 
 
 def repeats(step: Step) -> str:

@@ -67,7 +67,7 @@ happened. Look at what is there. Run it again?
 _NO_JSON = "Its answer holds no JSON, and later steps read fields of it (parse_json)."
 
 _MAX_ERRORS = 2000
-"""Characters of what a command wrote as errors that are told."""
+"""Characters of what a command wrote to its error stream that a message quotes."""
 
 logger = logging.getLogger("nb_agents")
 
@@ -115,7 +115,7 @@ class Executor:
         context: Read-only files and directories for all agents.
         token: The run's token.
         emit: Takes what happens.
-        deny: Told which gate was denied, and how; it stops the run.
+        deny: Called with the denied gate and the decision; it stops the run.
         said: Texts that the person has added so far.
         past: Where the agents of steps were, when this goes on with an earlier turn.
         approval: Who decides its gates, and how long those wait that do not say it themselves.
@@ -301,7 +301,7 @@ class Executor:
             self._changed.set()
 
     async def _try(self, work: Work, token: CancelToken) -> None:
-        """Do one piece of work within its boundary; a resume begins anew what a stop cut."""
+        """Do one piece of work within its boundary; a resume repeats what a stop cut."""
         # A step in hand is done as a whole: an agent may make further calls for it.
         with StopScope(token, ignore_graceful=True) as boundary:
             self._boundaries[work.address] = boundary

@@ -102,10 +102,10 @@ class Wanted:
             words = " or ".join(_alternatives(self.reads))
             return f"\n\nLater steps compare your whole result with {words}." if words else ""
         compared = "; ".join(_compared(self.reads))
-        told = f"\n\nThey compare {compared}." if compared else ""
+        compared_text = f"\n\nThey compare {compared}." if compared else ""
         return (
             "\n\nLater steps read these fields of your result; the values here are examples:\n\n"
-            f"```json\n{json.dumps(self.example, ensure_ascii=False)}\n```{told}"
+            f"```json\n{json.dumps(self.example, ensure_ascii=False)}\n```{compared_text}"
         )
 
 

@@ -5,7 +5,7 @@ not is what there is to do. The context that a step sees is thus always the same
 outcomes before it, in a run that was never stopped and in one that was resumed five times.
 
 A walk must not depend on its own events: what it decides it decides again once they are folded in.
-So a `Planner` need not begin anew each time: its walk stands still, as a generator, where there is
+So a `Planner` need not start over each time: its walk stands still, as a generator, where there is
 something to do, and goes on from there. One more step costs the same after ten and after ten
 thousand.
 
@@ -691,7 +691,7 @@ class Planner:
             raise FailedError((address,), unit.why)
 
     def _fail(self, address: str, why: str, key: str = "") -> NoReturn:
-        """Let a unit fail without any work: once told, it stays so until a resume."""
+        """Let a unit fail without any work: it stays failed until a resume."""
         raise FaultyError((address,), why, key)
 
     def _pass_on(self, address: str, exc: FailedError) -> NoReturn:

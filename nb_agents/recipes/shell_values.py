@@ -67,7 +67,7 @@ def render_command(
         absent, parts = whole.absent(), whole.parts()
         if not absent and not parts:
             return whole.rendered()
-        # Something else then takes its place, so the command is read anew.
+        # Something else then takes its place, so the command is read again.
         pieces = [
             piece.text if isinstance(piece, Insertion) and _is_among(piece, parts) else piece
             for piece in pieces

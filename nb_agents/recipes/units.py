@@ -23,7 +23,7 @@ from nb_agents.recipes.output import value_of
 from nb_agents.recipes.template import reads, render, render_value
 
 MAX_PLANNED = 200
-"""Units of one recipe that are told before they begin: more than a panel shows."""
+"""Units of one recipe that are announced before they begin: more than a panel shows."""
 
 _KINDS: Mapping[type, str] = {dict: "a mapping", str: "text", type(None): "empty"}
 
@@ -177,7 +177,7 @@ def holds(condition: str, scope: Scope, address: str, what: str) -> bool:
         what: The condition's key, for the error.
 
     Raises:
-        FaultyError: It can't be told.
+        FaultyError: It can't be computed.
     """
     try:
         return expression.evaluate(expression.parse(condition), scope.values)

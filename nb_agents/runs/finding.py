@@ -140,8 +140,8 @@ def _on_disk(name: str, root: Root) -> Run | None:
     with suppress(UserError):  # it holds no turn's files
         if not paths.is_live(0):
             return attach(paths.path, _ON_DISK)
-        told = [turn for turn in live_turns(paths.session) if turn.paths == paths]
-        return next(iter(_handles(told)), None) or attach(paths.path)
+        found = [turn for turn in live_turns(paths.session) if turn.paths == paths]
+        return next(iter(_handles(found)), None) or attach(paths.path)
     return None
 
 
@@ -160,9 +160,9 @@ def _only(name: str, found: list[Run]) -> Run | None:
     found = [run for run in found if not run.is_over] or found
     found = [run for run in found if _is_in(run, session_root())] or found
     if len({run.path.parent for run in found}) > 1:
-        told = ", ".join(f"{run.id} in {run.path.parents[1]}" for run in found)
+        listed = ", ".join(f"{run.id} in {run.path.parents[1]}" for run in found)
         raise UserError(
-            f"{name!r} names several runs: {told}. Add --session-root DIR, or give the run's id."
+            f"{name!r} names several runs: {listed}. Add --session-root DIR, or give the run's id."
         )
     return found[-1] if found else None
 

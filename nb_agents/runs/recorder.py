@@ -253,10 +253,10 @@ class Recorder:
         self._is_telling = True
         try:
             while self._untold:
-                told = self._untold.popleft()
+                record = self._untold.popleft()
                 for observer in self._observers:
                     with ServiceLoop.OBSERVERS.item(self.note_once):
-                        observer(*told)
+                        observer(*record)
         finally:
             self._is_telling = False
 

@@ -61,8 +61,8 @@ def find_group(name: str = "", root: str | os.PathLike[str] | None = None) -> Gr
     if name:
         named = [each for each in here if each.name == name]
         if len(named) > 1:
-            told = ", ".join(str(each.path.parent) for each in named)
-            raise UserError(f"{name!r} names several sweeps, in {told}. Add --session-root DIR.")
+            places = ", ".join(str(each.path.parent) for each in named)
+            raise UserError(f"{name!r} names several sweeps, in {places}. Add --session-root DIR.")
         return named[0] if named else None
     latest = max(here, key=lambda group: group.began_at, default=None)
     if latest is None:

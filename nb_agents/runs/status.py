@@ -128,6 +128,6 @@ def failure_of(run_id: str, view: RunView, path: Path) -> RunFailed:
     """
     why = view.stop.reason if view.stop else "no answer"
     all_failed = {s.address: s.why for s in view.steps.values() if s.status == "failed"}
-    told = {(holder, why) for a, why in all_failed.items() for holder in holders_of(a)}
-    failed = {a: why for a, why in all_failed.items() if (a, why) not in told}
+    covered = {(holder, why) for a, why in all_failed.items() for holder in holders_of(a)}
+    failed = {a: why for a, why in all_failed.items() if (a, why) not in covered}
     return RunFailed(run_id, failed or {a.id: a.error or why for a in view.agents.values()}, path)

@@ -64,8 +64,8 @@ def announcements(
         line = command_line(
             keys, is_confined=found.is_confined, has_protected_paths=has_protected_paths
         )
-        if line.has_shell and (told := found.notice(agent)):
-            yield told
+        if line.has_shell and (notice := found.notice(agent)):
+            yield notice
 
 
 @dataclass(frozen=True)
@@ -250,12 +250,12 @@ class RunTools:
         Returns:
             By whose call it was: an agent's, or that of a recipe's step.
         """
-        told = {}
+        tails = {}
         for agent, pieces in tuple(self._told.items()):
             if count := len(pieces):  # a thread may add more meanwhile
-                told[agent] = last_chars("".join(pieces[:count]), MAX_TOLD)
+                tails[agent] = last_chars("".join(pieces[:count]), MAX_TOLD)
                 del pieces[:count]
-        return told
+        return tails
 
 
 _tidy = cache(remove_leftovers)  # once a process: it goes through all that is temporary
