@@ -14,6 +14,6 @@ def test_a_sweep_whose_workers_nannies_scheduler_and_kernel_die_completes_and_pa
 ) -> None:
     chance = random.Random(0)
     with arena(tmp_path) as here:
-        for kinds in (["worker", "kernel"], ["nanny"], ["scheduler", "worker"]):
+        for kinds in (["worker", "kernel"], ["nanny", "scheduler"]):
             ended = here.play(kinds, chance)  # type: ignore[arg-type]
             assert ended.is_right, ended
