@@ -125,6 +125,10 @@ class Story:
         """An agent's row on the panel."""
         return self.panel(i).locator("tbody tr", has=self.page.page.get_by_text(name, exact=True))
 
+    def expect_writing(self, i: int, name: str) -> None:
+        """Wait until an agent's row says that it writes, or for how long its model is silent."""
+        expect(self.row(i, name)).to_contain_text(re.compile(r"writing|silent for \d"))
+
     def wait_running(self, i: int) -> None:
         """Wait until an agent is writing."""
         self.page.wait_until(

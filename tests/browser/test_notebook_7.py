@@ -48,7 +48,7 @@ def test_a_reloaded_page_shows_the_run_and_then_its_card(story: Story, server: M
     story.wait_running(i)
     story.page.save()
     story.page.reload()
-    expect(story.row(i, "critic")).to_contain_text("writing")
+    story.expect_writing(i, "critic")
     server.release()
     story.wait_card(i, "complete")
     story.page.save()

@@ -61,7 +61,7 @@ def test_one_that_a_step_called_is_stopped_in_its_row_and_the_recipe_goes_on(
     story.open()
 
     i = story.run(f"%agents --recipe survey.yaml {story.team(team)}")
-    expect(chip(story, i, "checker#1")).to_have_text("writing")
+    story.expect_writing(i, "checker#1")
     expect(chip(story, i, "plan")).to_have_text("call_agent")
     rows = story.panel(i).locator("tbody tr")
     expect(rows.locator(".id")).to_have_text(
