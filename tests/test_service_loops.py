@@ -448,6 +448,10 @@ EXEMPT = {
     # A person waits in the foreground, and is told the error.
     "controlling:follow_.tell": "a command of the terminal",
     "live_runs:save_patiently": "a command of the terminal, or the end of a run's own process",
+    "call_log:CallLog.settled": "waits; the agent's round guards it",
+    "function_agent:AgentContext.model": "one call of a model",
+    "function_agent:_converse": "one call of a function",
+    "pydantic_agent:_JournaledModel._ask": "one call of a model",
     "commands:ask": "one command's sender",
     "journal:follow": "a user's own loop",
     "handlers:ExportSession.get": "one response",

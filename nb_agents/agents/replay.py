@@ -31,6 +31,7 @@ from anyio import to_thread
 from nb_agents import events as ev
 from nb_agents.agents import voting
 from nb_agents.agents.message_json import Opening, calls_of, load_messages, opening_of
+from nb_agents.agents.placed_calls import Placed, is_place, with_event
 from nb_agents.process.writable import WritablePath
 from nb_agents.tools.workspace import compare, look
 from nb_agents.view.growing import grown
@@ -141,7 +142,8 @@ class PastRound:
         news: How often the agent was shown new answers.
         notes: Notes that it got before its first request.
         words: The text that had arrived of the open request, without thoughts.
-        is_exact: Whether the agent's runner promises to resume it exactly.
+        resumes: What the agent's runner promises of a resume, as `RoundStarted` has it.
+        placed: The calls of a user's program, by their places; `exchanges` has none of those.
     """
 
     number: int
@@ -152,7 +154,14 @@ class PastRound:
     news: int = 0
     notes: tuple[str, ...] = ()
     words: str = ""
-    is_exact: bool = True
+    resumes: str = "exactly"
+    placed: Placed = field(default_factory=dict)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a model's answer is awaited, which is asked for again."""
+        calls = self.placed.values()
+        return self.was_asking or any(not (c.tool or c.is_finished) for c in calls)
 
     @property
     def has_answered(self) -> bool:
@@ -373,7 +382,8 @@ def _closings(
 ) -> Iterator[ev.Event]:
     """Close failed rounds, so that a new one begins; a request that failed is sent again."""
     for agent, event in failed.items():
-        if isinstance(event, ev.AgentFailed) and agent in rounds and not rounds[agent].was_asking:
+        past = rounds.get(agent) if isinstance(event, ev.AgentFailed) else None
+        if past and not (past.was_asking or past.placed):
             yield ev.VoteIgnored(agent=agent, target="")
 
 
@@ -427,13 +437,14 @@ def _apply(past: Past, event: ev.Event) -> Past:
     past = replace(past, state=voting.apply(past.state, event))
     match event:
         case ev.RoundStarted(agent=agent, number=number, seen=seen):
-            is_exact = event.resumes != "goes on"
-            opened = PastRound(number, dict(seen), opening_of(event), is_exact=is_exact)
+            opened = PastRound(number, dict(seen), opening_of(event), resumes=event.resumes)
             past = _with_round(past, agent, opened)
             return replace(past, round_numbers=grown(past.round_numbers, agent, number))
         case ev.ModelStarted(agent=agent, call=call):
             past = replace(past, calls=grown(past.calls, agent, call))
-            return _change(past, agent, was_asking=True)
+            return _placed(past, event) if event.place else _change(past, agent, was_asking=True)
+        case ev.ModelFinished(place=place) if place:
+            return _placed(past, event)
         case ev.ModelFinished(agent=agent, call=call, response=response, form=form):
             open_round = past.rounds.get(agent)
             exchanges = open_round.exchanges if open_round else ()
@@ -475,12 +486,23 @@ def _change(past: Past, agent: str, **changes: Any) -> Past:
     return _with_round(past, agent, replace(open_round, **changes)) if open_round else past
 
 
+def _placed(past: Past, event: ev.Event, agent: str = "") -> Past:
+    """Record an event of a call of a user's program."""
+    agent = agent or getattr(event, "agent", "")
+    open_round = past.rounds.get(agent)
+    if open_round is None:
+        return past
+    return _change(past, agent, placed=with_event(open_round.placed, event))
+
+
 def _note_call(
     past: Past,
     agent: str,
     event: ev.ToolStarted | ev.ToolFinished | ev.ApprovalAsked | ev.ApprovalGiven,
 ) -> Past:
     """Record an event of a tool call in an agent's last exchange; its id is "request.position"."""
+    if is_place(event.call_id):
+        return _placed(past, event, agent)
     open_round = past.rounds.get(agent)
     call, _, number = event.call_id.partition(".")
     last = open_round.exchanges[-1] if open_round and open_round.exchanges else None

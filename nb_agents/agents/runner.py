@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import anyio
 from anyio import to_thread
@@ -26,19 +26,15 @@ from nb_agents.agents.decisions import Decision, RoundContext
 from nb_agents.agents.message_json import Opening
 from nb_agents.agents.replay import PastRound
 from nb_agents.agents.stop_scope import StopScope, current_policy
-from nb_agents.cancel import AgentStopped
 from nb_agents.config.team import AgentSpec
 from nb_agents.errors import said_by
 from nb_agents.tools.base import Toolbox
 from nb_agents.unicode import well_formed
 
-Promise = Literal["exactly", "goes on"]
-"""What a resume of an agent promises: that it repeats no finished call, or that it continues
-from a summary of what it said and did."""
-
-
-def _nothing() -> None:
-    """Flush nothing."""
+Promise = Literal["exactly", "in steps", "goes on", "starts again"]
+"""What a resume of an agent promises: that it repeats no finished call; that it starts again, and
+its finished steps and calls are kept; that it continues from a summary of what it said and did; or
+that it starts again, with nothing kept."""
 
 
 @dataclass
@@ -54,11 +50,12 @@ class Round:
         emit: Called with each event.
         scope: Where a stop takes effect.
         workspace: Its directory.
+        task: What is asked, alone: the task, or a step's prompt.
         calls: How many model calls it has begun before.
         seen: For each agent with answers, how many of them the opening shows.
         heard: How many of the user's follow-up texts are in it.
         decision: The decision, as soon as it is known: a cut afterwards does not lose it.
-        flush: Emits the words that have arrived since the last time; set by who streams.
+        flush: Emits the words that have arrived since the last time; by default those of `call`.
     """
 
     agent: str
@@ -69,43 +66,72 @@ class Round:
     emit: Callable[[ev.Event], None]
     scope: StopScope
     workspace: Path = field(default_factory=Path)
+    task: str = ""
     calls: int = 0
     seen: Mapping[str, int] = field(default_factory=dict)
     heard: int = 0
     decision: Decision | None = None
-    flush: Callable[[], None] = _nothing
+    flush: Callable[[], None] = field(init=False)
+    _open: list[WordStream] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.flush = self._flush_calls
+
+    def _flush_calls(self) -> None:
+        for words in tuple(self._open):
+            words.flush()
 
     @asynccontextmanager
-    async def call(self) -> AsyncIterator[WordStream]:
+    async def call(
+        self, place: str = "", digest: str = "", model: str = ""
+    ) -> AsyncIterator[WordStream]:
         """Journal one call of a model or program, whose words are written within the block.
 
         The call is recorded as finished when the block completes, as cut after a stop, and as
         failed after an error.
+
+        Args:
+            place: Where it is made, in a program of the user's.
+            digest: Of what it is asked.
+            model: The model's name, of a program that chooses it itself.
         """
         self.calls += 1
-        words = WordStream(self.agent, self.calls, self.emit)
-        self.flush = words.flush
-        self.emit(ev.ModelStarted(agent=self.agent, call=self.calls))
+        call = self.calls
+        words = WordStream(self.agent, call, self.emit, place)
+        self._open.append(words)
+        self.emit(
+            ev.ModelStarted(agent=self.agent, call=call, place=place, digest=digest, model=model)
+        )
         try:
             yield words
-        except (anyio.get_cancelled_exc_class(), AgentStopped):
-            words.flush()
-            self.emit(ev.ModelCut(agent=self.agent, call=self.calls))
-            raise
         except Exception as exc:
             words.flush()
-            self.emit(ev.ModelFailed(agent=self.agent, call=self.calls, error=said_by(exc)))
+            self.emit(ev.ModelFailed(agent=self.agent, call=call, error=said_by(exc)))
+            raise
+        except BaseException:  # a stop, or the agent has decided elsewhere
+            words.flush()
+            self.emit(ev.ModelCut(agent=self.agent, call=call))
             raise
         finally:
-            self.flush = _nothing
+            self._open.remove(words)
         words.finish()
 
 
 class WordStream:
-    """The words of one call, as they come."""
+    """The words of one call, as they come.
 
-    def __init__(self, agent: str, call: int, emit: Callable[[ev.Event], None]) -> None:
-        self._agent, self._call, self._emit = agent, call, emit
+    Attributes:
+        response: What the call gave, for its end; by default its words.
+        form: Its form, as `ModelFinished` has it.
+        usage: What it used.
+    """
+
+    def __init__(
+        self, agent: str, call: int, emit: Callable[[ev.Event], None], place: str = ""
+    ) -> None:
+        self._agent, self._call, self._emit, self._place = agent, call, emit, place
+        self.response: Any = None
+        self.form = "words"
         self._wake = current_policy().wake
         self._new: dict[ev.Channel, list[str]] = {}
         self._text: list[str] = []
@@ -135,10 +161,15 @@ class WordStream:
     def finish(self) -> None:
         """Emit the end of the call."""
         self.flush()
-        said = {"text": well_formed(self.text)}
+        said = {"text": well_formed(self.text)} if self.response is None else self.response
         self._emit(
             ev.ModelFinished(
-                agent=self._agent, call=self._call, response=said, form="words", usage=self.usage
+                agent=self._agent,
+                call=self._call,
+                response=said,
+                form=self.form,
+                usage=self.usage,
+                place=self._place,
             )
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from nb_agents.agents.model_runner import ModelRunner
+from nb_agents.agents.programs.program_objects import promise_of_object, runner_of
 from nb_agents.agents.runner import AgentRunner, Promise
 from nb_agents.config.team import AgentSpec
 from nb_agents.models.providers import backend_for
@@ -39,9 +40,8 @@ def runner_for(agent: AgentSpec, client: Callable[[], httpx2.AsyncClient]) -> Ag
     """
     if (row := RUNNER_TYPES.get(agent.backend.type)) is not None:
         return row.make(agent)
-    if hasattr(agent.backend.instance, "play"):
-        made: AgentRunner = agent.backend.instance
-        return made
+    if agent.backend.type == "python" and (runner := runner_of(agent)) is not None:
+        return runner
     return ModelRunner(backend_for(agent, client))
 
 
@@ -49,7 +49,4 @@ def promise_of(agent: AgentSpec) -> Promise:
     """Return what a resume of an agent promises."""
     if (row := RUNNER_TYPES.get(agent.backend.type)) is not None:
         return row.resumes
-    if hasattr(agent.backend.instance, "play"):
-        made: AgentRunner = agent.backend.instance
-        return made.resumes
-    return ModelRunner.resumes
+    return promise_of_object(agent) if agent.backend.type == "python" else ModelRunner.resumes

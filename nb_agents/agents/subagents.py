@@ -416,6 +416,7 @@ class SubAgents:
             emit,
             boundary,
             child.workspace,
+            asked,
             calls=child.past.calls if child.past else 0,
         )
         past = child.past.round if child.past else None

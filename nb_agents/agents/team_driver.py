@@ -353,6 +353,7 @@ class Team:
             self._emit,
             boundary,
             self._briefing.workspace(agent),
+            self._briefing.task,
             calls=self._calls[agent],
             seen=context.known,
             heard=len(self._state.said),

@@ -47,8 +47,10 @@ class BackendSpec(ToolKeys, ModelKeys):
             tools, or addresses among its files, need, where OpenAI itself is spoken to.
         upload_files: Files that its model is shown with the task.
         words_per_second: For type "demo": how fast it writes.
-        instance: For type "python", from Python only: a `nb_agents.models.backend.Backend`, or an
-            `nb_agents.agents.runner.AgentRunner`.
+        object: For type "python": where the agent's object is, as ``module:name``; it is imported
+            when a run starts, from the current directory too.
+        instance: For type "python", from Python only: that object, or a
+            `nb_agents.models.backend.Backend`, or an `nb_agents.agents.runner.AgentRunner`.
     """
 
     type: str
@@ -60,6 +62,7 @@ class BackendSpec(ToolKeys, ModelKeys):
     api: Literal["chat", "responses"] | None = None
     upload_files: tuple[UploadSpec, ...] = ()
     words_per_second: float | None = Field(default=None, gt=0)
+    object: str | None = Field(default=None, pattern=r"^[^\W\d][\w.]*:[^\W\d][\w.]*$")
     instance: Any = Field(default=None, exclude=True, repr=False)
 
     @model_validator(mode="before")
@@ -72,11 +75,9 @@ class BackendSpec(ToolKeys, ModelKeys):
 
     @model_validator(mode="after")
     def _python_has_instance(self) -> BackendSpec:
-        is_given = hasattr(self.instance, "stream") or hasattr(self.instance, "play")
+        is_given = self.instance is not None or self.object is not None
         if (self.type == "python") != is_given:
-            raise ValueError(
-                "type 'python' goes with `instance`, a Backend or AgentRunner made in Python"
-            )
+            raise ValueError("type 'python' goes with `object: module:name`, where the agent is")
         return self
 
     @model_validator(mode="after")
@@ -260,9 +261,6 @@ BACKEND_TYPES: dict[str, BackendType] = {
 }
 """Backend types that run here: MassGen's HTTP APIs, and ``ollama``, ``demo`` and ``python``."""
 
-_HIDDEN = {"python"}
-"""Not allowed in a file."""
-
 _ELSEWHERE = {
     "claude_code": "It drives the Claude Code program; `claude` calls the same models.",
     "codex": "It drives the Codex program; `openai` calls the same models.",
@@ -289,7 +287,7 @@ def why_unsupported(kind: str) -> str:
         return ""
     if why := _ELSEWHERE.get(kind):
         return why
-    known = sorted(BACKEND_TYPES.keys() - _HIDDEN)
+    known = sorted(BACKEND_TYPES)
     near = difflib.get_close_matches(kind, known, n=1)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     return f"{hint}Supported: {', '.join(known)}."

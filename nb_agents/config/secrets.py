@@ -205,13 +205,14 @@ def snapshot(team: TeamSpec) -> dict[str, Any] | None:
         team: The team.
 
     Returns:
-        The data, or None when a file can't say it: a model made in Python, a base_url with a
-        password in it, or a tool server or a header whose token is written out where a ``${VAR}``
-        could stand.
+        The data, or None when a file can't say it: an agent that is an object without a
+        name, a base_url with a password in it, or a tool server or a header whose token is written
+        out where a ``${VAR}`` could stand.
     """
     for agent in team.everyone:
         url = urlsplit(agent.backend.base_url or "")
-        if agent.backend.type == "python" or url.username or url.password:
+        is_unnamed = agent.backend.type == "python" and agent.backend.object is None
+        if is_unnamed or url.username or url.password:
             return None
         if not _has_only_references(agent.backend):
             return None

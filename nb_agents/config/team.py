@@ -10,7 +10,7 @@ Agents that can't run here are kept too, and listed in `TeamSpec.unsupported`.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from nb_agents.config import report
+from nb_agents.config.agent_objects import as_agent, is_object
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, why_unsupported
 from nb_agents.config.document import TEAM_FILE, Keys, parse_document, read_source
 from nb_agents.config.faults import (
@@ -91,8 +92,9 @@ class TeamSpec(Spec):
     """A team of agents.
 
     Attributes:
-        agents: In registration order, which breaks ties. Only MassGen's table of rate limits,
-            which is no team, loads without any.
+        agents: In registration order, which breaks ties; from Python also objects, such as a
+            function or an agent of another framework. Only MassGen's table of rate limits, which
+            is no team, loads without any.
         orchestrator: How they work together.
         timeout_settings: Time limits.
         retry: When failed model calls are tried again; None means up to three times, after 0.5, 1
@@ -147,8 +149,10 @@ class TeamSpec(Spec):
             raise ValueError("both `agent` and `agents` are given; keep one")
         if "agent" in value:
             value["agents"] = [value.pop("agent")]
-        if isinstance(value.get("agents"), list):
+        if isinstance(value.get("agents"), list | tuple):
             value["agents"] = [_with_id(a, i) for i, a in enumerate(value["agents"], 1)]
+        if isinstance(called := value.get("callable_agents"), list | tuple):
+            value["callable_agents"] = [_given(a, i) for i, a in enumerate(called, 1)]
         return value
 
     @model_validator(mode="after")
@@ -457,7 +461,12 @@ def _is_massgens(path: Keys) -> bool:
     return sort_of(tuple(section), str(path[-1])) != "unknown"
 
 
+def _given(agent: Any, number: int) -> Any:
+    return as_agent(agent, number) if is_object(agent) else agent
+
+
 def _with_id(agent: Any, number: int) -> Any:
+    agent = _given(agent, number)
     if isinstance(agent, dict) and agent.get("id") is None:
         return {**agent, "id": f"agent{number}"}
     return agent
@@ -504,6 +513,35 @@ def chosen_team(
         return config if model is None else TeamSpec.from_model(model)
     team = TeamSpec.from_file(config) if config else TeamSpec.from_model(model or "demo:")
     return team.model_copy(update={"bundles": {**team.bundles, **_bundles(bundles)}})
+
+
+def with_objects(
+    team: str | TeamSpec | None, wanted: str, namespace: Mapping[str, Any]
+) -> str | TeamSpec | None:
+    """Combine a team with agents that are objects, as ``--agents`` names them.
+
+    Args:
+        team: A team or its file, which the agents join; None for a team of these alone.
+        wanted: The objects' names with commas between; "" leaves the team as it is.
+        namespace: Where they are, such as the notebook's names.
+
+    Raises:
+        ConfigError: There is no such object, or an id twice.
+    """
+    if not wanted:
+        return team
+    names = list(dict.fromkeys(name.strip() for name in wanted.split(",") if name.strip()))
+    if missing := [name for name in names if name not in namespace]:
+        raise ConfigError(f"--agents {missing[0]}: no variable has that name. Define it before.")
+    given = [as_agent(namespace[name], n, name) for n, name in enumerate(names, 1)]
+    spec = TeamSpec.from_file(team) if isinstance(team, str) else team
+    try:
+        added = TeamSpec.model_validate({"agents": given})
+        if spec is None:
+            return added
+        return TeamSpec.model_validate({**dict(spec), "agents": (*spec.agents, *added.agents)})
+    except ValidationError as exc:
+        raise ConfigError(f"--agents {wanted}: {exc.errors()[0]['msg']}.") from None
 
 
 def _bundles(given: Sequence[str]) -> dict[str, str]:

@@ -28,11 +28,20 @@ class Usage:
 
 @event
 class ModelStarted(Event):
-    """A model request is about to be sent; ``call`` counts the agent's requests from 1."""
+    """A model request is about to be sent; ``call`` counts the agent's requests from 1.
+
+    Attributes:
+        place: Where in a program of the user's it is made, such as ``/r1/m2``; "" for our loop.
+        digest: Of the conversation that the program sends; tells whether it has changed.
+        model: The model's name, of a program that chooses it itself; else "".
+    """
 
     agent: str
     call: Count
     attempt: Count = 1
+    place: str = ""
+    digest: str = ""
+    model: str = ""
 
 
 @event
@@ -53,6 +62,7 @@ class ModelFinished(Event):
     Attributes:
         response: All that came, in a form of the agent's runner.
         form: Which form that is; "" is a message in pydantic-ai's JSON.
+        place: As in ModelStarted.
     """
 
     agent: str
@@ -60,6 +70,7 @@ class ModelFinished(Event):
     response: Any
     usage: Usage
     form: str = ""
+    place: str = ""
 
 
 @event
@@ -95,6 +106,7 @@ class ToolStarted(Event):
         args: What it is given; keys are masked in the journal.
         summary: What it is about, in a few words.
         is_repeatable: Whether a resume makes it again when it is cut; see `nb_agents.tool`.
+        digest: Of the arguments, in a program of the user's; tells whether it has changed.
     """
 
     agent: str
@@ -103,6 +115,7 @@ class ToolStarted(Event):
     args: Any = None
     summary: str = ""
     is_repeatable: bool = False
+    digest: str = ""
 
 
 @event
@@ -128,6 +141,7 @@ class ToolFinished(Event):
         thread: Number, in its process, of the thread that a cut call was left running in: a plain
             function can't be ended; 0 for none.
         subagents: The ids of those sub-agents whose results it holds.
+        form: "json" for a value of a program's tool, and "raised" for what it raised; else "".
     """
 
     agent: str
@@ -139,6 +153,7 @@ class ToolFinished(Event):
     seconds: Seconds = 0.0
     thread: Count = 0
     subagents: tuple[str, ...] = ()
+    form: str = ""
 
 
 Outcome = Literal["finished", "stopped", "killed", "failed", "never started"]
@@ -155,7 +170,8 @@ class RoundStarted(Event):
         system: The agent's role and rules.
         asks: The first messages of the user.
         heard: How many of the follow-up texts are among them.
-        resumes: What a resume of the round promises: "exactly" or "goes on".
+        resumes: What a resume of the round promises: "exactly", "in steps", "goes on" or
+            "starts again".
         request: Both as pydantic-ai's JSON, in journals of version 0.1.
     """
 

@@ -17,7 +17,7 @@ from IPython.core.error import UsageError
 
 from nb_agents.config.faults import nearest
 from nb_agents.config.secrets import secrets_of_environment
-from nb_agents.config.team import chosen_team
+from nb_agents.config.team import chosen_team, with_objects
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, TaskError, UserError
 from nb_agents.jupyter import verbs
@@ -104,6 +104,11 @@ class AgentsMagics(Magics):
     @bundle_option
     @tools_option
     @argument("--model", "-m", metavar="T:M", help="one agent of this model: openai:gpt-5-mini")
+    @argument(
+        "--agents",
+        metavar="A,B",
+        help="agents of the notebook: functions, or agents of other frameworks",
+    )
     @argument(
         "--skip-unsupported",
         action="store_true",
@@ -236,7 +241,9 @@ class AgentsMagics(Magics):
         named = Mentions("", ()) if args.recipe else mentions(cell)
         request = StartRequest(
             task=fill_in(named.task, names),
-            config=chosen_team(args.config, args.model, args.bundles),
+            config=with_objects(
+                chosen_team(args.config, args.model, args.bundles), args.agents or "", names
+            ),
             tools=find_functions(args.tools, names) if args.tools else (),
             recipe=args.recipe,
             context=context_of(cell, args.settings, names) if args.recipe else None,

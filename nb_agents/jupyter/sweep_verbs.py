@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nb_agents.config.team import TeamSpec, chosen_team
+from nb_agents.config.team import TeamSpec, chosen_team, with_objects
 from nb_agents.config.uploads import mentions
 from nb_agents.errors import SessionUnreadableError, TaskError, UserError
 from nb_agents.jupyter import kernel
@@ -69,6 +69,7 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
             flag = "--set" if option == "settings" else f"--{option.rstrip('_').split('_')[0]}"
             raise TaskError(f"{flag} is for one run, and --over starts many. Drop one of them.")
     team = chosen_team(args.config, args.model, args.bundles)
+    team = with_objects(team, args.agents or "", names)
     named = mentions(task)  # of what stands in the rows nobody has typed it
     with pressing_new(ip, wait=args.wait):
         sweep = map(

@@ -20,6 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
+from nb_agents.config.agent_objects import MAIN
+from nb_agents.config.backends import BackendSpec
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.launch.here import Job, Loaded, RunRequest
@@ -205,9 +207,13 @@ def _parse(reply: bytes) -> Mapping[str, str]:
 
 def _bound(options: RunOptions, team: TeamSpec) -> Iterator[str]:
     """Yield descriptions of arguments that can't be sent to another process."""
-    if any(agent.backend.type == "python" for agent in team.everyone):
-        yield "a model made in Python"
+    here = (a for a in team.everyone if a.backend.type == "python" and not _is_named(a.backend))
+    yield from (f"the agent {agent.id!r}, an object of this process," for agent in here)
     yield from (f"the function {name} of the options" for name in _functions(options))
+
+
+def _is_named(backend: BackendSpec) -> bool:
+    return backend.object is not None and not backend.object.startswith(f"{MAIN}:")
 
 
 def _functions(value: object, name: str = "") -> Iterator[str]:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nb_agents.agents.programs.program_objects import check_objects
 from nb_agents.agents.replay import replay
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError, SessionBusyError, UserError
@@ -105,6 +106,7 @@ class ResumeRequest(RunRequest):
         mark = trusted_mark(session.path, options, lambda: would_run_of(kept, team.spec))
         if options.cluster is None:  # on a cluster, the worker's keys count
             check_team(team.spec)
+            check_objects(team.spec)
         return Loaded(
             team.spec,
             session.path.name,

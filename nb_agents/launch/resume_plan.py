@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from nb_agents.agents import voting
 from nb_agents.agents.decisions import DECISIONS
 from nb_agents.agents.message_json import calls_of
+from nb_agents.agents.placed_calls import fate_of
 from nb_agents.agents.replay import Fate, Past, PastChild, PastRound, readable, replay
 from nb_agents.agents.voting import Rules, rules_of
 from nb_agents.config.team import TeamSpec
@@ -48,6 +49,8 @@ class Preview:
         recipe: The steps of a recipe that run again; None for a team.
         unread: Agents that start a new round because their part of the journal is damaged.
         goes_on: Agents that go on from what they had said, and may make calls of their own again.
+        steps_kept: Programs that start again, with their finished calls and steps kept.
+        starts_again: Programs that start again, with nothing kept.
         would_run: What it would run and whom it would ask, in lines, when the session is not this
             user's; None for one's own.
     """
@@ -64,6 +67,8 @@ class Preview:
     recipe: RecipePreview | None = None
     unread: tuple[str, ...] = ()
     goes_on: tuple[str, ...] = ()
+    steps_kept: tuple[str, ...] = ()
+    starts_again: tuple[str, ...] = ()
     would_run: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
@@ -85,9 +90,13 @@ class Preview:
                 f" Not run again, as all or a part of it may have happened: {self.not_again}; the "
                 "model gets a message to check, and to do what is missing."
             )
-        if self.goes_on:
-            agents = ", ".join(self.goes_on)
-            more += f" From what they had said and done, not call by call, go on: {agents}."
+        for agents, what in (
+            (self.goes_on, "From what they had said and done, not call by call, go on"),
+            (self.steps_kept, "From the beginning, with their finished steps kept, run"),
+            (self.starts_again, "From the beginning run"),
+        ):
+            if agents:
+                more += f" {what}: {', '.join(agents)}."
         return (
             f"Resumes turn {self.turn}: {kept} and {self.calls} finished model call(s) are kept. "
             f"Runs again: {self.runs_again}.{more}{asks}"
@@ -178,7 +187,7 @@ def what_resumes(
     called = _called_by(rounds, past.children, past.state.live)
     rounds |= {agent: each.round for agent, each in called.items() if each.is_open and each.round}
     left = _calls_left(rounds, called)
-    sent = tuple(agent for agent, each in rounds.items() if each.was_asking)
+    sent = tuple(agent for agent, each in rounds.items() if each.is_asking)
     lost = tuple(agent for agent in past.unread if agent in (recipe.next if recipe else asked))
     closed = [agent for agent in asked if agent not in rounds and agent not in lost]
     finished = [e for e in events if isinstance(e, ModelFinished)]
@@ -194,9 +203,15 @@ def what_resumes(
         cost=_cost_of(sent, finished),
         recipe=recipe,
         unread=lost,
-        goes_on=tuple(agent for agent, each in rounds.items() if not each.is_exact),
+        goes_on=_promised(rounds, "goes on"),
+        steps_kept=_promised(rounds, "in steps"),
+        starts_again=_promised(rounds, "starts again"),
     )
     return Resumption(past, going, shown)
+
+
+def _promised(rounds: Mapping[str, PastRound], promise: str) -> tuple[str, ...]:
+    return tuple(agent for agent, each in rounds.items() if each.resumes == promise)
 
 
 def preview_of(view: RunView, paths: TurnPaths) -> Preview | None:
@@ -298,6 +313,10 @@ class _OpenCall(NamedTuple):
 
 
 def _calls_of(agent: str, past: PastRound | None) -> Iterator[_OpenCall]:
+    for place, call in past.placed.items() if past else ():
+        if call.tool and not call.is_finished:
+            assert past is not None
+            yield _OpenCall(agent, place, call.tool, fate_of(past.placed, place))
     if past is None or past.was_asking or not past.exchanges:
         return
     last = past.exchanges[-1]

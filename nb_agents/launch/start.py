@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nb_agents.agents.programs.program_objects import check_objects
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import SessionBusyError, TaskError, UserError
 from nb_agents.launch.here import Loaded, RunRequest, launch
@@ -196,6 +197,7 @@ def team_for(
         notices += skipped
     if options.cluster is None:
         check_team(spec)
+        check_objects(spec)
     return spec, notices
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from nb_agents.agents.programs.program_objects import check_objects
 from nb_agents.agents.runner_types import promise_of
 from nb_agents.config.report import Unsupported
 from nb_agents.config.team import AgentSpec, TeamSpec
@@ -27,6 +28,12 @@ from nb_agents.tools.policy import ApprovalDecision
 from nb_agents.tools.run_tools import RunTools, ToolPlaces, announcements
 
 CAN_START = "Can start."
+PROMISES = {
+    "goes on": "A resume goes on from what they had said and done",
+    "in steps": "A resume starts them again, with their finished calls and steps kept",
+    "starts again": "A resume starts them again, with nothing kept",
+}
+"""What a resume makes of agents that are no models of ours, by what their runners promise."""
 
 
 class AgentReport(NamedTuple):
@@ -97,9 +104,9 @@ def _key(agent: AgentSpec) -> str:
 
 
 def _promises(agents: Sequence[AgentSpec]) -> Iterator[str]:
-    going_on = [agent.id for agent in agents if promise_of(agent) == "goes on"]
-    if going_on:
-        yield f"A resume goes on from what they had said and done: {', '.join(going_on)}"
+    for promise, told in PROMISES.items():
+        if named := [agent.id for agent in agents if promise_of(agent) == promise]:
+            yield f"{told}: {', '.join(named)}"
 
 
 def _timeouts(team: TeamSpec) -> str:
@@ -199,10 +206,17 @@ def _verdict(team: TeamSpec) -> str:
     return "\n".join(dict.fromkeys(["Can't start." if others else head, *reasons, *others]))
 
 
+def _bad_objects(team: TeamSpec) -> Iterator[ConfigError]:
+    try:
+        check_objects(team)
+    except ConfigError as exc:
+        yield exc
+
+
 def _reasons(team: TeamSpec) -> list[str]:
     """Return the error messages, with only the first of those about the same variable."""
     found: dict[str, str] = {}
-    for exc in (*refusals(team), *fit_of(team).refusals, *team.missing_paths):
+    for exc in (*refusals(team), *_bad_objects(team), *fit_of(team).refusals, *team.missing_paths):
         said = str(exc)
         found.setdefault(exc.variable if isinstance(exc, MissingKeyError) else said, said)
     return list(found.values())

@@ -112,6 +112,8 @@ def _of_agent(agent: AgentSpec) -> Iterator[str]:
     for server in spec.mcp_servers:
         where = server.url or shlex.join([*server.command, *server.args])
         yield f"MCP server {server.name} of {who}: {where}"
+    if spec.object:
+        yield f"code of {who}: imports {spec.object}"
     model = f"{spec.type} {spec.model or ''}".strip()
     yield f"model of {who}: {model}{f' at {address}' if address else ''}"
 

@@ -400,6 +400,7 @@ class Executor:
             self._emit,
             boundary,
             self._workspace,
+            work.prompt,
             calls=self._calls.get(address, 0),
             heard=heard,
         )

@@ -275,7 +275,7 @@ FAULTS = [
     ("agents:\n- backend: {type: demo}\n- backend:\n    type: 3\n", "agents.1.backend.type", 4),
     ("agent:\n  backend:\n    type: demo\n    max_tokens: many\n", "agent.backend.max_tokens", 4),
     ("agent:\n  backend: {type: demo, words_per_second: 0}\n", "words_per_second", 2),
-    ("agent:\n  backend: {type: python}\n", "Python", 2),
+    ("agent:\n  backend: {type: python}\n", "`object: module:name`", 2),
     ("3: x\nagent: {backend: {type: demo}}\n", "string", 1),
 ]
 

@@ -193,7 +193,7 @@ def test_what_cannot_leave_the_process_is_refused_before_anything_starts(root: P
 
     where: dict[str, Any] = {"session_root": root, "detach": True}
     given: dict[str, dict[str, Any]] = {
-        "a model made in Python": {"config": scripted_team(a=ScriptedModel())},
+        "the agent 'a', an object of this process,": {"config": scripted_team(a=ScriptedModel())},
     }
     options: dict[str, dict[str, Any]] = {
         "on_complete": {"on_complete": hook},

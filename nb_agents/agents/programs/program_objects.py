@@ -1,0 +1,132 @@
+"""Find the objects that are agents, and how they are run, without importing any framework.
+
+An object is given in Python, or named in a file as ``module:name``; ``__main__:name`` is a
+notebook's. Naming it imports its module, which only a run and its checks do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nb_agents.agents.programs.function_agent import function_framework
+from nb_agents.agents.programs.program_runner import Framework, ProgramRunner
+from nb_agents.agents.runner import AgentRunner, Promise
+from nb_agents.config.backends import BackendSpec
+from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.errors import ConfigError
+
+CAN_BE = (
+    "Give an async function (task, ctx), a pydantic-ai, OpenAI Agents or ag2 Agent, a compiled "
+    "LangGraph graph, or an AgentRunner."
+)
+
+
+class _Adapter(NamedTuple):
+    """Where a framework's agents are recognised, and which module runs them."""
+
+    package: str
+    class_name: str
+    module: str
+
+
+_ADAPTERS = (_Adapter("pydantic_ai", "AbstractAgent", "nb_agents.agents.programs.pydantic_agent"),)
+"""By the classes of their agents."""
+
+
+def framework_of(program: Any) -> Framework:
+    """Return how an object is run as an agent.
+
+    Raises:
+        ConfigError: It can't be.
+    """
+    for kind in type(program).__mro__:
+        for each in _ADAPTERS:
+            if kind.__name__ == each.class_name and kind.__module__.split(".")[0] == each.package:
+                made: Framework = importlib.import_module(each.module).framework(program)
+                return made
+    if inspect.iscoroutinefunction(program) or inspect.isasyncgenfunction(program):
+        return function_framework(program, framework_of)
+    raise ConfigError(f"An object of type {type(program).__name__!r} is no agent. {CAN_BE}")
+
+
+def object_of(backend: BackendSpec) -> Any:
+    """Return the object of a backend of type ``python``.
+
+    Raises:
+        ConfigError: It can't be imported.
+    """
+    if backend.instance is not None or backend.object is None:
+        return backend.instance
+    module, _, name = backend.object.partition(":")
+    try:
+        found: Any = _imported(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+    except AttributeError:
+        where = "the notebook" if module == "__main__" else f"module {module!r}"
+        raise ConfigError(f"{backend.object!r}: {where} has no {name!r}.") from None
+
+
+def _imported(module: str) -> Any:
+    here = str(Path.cwd())
+    is_added = here not in sys.path and "" not in sys.path
+    sys.path[:0] = [here] * is_added
+    try:
+        return importlib.import_module(module)
+    except Exception as exc:
+        said = f"{type(exc).__name__}: {exc}"
+        raise ConfigError(
+            f"Module {module!r} of an agent's `object` can't be imported: {said}."
+        ) from exc
+    finally:
+        if is_added:
+            sys.path.remove(here)
+
+
+def runner_of(agent: AgentSpec) -> AgentRunner | None:
+    """Return the runner of an agent of type ``python``; None when its object is a model.
+
+    Raises:
+        ConfigError: Its object is no agent, or can't be imported.
+    """
+    program = object_of(agent.backend)
+    if hasattr(program, "play"):
+        runner: AgentRunner = program
+        return runner
+    if _is_model(program):
+        return None
+    return ProgramRunner(agent.id, program, framework_of(program))
+
+
+def _is_model(program: Any) -> bool:
+    return hasattr(program, "stream") and hasattr(program, "calls_tools")
+
+
+def check_objects(team: TeamSpec) -> None:
+    """Raise unless all objects of a team are agents.
+
+    Raises:
+        ConfigError: One is not, or can't be imported.
+    """
+    for agent in team.everyone:
+        if agent.backend.type == "python":
+            try:
+                runner_of(agent)
+            except ConfigError as exc:
+                raise team.fault(
+                    f"Agent {agent.id!r}: {exc}", "agents", agent.id, "backend"
+                ) from exc
+
+
+def promise_of_object(agent: AgentSpec) -> Promise:
+    """Return what a resume of an agent of type ``python`` promises."""
+    try:
+        runner = runner_of(agent)
+    except ConfigError:  # a start reports it
+        return "exactly"
+    return runner.resumes if runner else "exactly"

@@ -1,0 +1,211 @@
+"""Plays the rounds of agents that are programs of the user's.
+
+A framework's adapter knows how to run its agents with our journal and tools; this module what a
+round is. An agent decides by the tools that end a round, or by the text that its run ends in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nb_agents import events as ev
+from nb_agents.agents import prompts
+from nb_agents.agents.ballot import Ballot
+from nb_agents.agents.decisions import (
+    Abstention,
+    Answered,
+    Decision,
+    Offer,
+    Submitted,
+    Voted,
+    read_call,
+)
+from nb_agents.agents.programs.call_log import CallLog, Decided
+from nb_agents.agents.replay import PastRound
+from nb_agents.agents.runner import Promise, Round
+from nb_agents.errors import ModelCallError, NbAgentsError, said_by
+from nb_agents.tools.base import Tool, Toolbox, ToolResult
+
+MAX_TRIES = 3
+"""Runs of a program in one round, until it decides it."""
+
+VOTE_BY_LABEL = (
+    "You can call no tool here. If one of the answers is the best as it is, write only its label: "
+    "{labels}."
+)
+
+
+@dataclass(frozen=True)
+class OfferedTools:
+    """Our tools, for a program to offer to its models.
+
+    Attributes:
+        tools: The tools, whose calls do all there is to do but for journalling.
+        deciding: The names of those that decide the round, which are not journalled.
+        repeatable: Whether a tool of ours may be called again when it was cut.
+    """
+
+    tools: Sequence[Tool] = ()
+    deciding: frozenset[str] = frozenset()
+    repeatable: Callable[[str], bool] = lambda name: False
+
+
+@dataclass
+class Conversation:
+    """What a program is asked, and where it stands; an adapter keeps it between two runs.
+
+    Attributes:
+        system: The agent's role and rules; may be "".
+        prompt: What it is asked now.
+        task: The task alone.
+        history: The conversation so far, in the framework's form; None before the first run.
+        voters: The labels of the answers that it may vote for.
+    """
+
+    system: str
+    prompt: str
+    task: str
+    history: Any = None
+    voters: tuple[str, ...] = ()
+
+
+Converse = Callable[[Any, CallLog, Conversation, OfferedTools, Mapping[str, Any]], Awaitable[str]]
+"""Runs an agent of a framework until it ends in a text; the last are arguments for its own run."""
+
+
+@dataclass(frozen=True)
+class Framework:
+    """How the agents of a framework are run.
+
+    Attributes:
+        converse: Runs one.
+        resumes: What a resume promises.
+        calls_tools: Whether it is offered our tools.
+        sees_rounds: Whether it is asked again when there is something to vote on.
+    """
+
+    converse: Converse
+    resumes: Promise = "exactly"
+    calls_tools: bool = True
+    sees_rounds: bool = True
+
+
+@dataclass
+class ProgramRunner:
+    """Plays rounds by running an agent of a framework, or a function; see `AgentRunner`.
+
+    Attributes:
+        name: What people call it.
+        program: The agent's object.
+        framework: How it is run.
+    """
+
+    name: str
+    program: Any
+    framework: Framework
+    resumes: Promise = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.resumes = self.framework.resumes
+
+    async def play(self, round: Round, past: PastRound | None) -> Decision:
+        """Play a round; see `AgentRunner.play`."""
+        opening = past.opening if past else round.opening
+        offer = round.context.offer()
+        if offer.text_stands_for == "no vote" and not self.framework.sees_rounds:
+            return Submitted() if offer.judges else Abstention()
+        log, ballot = CallLog(round, past), Ballot(round)
+        asked = "\n\n".join(opening.asks)
+        if offer.voters and not self.framework.calls_tools:
+            asked += "\n\n" + VOTE_BY_LABEL.format(labels=", ".join(offer.voters))
+        talk = Conversation(opening.system, asked, round.task, voters=offer.voters)
+        tools = _offered(round, ballot, log) if self.framework.calls_tools else OfferedTools()
+        for _ in range(MAX_TRIES):
+            said = await self._run(log, talk, tools)
+            if round.decision is None:
+                round.decision, talk.prompt = read_text(said, round)
+            if round.decision is not None:
+                return round.decision
+        raise ModelCallError(self.name, f"It made no decision in {MAX_TRIES} tries.")
+
+    async def _run(self, log: CallLog, talk: Conversation, tools: OfferedTools) -> str:
+        try:
+            with log.run():
+                return await self.framework.converse(self.program, log, talk, tools, {})
+        except Decided:
+            return ""
+        except NbAgentsError:
+            raise
+        except Exception as exc:
+            # A framework may have made an error of its own of a stop.
+            log.round.scope.checkpoint()
+            raise ModelCallError(self.name, said_by(exc, named=True)) from exc
+
+    async def close(self) -> None:
+        """Do nothing: each run closes what it has opened."""
+
+
+def _offered(round: Round, ballot: Ballot, log: CallLog) -> OfferedTools:
+    """Return the tools of a round, in which those that decide end the program."""
+    deciding = ballot.tools() if _decides_by_tool(round.context.offer()) else []
+
+    def ends(tool: Tool) -> Tool:
+        async def call(args: dict[str, Any]) -> str:
+            result = await tool.call(args)
+            if round.decision is not None:
+                await log.settled()
+                raise Decided
+            return result
+
+        return Tool.from_definition(tool.definition, call)
+
+    own = OfferedTools(
+        tools_of(round.toolbox),
+        frozenset(tool.name for tool in deciding),
+        round.toolbox.is_repeatable,
+    )
+    return OfferedTools([*map(ends, deciding), *own.tools], own.deciding, own.repeatable)
+
+
+def _decides_by_tool(offer: Offer) -> bool:
+    return offer.judges or not offer.text_counts
+
+
+def tools_of(toolbox: Toolbox) -> list[Tool]:
+    """Return the tools of a toolbox, each by itself."""
+
+    def through(name: str) -> Callable[[dict[str, Any]], Awaitable[ToolResult]]:
+        async def call(args: dict[str, Any]) -> ToolResult:
+            return await toolbox.call(name, args)
+
+        return call
+
+    return [Tool.from_definition(each, through(each.name)) for each in toolbox.definitions]
+
+
+def read_text(said: str, round: Round) -> tuple[Decision | None, str]:
+    """Return the decision that a program's last text is, and why there is none.
+
+    Text is an answer, or, of an agent whose answer stands, a vote if it names one label.
+    """
+    offer, text = round.context.offer(), said.strip()
+    if offer.judges:
+        return Submitted(), ""
+    labels = [name for name in offer.voters if re.search(rf"\b{re.escape(name)}\b", text)]
+    if text in offer.voters or (offer.text_stands_for == "no vote" and len(labels) == 1):
+        target, refusal = round.context.judge_vote(labels[0])
+        if not refusal:
+            return Voted(target, "" if text == labels[0] else text), ""
+    if offer.text_stands_for == "no vote":
+        told = f"{round.agent} votes for no one answer. Its own stands."
+        round.emit(ev.Noticed(text=told))
+        return Abstention(), ""
+    if not text:
+        return None, prompts.NO_TEXT
+    reading = read_call("new_answer", {"content": text}, round.context)
+    if isinstance(reading.decision, Answered):
+        return reading.decision, ""
+    return None, reading.complaint
