@@ -21,7 +21,7 @@ from nb_agents.agents.subagents import call
 from nb_agents.cancel import AgentStopped, StopResult, checkpoint, should_stop
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError, RunCancelled, RunFailed, UserError
-from nb_agents.launch.api import resume, start
+from nb_agents.launch.api import resume, rewind, start
 from nb_agents.launch.once import once
 from nb_agents.options import RunOptions
 from nb_agents.runs.approvals import ask
@@ -72,6 +72,7 @@ __all__ = [
     "map",
     "once",
     "resume",
+    "rewind",
     "runs",
     "should_stop",
     "start",

@@ -465,7 +465,7 @@ class Briefing:
         """
         answers, own = _answers_for(state, agent)
         prompt = coordination_prompt(
-            self.task, self.history, answers, own, state.said, state.restarts
+            self.task, self.history, answers, own, state.texts_for(agent), state.restarts
         )
         role: Role = "member" if voting.may_answer(state, self.rules, agent) else "voter"
         if voting.is_alone(state):
@@ -484,13 +484,14 @@ class Briefing:
         labels = {a: label for label, a in voting.labels(state).items()}
         tally = {} if self.rules.skips_voting else {labels[a]: n for a, n in votes.items()}
         prompt = presentation_prompt(
-            self.task, self.history, answers, own, tally, state.said, state.restarts
+            self.task, self.history, answers, own, tally, state.texts_for(agent), state.restarts
         )
         return self._opening(agent, "presenter", prompt, shown)
 
     def judging(self, state: voting.Coordination, agent: str) -> Opening:
         """Return what asks an agent to judge the final answer."""
-        prompt = judging_prompt(self.task, self.history, state.final, state.said, state.restarts)
+        said = state.texts_for(agent)
+        prompt = judging_prompt(self.task, self.history, state.final, said, state.restarts)
         return self._opening(agent, "judge", prompt, "")
 
     def toolbox(self, state: voting.Coordination, agent: str, *, is_presenting: bool) -> Toolbox:

@@ -174,6 +174,7 @@ class Coordination:
         resting: Agents that ran out of time after an answer, or that do not vote: their answers
             stand, and they get no more rounds.
         said: Follow-up texts of the person, oldest first.
+        said_to: For each of them the one agent that it is for, or "" for all.
         heard: For each agent, how many of them it has received.
         replies: For each agent, how many answers it gave since it received the last of them.
         presenter: The agent that presents, or "".
@@ -187,6 +188,7 @@ class Coordination:
     out: frozenset[str] = frozenset()
     resting: frozenset[str] = frozenset()
     said: tuple[str, ...] = ()
+    said_to: tuple[str, ...] = ()
     heard: Mapping[str, int] = field(default_factory=dict)
     replies: Mapping[str, int] = field(default_factory=dict)
     presenter: str = ""
@@ -200,7 +202,12 @@ class Coordination:
 
     def unheard(self, agent: str) -> tuple[str, ...]:
         """Return the follow-up texts that an agent has not received."""
-        return self.said[self.heard.get(agent, 0) :]
+        return self.texts_for(agent, self.heard.get(agent, 0))
+
+    def texts_for(self, agent: str, first: int = 0) -> tuple[str, ...]:
+        """Return the follow-up texts from number ``first`` on that are for an agent."""
+        texts = list(zip(self.said, self.said_to, strict=True))[first:]
+        return tuple(text for text, to in texts if to in ("", agent))
 
 
 @dataclass(frozen=True)
@@ -261,8 +268,8 @@ def apply(state: Coordination, event: ev.Event) -> Coordination:
             if judge_vote(state, agent, target, known):
                 return state
             return replace(state, votes={**state.votes, agent: target})
-        case ev.Said(text=text):
-            return _with_text(state, text)
+        case ev.Said(text=text, agent=to):
+            return _with_text(state, text, to)
         case (
             ev.RoundStarted(agent=agent, heard=int(heard)) | ev.Told(agent=agent, heard=int(heard))
         ):
@@ -298,16 +305,21 @@ def _restarted(state: Coordination, why: Restart) -> Coordination:
         begin(state.order),
         out=state.out,
         said=state.said,
+        said_to=state.said_to,
         heard=state.heard,
         restarts=(*state.restarts, why),
     )
 
 
-def _with_text(state: Coordination, text: str) -> Coordination:
-    state = replace(state, said=(*state.said, text))
+def _with_text(state: Coordination, text: str, to: str) -> Coordination:
+    state = replace(state, said=(*state.said, text), said_to=(*state.said_to, to))
     if state.presenter:
         # The choice is made: only the presenter still receives texts.
         return state
+    if to:  # what the others chose stands until there is something new for them
+        votes = {agent: target for agent, target in state.votes.items() if agent != to}
+        replies = {agent: count for agent, count in state.replies.items() if agent != to}
+        return replace(state, votes=votes, replies=replies, resting=state.resting - {to})
     return replace(state, votes={}, replies={}, resting=frozenset())
 
 

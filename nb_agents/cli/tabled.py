@@ -9,6 +9,7 @@ import typer
 
 from nb_agents.cli.application import Json, Root, app, live_names
 from nb_agents.cli.printing import say, say_json, shown, table, warn
+from nb_agents.cli.starting import work
 from nb_agents.presentation.arguments import session_names
 from nb_agents.presentation.asking import TERMINAL
 from nb_agents.verbs.table import VERBS, carry_out
@@ -21,7 +22,10 @@ def _add(verb: Verb) -> None:
     """Add a verb to the application, with an argument or option for each of its parameters."""
 
     def command(root: Any, as_json: bool, **given: Any) -> None:
-        _tell(carry_out(verb, Caller("cli", TERMINAL, root, _confirm), given), as_json)
+        done = carry_out(verb, Caller("cli", TERMINAL, root, _confirm), given)
+        if done.begin is not None:
+            work(done.begin, as_json)
+        _tell(done, as_json)
 
     declared = [_keyword(each.name, _type_of(each), _default(each)) for each in verb.on_lines]
     shared = [_keyword("root", Root, None), _keyword("as_json", Json, False)]

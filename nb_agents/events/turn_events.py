@@ -114,6 +114,7 @@ class TurnStarted(Event):
         notices: Notices for the user before any agent works.
         schema_version: Version of the journal.
         resumes: Number of the turn that this one goes on with, or 0: its events come before ours.
+        point: Of a rewind: number of the last event of that turn that counts; 0 means all do.
         team: The team as it was, without keys, so that a resume needs no file; None for a team
             with models made in Python.
         config: The team file's path, or "".
@@ -133,6 +134,7 @@ class TurnStarted(Event):
     timeout_s: Seconds
     notices: tuple[str, ...] = ()
     resumes: Count = 0
+    point: Count = 0
     team: dict[str, Any] | None = None
     config: str = ""
     origin: str = ""
@@ -177,9 +179,15 @@ class Continued(Event):
 
 @event
 class Said(Event):
-    """The person put a follow-up text into the running turn; it makes all votes stale."""
+    """The person put a follow-up text into the running turn; it makes all votes stale.
+
+    Attributes:
+        text: The text.
+        agent: The one agent that it is for, or "" for all.
+    """
 
     text: str
+    agent: str = ""
 
 
 @event

@@ -23,7 +23,7 @@ from nb_agents.jupyter.sweep_verbs import (
 from nb_agents.jupyter.waiting import follow, follow_new
 from nb_agents.launch.api import resume as resume_turn
 from nb_agents.launch.file_report import check_file
-from nb_agents.launch.once import resume_once
+from nb_agents.launch.once import EarlierOrNew, resume_once
 from nb_agents.launch.resume import preview
 from nb_agents.launch.team_report import AgentReport
 from nb_agents.options import RunOptions
@@ -91,7 +91,10 @@ def _made(verb: Verb) -> Callable[[Any, Any], None]:
 
     def act(ip: Any, args: Any) -> None:
         caller = Caller("magic", CELL, args.session_root, _confirm)
-        _show(carry_out(verb, caller, vars(args)))
+        done = carry_out(verb, caller, vars(args))
+        _show(done)
+        if (begin := done.begin) is not None:
+            follow_new(ip, lambda: EarlierOrNew(begin(), False), wait=False)
 
     act.__doc__ = verb.help
     act = root_option(act)

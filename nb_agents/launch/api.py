@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.config.team import TeamSpec
+from nb_agents.errors import UserError
 from nb_agents.launch.detach import begin_elsewhere, is_detached
 from nb_agents.launch.here import RunRequest
 from nb_agents.launch.resume import ResumeRequest
 from nb_agents.launch.resume_plan import preview_of
+from nb_agents.launch.rewind import RewindRequest, preview_rewind, where
 from nb_agents.launch.start import StartRequest
 from nb_agents.masking import safe_errors
 from nb_agents.options import RunOptions
+from nb_agents.runs.finding import find_known
 from nb_agents.runs.run import Resumer, Run
 
 if TYPE_CHECKING:
@@ -134,6 +138,72 @@ def resume(
     )
 
 
+@safe_errors
+def rewind(
+    turn: str = "",
+    to: str | int = "",
+    config: str | os.PathLike[str] | TeamSpec | None = None,
+    *,
+    say: str = "",
+    agent: str = "",
+    now: bool = False,
+    tools: Sequence[Callable[..., Any]] = (),
+    options: RunOptions | None = None,
+) -> Run:
+    """Go back to a point of a turn, and on from there in a new turn; the old one stays as it is.
+
+    No model call, tool call or step that had ended by then runs again.
+
+    Args:
+        turn: SESSION or SESSION/TURN; "" means the last turn of this notebook's last session. One
+            that is live is stopped first.
+        to: The point: the number of an event as in ``%agents log``; or words such as "before ben's
+            2nd answer"; or a time, "14:32:05" or "+1:05" since the start.
+        config: The team, as for `resume`.
+        say: A text for the agents.
+        agent: The one agent that the text is for; by default all.
+        now: Whether to cut what is in flight in a live turn.
+        tools: Functions that all agents may call, as the turn's own are not stored.
+        options: The run's options.
+
+    Returns:
+        The run, which is the next turn of the session.
+
+    Raises:
+        UserError: There is no such turn or point, or the team is not the turn's.
+        SessionBusyError: Another turn of the session is live.
+        NotYoursError: As for `resume`.
+        StorageError: The session can't be written.
+
+    Example:
+        run = nb_agents.rewind(to="before ben's 2nd answer", say="Think of the cost, too.")
+    """
+    options = options or RunOptions()
+    paths, point = where(turn, str(to), options.session_root)
+    if agent and not say:
+        raise UserError(f"A text is given to {agent!r} alone, but no text: add say=, or --say.")
+    if paths.is_live():
+        live = find_known(str(paths.path))
+        live.stop(now, reason="to go back to an earlier point")
+        live.wait(raise_on_stop=False)
+    return begin(
+        RewindRequest(
+            session=paths.session,
+            turn=paths.number,
+            to=str(point),
+            say=say,
+            say_to=agent,
+            config=config,
+            agent="",
+            recipe=None,
+            context=None,
+            from_step="",
+            tools=tools,
+            options=replace(options, session_root=paths.root),
+        )
+    )
+
+
 def begin(request: RunRequest) -> Run:
     """Begin the run of a request, here or in another process."""
     loaded = request.load()
@@ -142,4 +212,4 @@ def begin(request: RunRequest) -> Run:
     return loaded.begin()
 
 
-Run.resumer = Resumer(resume, preview_of)
+Run.resumer = Resumer(resume, preview_of, rewind, preview_rewind)

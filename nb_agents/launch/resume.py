@@ -97,7 +97,7 @@ class ResumeRequest(RunRequest):
             raise UserError(
                 "from_turn names a turn to go on from: it goes with start and continue_."
             )
-        turn, session = _find(self.session or "", options.session_root, self.agent, self.from_step)
+        turn, session = self.find()
         events = turn.events
         team = _team(self.config, events)
         kept = _resumption(events, team.spec, self.agent, self.recipe, self.context, self.from_step)
@@ -115,6 +115,18 @@ class ResumeRequest(RunRequest):
             _project_of(events) if options.cluster is not None else None,
         )
 
+    def find(self) -> tuple[PastTurn, Session]:
+        """Return the turn to go on with, as far as it counts, and its session."""
+        return _find(self.session or "", self.options.session_root, self.agent, self.from_step)
+
+    def about(self, preview: Preview) -> str:
+        """Return the new turn's first notice."""
+        return str(preview)
+
+    def resumed(self, resumed: Resumed) -> Resumed:
+        """Return what the new turn goes on from."""
+        return resumed
+
     def _begin(
         self,
         session: Session,
@@ -125,7 +137,7 @@ class ResumeRequest(RunRequest):
     ) -> Run:
         load({agent.backend.type for agent in team.spec.everyone})
         fit, going, events = check_fit(team.spec), kept.going, turn.events
-        about = (str(kept.preview), f"Session: {with_task(session.path, turn.view.task)}")
+        about = (self.about(kept.preview), f"Session: {with_task(session.path, turn.view.task)}")
         before = [e.resumes for e in events if isinstance(e, TurnStarted) and e.resumes]
         spec = TurnSpec(
             task=turn.view.task,
@@ -140,15 +152,17 @@ class ResumeRequest(RunRequest):
             given=going.progress.context if going else {},
             functions=checked_functions(self.tools),
             options=self.options,
-            resumed=Resumed(
-                turn.paths.number,
-                kept.past,
-                turn.view,
-                TimelineFold(events),
-                going.progress if going else None,
-                (self.agent,) if self.agent else (),
-                going.revised if going else {},
-                find_task(session.path, [turn.paths.number, *before]),
+            resumed=self.resumed(
+                Resumed(
+                    turn.paths.number,
+                    kept.past,
+                    turn.view,
+                    TimelineFold(events),
+                    going.progress if going else None,
+                    (self.agent,) if self.agent else (),
+                    going.revised if going else {},
+                    find_task(session.path, [turn.paths.number, *before]),
+                )
             ),
         )
         return launch(spec, session)

@@ -56,6 +56,7 @@ from nb_agents.view.timeline import COLUMNS, Timeline
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
     from nb_agents.launch.resume_plan import Preview
+    from nb_agents.launch.rewind import RewindPreview
 
 _Answer = TypeVar("_Answer")
 
@@ -69,10 +70,14 @@ class Resumer(NamedTuple):
     Attributes:
         resume: Resumes a session's last turn; see `nb_agents.resume`.
         preview_of: Returns what that would do with a turn; None when there is nothing to resume.
+        rewind: Goes back to a point of a turn; see `nb_agents.rewind`.
+        preview_rewind: Returns what that would do.
     """
 
     resume: Callable[..., Run]
     preview_of: Callable[[RunView, TurnPaths], Preview | None]
+    rewind: Callable[..., Run]
+    preview_rewind: Callable[[TurnPaths, str], RewindPreview]
 
 
 class Run:
@@ -609,6 +614,59 @@ class Run:
             tools=self.functions if tools is None else tools,
             options=replace(options or self.options, session_root=self.path.parent.parent),
         )
+
+    def rewind(
+        self,
+        to: str | int,
+        say: str = "",
+        *,
+        agent: str = "",
+        config: str | os.PathLike[str] | TeamSpec | None = None,
+        now: bool = False,
+        tools: Sequence[Callable[..., Any]] | None = None,
+        options: RunOptions | None = None,
+    ) -> Run:
+        """Go back to a point of this turn, and on from there in a new turn; this one stays.
+
+        Args:
+            to: The point; see `nb_agents.rewind`.
+            say: A text for the agents.
+            agent: The one agent that it is for; by default all.
+            config: The team; by default the run's own.
+            now: Whether to cut what is in flight, if the run is live.
+            tools: Functions that all agents may call; by default the run's own.
+            options: The options; by default the run's own. The session root stays the same.
+
+        Returns:
+            The new run.
+
+        Raises:
+            UserError: There is no such point.
+
+        Example:
+            run.rewind(to="before ben's 2nd answer", say="Think of the cost, too.")
+        """
+        return self.resumer.rewind(
+            f"{self.session}/{self.turn}",
+            to,
+            self._team if config is None else config,
+            say=say,
+            agent=agent,
+            now=now,
+            tools=self.functions if tools is None else tools,
+            options=replace(options or self.options, session_root=self.path.parent.parent),
+        )
+
+    def preview_rewind(self, to: str | int) -> RewindPreview:
+        """Return what `rewind` would keep, leave out and change, without doing it.
+
+        Args:
+            to: The point.
+
+        Raises:
+            UserError: There is no such point.
+        """
+        return self.resumer.preview_rewind(self._paths, str(to))
 
     # Watching -------------------------------------------------------------------------------
 

@@ -106,7 +106,9 @@ def _line(event: Event) -> str:
     fields = (name for name in type(event).__dataclass_fields__ if name not in _HIDDEN)
     shown = [f"{name}={value!r}" for name in fields if (value := getattr(event, name))]
     what = event.kind.replace("_", " ")
-    text = f"{clock}  {getattr(event, 'agent', '') or '-':<12} {what}  " + " ".join(shown)
+    text = f"{event.seq:>5}  {clock}  {getattr(event, 'agent', '') or '-':<12} {what}  " + " ".join(
+        shown
+    )
     line = " ".join(without_controls(text[: 2 * MAX_LINE]).split())
     return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…"
 

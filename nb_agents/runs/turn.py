@@ -163,6 +163,9 @@ class TurnWriter:
                 self._recorder.emit(
                     ev.RecipeLoaded(step="", path=path, text=spec.recipe.text, outline=outline)
                 )
+            if spec.resumed is not None and spec.resumed.said is not None:
+                self._recorder.emit(spec.resumed.said)
+                self._said_before.append(spec.resumed.said)
         if (error := self._recorder.error or self._files.write()) is not None:
             journal.close()
             raise error

@@ -62,6 +62,9 @@ class Resumed:
         again: Agents that take part again after they failed or were stopped alone.
         revised: Outputs of its steps that were replaced; see `nb_agents.events.TurnStarted`.
         task: The directory of its task; None when it worked in its own.
+        point: Of a rewind: number of its last event that counts; else 0.
+        said: What the person says when it goes on from there, if anything.
+        trees: Of a rewind: the workspaces as they were at the point; empty means as they are.
     """
 
     turn: int
@@ -72,6 +75,9 @@ class Resumed:
     again: tuple[str, ...] = ()
     revised: Mapping[str, str | None] = field(default_factory=dict)
     task: Path | None = None
+    point: int = 0
+    said: ev.Said | None = None
+    trees: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -162,6 +168,7 @@ class TurnSpec:
             timeout_s=self.timeout_s,
             notices=self.notices,
             resumes=self.resumed.turn if self.resumed else 0,
+            point=self.resumed.point if self.resumed else 0,
             again=self.resumed.again if self.resumed else (),
             revised=dict(self.resumed.revised) if self.resumed else {},
             team=snapshot(self.team),

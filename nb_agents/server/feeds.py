@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import anyio
 
 from nb_agents.disk.lock import is_held
-from nb_agents.events import TurnStarted
 from nb_agents.presentation.cards import turn_bundle
 from nb_agents.presentation.markdown import harmless
 from nb_agents.presentation.panel_state import panel_state
@@ -29,7 +28,7 @@ from nb_agents.presentation.panel_types import PanelState, SweepState
 from nb_agents.presentation.sweep_card import sweep_bundle, sweep_state, sweep_title
 from nb_agents.server.places import shown_path
 from nb_agents.service_loops import ServiceLoop
-from nb_agents.session.history import load_turn, past_events
+from nb_agents.session.history import load_turn, with_past
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths
 from nb_agents.sweeps.manifest import is_sweep, owner_lock
@@ -160,9 +159,8 @@ class TurnFeed(Feed):
         before = self.view
         with suppress(OSError):  # it has just begun, or is another program's
             while events := self._reader.read():
-                if isinstance(first := events[0], TurnStarted) and 0 < first.resumes < first.turn:
-                    past = self.path.with_name(f"turn_{first.resumes}")
-                    self.view = fold(past_events(TurnPaths(past)))
+                if not self.view.seq:
+                    events = with_past(self._paths, events)
                 self.view = fold(events, self.view)
         return self.view is not before
 

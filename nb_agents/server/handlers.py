@@ -49,7 +49,7 @@ from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.history import load_turn
 from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
-from nb_agents.session.lookup import TERMINAL_ORIGIN, acting_for
+from nb_agents.session.lookup import TERMINAL_ORIGIN, acting_for, origin_of
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import is_sweep, sweep_paths
 from nb_agents.sweeps.notes import Note, NoteReader, RowResult
@@ -294,6 +294,9 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]
         if action == "resume" and isinstance(work, Run) and work.is_over:
             return 202, resume_turn(TurnPaths(path), body.trust)
         done = ROUTES[action].act(work, caller, **values_of(body))
+        if done.begin is not None:
+            with acting_for(origin_of(TurnPaths(path))):  # it stays its notebook's
+                return 202, done.begin()
     except NotYoursError:
         raise
     except UserError as exc:

@@ -101,9 +101,25 @@ class Session:
 
     @property
     def latest_turns(self) -> tuple[PastTurn, ...]:
-        """The last turn of each task: a turn that was resumed is represented by the later one."""
-        resumed = {turn.view.resumes for turn in self.begun}
-        return tuple(turn for turn in self.begun if turn.paths.number not in resumed)
+        """The last turn of each task on the way to the last one.
+
+        A turn that was resumed is represented by the later one. After a rewind of an earlier turn,
+        what came behind that one lies on another branch.
+        """
+        found: list[PastTurn] = []
+        left = [*self.begun]
+        while left:
+            found.insert(0, left[-1])
+            first = self._first_of(left[-1].paths.number)
+            left = [turn for turn in left if turn.paths.number < first]
+        return tuple(found)
+
+    def _first_of(self, number: int) -> int:
+        """Return the first turn of a turn's task: the one that all others of it go back to."""
+        resumes = {turn.paths.number: turn.view.resumes for turn in self.turns}
+        while 0 < resumes.get(number, 0) < number:
+            number = resumes[number]
+        return number
 
     @property
     def messages(self) -> tuple[PastMessage, ...]:
@@ -125,10 +141,8 @@ class Session:
 
     def before(self, number: int) -> Session:
         """Return the session with the turns before the given turn's task only."""
-        resumes = {turn.paths.number: turn.view.resumes for turn in self.turns}
-        while 0 < resumes.get(number, 0) < number:
-            number = resumes[number]
-        return Session(self.path, tuple(t for t in self.turns if t.paths.number < number))
+        first = self._first_of(number)
+        return Session(self.path, tuple(t for t in self.turns if t.paths.number < first))
 
     @property
     def context_paths(self) -> tuple[Path, ...]:
@@ -219,7 +233,7 @@ def load_turn(paths: TurnPaths, before: PastTurn | None = None) -> PastTurn:
         view = fold(events)
         view = replace(view, session=paths.session, turn=paths.number)
     if not live and not view.ending:
-        view = _as_died(view)
+        view = as_died(view)
     if not live and view.file_count is None:
         listed = workspace_files(paths, [name for name in view.workspaces if name in spaces])
         view = apply(view, listed)
@@ -245,18 +259,31 @@ def with_past(
         before: An earlier turn with its events, which need not be read again.
     """
     chain, number = [events], paths.number
-    while 0 < (resumes := _resumes(chain[-1])) < number:
-        number = resumes
+    while (started := _started(chain[-1])) and 0 < started.resumes < number:
+        number = started.resumes
         if before is not None and number == before.paths.number:
-            chain.append(before.events)
+            chain.append(up_to(before.events, started.point))
             break
-        past = TurnPaths(paths.path.with_name(f"turn_{resumes}"))
-        chain.append(read_journal(past.journal).events)
+        past = TurnPaths(paths.path.with_name(f"turn_{number}"))
+        chain.append(up_to(read_journal(past.journal).events, started.point))
     return [event for each in reversed(chain) for event in each]
 
 
-def _resumes(events: Iterable[Event]) -> int:
-    return next((e.resumes for e in events if isinstance(e, TurnStarted)), 0)
+def up_to(events: Sequence[Event], point: int) -> Sequence[Event]:
+    """Return the events of a turn up to a point, preceded by those of turns that it resumed.
+
+    Args:
+        events: All of these.
+        point: Number of the turn's last event that counts; 0 means all do.
+    """
+    if not point:
+        return events
+    begins = max((n for n, e in enumerate(events) if isinstance(e, TurnStarted)), default=0)
+    return [e for n, e in enumerate(events) if n < begins or e.seq <= point]
+
+
+def _started(events: Sequence[Event]) -> TurnStarted | None:
+    return next((e for e in events if isinstance(e, TurnStarted)), None)
 
 
 def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> FilesListed:
@@ -296,7 +323,7 @@ def _files(workspace: Path) -> tuple[list[tuple[str, int]], list[str]]:
     return files, others
 
 
-def _as_died(view: RunView) -> RunView:
+def as_died(view: RunView) -> RunView:
     """Return the view of a turn whose process died: cancelled, with its agents interrupted."""
     agents = {
         k: replace(

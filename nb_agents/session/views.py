@@ -132,6 +132,8 @@ def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]
         data["voting_complete"] = view.phase == "presenting"
         data["reason"] = _reason(view)
     data["run_status"] = view.status
+    if view.point:
+        data["rewinds"], data["at"] = view.resumes, view.point
     if view.said:
         data["said"] = list(view.said)
     data["journal_seq"] = view.seq

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.presentation.asking import decide
-from nb_agents.runs.finding import find_known
+from nb_agents.runs.finding import attach, find_known
 from nb_agents.runs.run import Run
+from nb_agents.session.layout import session_root
+from nb_agents.session.lookup import find_turn
 from nb_agents.verbs.verb import Caller, Outcome
 
 if TYPE_CHECKING:
@@ -124,6 +128,54 @@ def answer(work: Work, caller: Caller, *, message: str) -> Outcome:
     run = _run_of(work)
     run.answer(message)
     return Outcome(f"Run {run.id} has its answer.", facts_of_work(run))
+
+
+def find_ended(name: str, caller: Caller) -> Run:
+    """Return the run that a person means, else the turn on disk.
+
+    Args:
+        name: As for `find_run`; "" means the one of here, else the last turn of this notebook.
+        caller: Who asks.
+
+    Raises:
+        UserError: There is neither.
+    """
+    try:
+        return find_known(name, caller.root)
+    except UnknownRunError:
+        return attach(find_turn(session_root(caller.root), name).path)
+
+
+def rewind(
+    work: Work,
+    caller: Caller,
+    *,
+    to: str,
+    say: str = "",
+    agent: str | None = None,
+    preview: bool = False,
+    now: bool = False,
+    trust: bool = False,
+) -> Outcome:
+    """Go back to a point of a turn, and on from there in a new turn; the old one stays.
+
+    Args:
+        work: The run.
+        caller: Who asks.
+        to: The point; see `nb_agents.rewind`.
+        say: A text for the agents.
+        agent: The one agent that it is for.
+        preview: Whether only to say what would be kept and what left out.
+        now: Whether to cut what is in flight in a live turn.
+        trust: Whether to go on with a session that this user has not made.
+    """
+    run = _run_of(work)
+    told = run.preview_rewind(to)
+    if preview:
+        return Outcome(str(told), {**facts_of_work(run), **asdict(told)})
+    options = replace(run.options, trust=trust, detach=True if caller.source == "rest" else None)
+    begin = partial(run.rewind, to, say, agent=agent or "", now=now, options=options)
+    return Outcome("", facts_of_work(run), begin=begin)
 
 
 def _hold(sweep: SweepHandle, is_paused: bool) -> None:

@@ -84,4 +84,5 @@ def read(kind: type[_Body], sent: bytes | Mapping[str, Any]) -> _Body:
 
 def values_of(body: Request) -> dict[str, Any]:
     """Return the arguments of the verb that a request asks for, by their names."""
-    return body.model_dump(exclude={"sweep", "source", "trust"})
+    own = {"trust"} if isinstance(body, TrustingRequest) else set()
+    return body.model_dump(exclude={"sweep", "source", *own})

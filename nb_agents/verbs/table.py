@@ -42,6 +42,26 @@ _ALL = (
     _with_text("deny", on_runs.deny, _MESSAGE, _GATE),
     _with_text("answer", on_runs.answer, _TEXT),
     Verb(
+        "rewind",
+        on_runs.rewind,
+        "turn",
+        (
+            Parameter(
+                "to",
+                "an event's number, words, or a time",
+                REQUIRED,
+                is_option=True,
+                metavar="POINT",
+            ),
+            Parameter("say", "a text for the agents", is_option=True, metavar="TEXT"),
+            Parameter("agent", "the text is for this agent alone", None, True, "A"),
+            Parameter("preview", "only say what would be kept and left out", False, True),
+            Parameter("now", "cut the calls in flight of a live turn", False, True),
+            Parameter("trust", "go on with a session that you have not made here", False, True),
+        ),
+        route="rewind",
+    ),
+    Verb(
         "sessions",
         on_sessions.sessions,
         "root",
@@ -93,6 +113,8 @@ def carry_out(verb: Verb, caller: Caller, given: dict[str, Any]) -> Outcome:
     on: Any
     if verb.on == "run":
         on = on_runs.find_work(given["run"], caller, values.get("agent"))
+    elif verb.on == "turn":
+        on = on_runs.find_ended(given["run"], caller)
     elif verb.on == "session":
         on = find_session(_root(caller), given["session"])
     else:

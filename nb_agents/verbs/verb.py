@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from nb_agents.cancel import StopSource
 from nb_agents.presentation.asking import Door
+from nb_agents.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Outcome:
         facts: The same for a program, as JSON.
         heads, rows: The columns and rows of a list.
         notes: Sentences about what the list lacks.
+        begin: Begins a run, which the user interface then shows; None when there is none.
     """
 
     said: str
@@ -27,6 +29,7 @@ class Outcome:
     heads: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     notes: Sequence[str] = ()
+    begin: Callable[[], Run] | None = None
 
 
 class Caller(NamedTuple):
@@ -96,7 +99,7 @@ class Verb(NamedTuple):
         name: The word.
         act: Called with what it acts on, a `Caller`, and the parameters by name. The first line of
             its docstring is the verb's help.
-        on: What it acts on: a run or a sweep, a session, or a session root.
+        on: What it acts on: a run or a sweep, a turn (live or over), a session, or a session root.
         parameters: Its arguments, in the order of a line.
         needs_name: Whether a run must be named.
         ends_in_text: Whether the last argument is the rest of the line, quotes included.
@@ -105,7 +108,7 @@ class Verb(NamedTuple):
 
     name: str
     act: Callable[..., Outcome]
-    on: Literal["run", "session", "root"] = "run"
+    on: Literal["run", "turn", "session", "root"] = "run"
     parameters: tuple[Parameter, ...] = ()
     needs_name: bool = False
     ends_in_text: bool = False
@@ -121,6 +124,7 @@ class Verb(NamedTuple):
         """The arguments that a line has, what it acts on first."""
         named = {
             "run": Parameter("run", "run, session or session/turn; by default the one of here"),
+            "turn": Parameter("run", "run, session or session/turn; by default the last one"),
             "session": Parameter("session", "the session's id", REQUIRED),
         }
         first = named.get(self.on)

@@ -126,6 +126,7 @@ def _turn_started(view: RunView, e: ev.TurnStarted) -> RunView:
         timeout_s=e.timeout_s,
         notices=e.notices,
         resumes=e.resumes,
+        point=e.point,
         recipe=e.recipe,
         origin=e.origin,
         digest=e.digest,
@@ -502,7 +503,7 @@ def _said(view: RunView, e: ev.Said) -> RunView:
     view = replace(view, said=(*view.said, e.text))
     if view.phase == "presenting":
         return view
-    agents = {k: _without_vote(a) for k, a in view.agents.items()}
+    agents = {k: a if e.agent not in ("", k) else _without_vote(a) for k, a in view.agents.items()}
     return replace(view, agents=MappingProxyType(agents))
 
 

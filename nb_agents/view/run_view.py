@@ -227,6 +227,7 @@ class RunView:
         file_count: How many files there are in all, or None before they are listed.
         file_bytes: Their size together.
         resumes: Number of the turn that this one went on with, or 0.
+        point: Of a rewind: number of the last event of that turn that counts; else 0.
         recipe: Name of the recipe that this runs, or "" for a team.
         origin: The notebook or terminal that it was begun in, or "" where it is not known.
         digest: The digest of what was asked for, or "".
@@ -265,6 +266,7 @@ class RunView:
     file_count: int | None = None
     file_bytes: int = 0
     resumes: int = 0
+    point: int = 0
     recipe: str = ""
     origin: str = ""
     digest: str = ""

@@ -1,0 +1,143 @@
+"""Going back to a point of a turn: a new turn from a prefix of the old one's journal."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents import events as ev
+from nb_agents.errors import UserError
+from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
+from nb_agents.session.journal import read_journal
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from nb_agents.view.points import Point, points_of
+from tests.team_kit import events, finish, metadata, team_by_rules
+
+
+def _plays(name: str, heard: list[str]) -> Any:
+    """Write, edit, answer; then vote for the first; the winner writes once more and presents."""
+
+    def reply(messages: Any) -> Turn:
+        said = str(messages)
+        heard.append(said)
+        done = sum(message.kind == "response" for message in messages)
+        if "<FINAL PRESENTATION>" in said:
+            last = Call("write_file", {"path": "end.md", "content": "the end"})
+            return Turn("The end.") if done else Turn(calls=(last,))
+        if f"answer of {name}" in said:
+            return Vote("agent1")
+        work = (
+            Turn(calls=(Call("write_file", {"path": "work.md", "content": "one two"}),)),
+            Turn(calls=(Call("edit_file", {"path": "work.md", "old": "two", "new": "2"}),)),
+            Answer(f"answer of {name}"),
+        )
+        return work[done]
+
+    return reply
+
+
+class Played:
+    """A team's turn that came to its end."""
+
+    def __init__(self, root: Path, names: str = "a") -> None:
+        self.heard = {name: list[str]() for name in names}
+        models = {n: ScriptedModel(_plays(n, self.heard[n])) for n in names}
+        self.team = team_by_rules(models)
+        self.options = RunOptions(session_root=root)
+        self.run = nb_agents.start("the task", self.team, session="s", options=self.options)
+        finish(self.run)
+
+    @property
+    def points(self) -> list[Point]:
+        return points_of(read_journal(self.run.path / "events.jsonl").events)
+
+    def back(self, to: str | int, **more: Any) -> Run:
+        for each in self.heard.values():
+            each.clear()
+        return finish(self.run.rewind(to, **more))
+
+
+def _files(path: Path) -> Mapping[str, bytes]:
+    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+def test_from_each_point_a_turn_comes_to_the_same_end_and_pays_only_for_what_is_after_it(
+    tmp_path: Path,
+) -> None:
+    played = Played(tmp_path)
+    before = _files(played.run.path)
+    calls = len(events(played.run, ev.ModelFinished))
+    for point in played.points:
+        again = played.back(point.seq)
+        kept = [e for e in events(played.run, ev.ModelFinished) if e.seq <= point.seq]
+        assert again.result == played.run.result, point
+        assert sum(map(len, played.heard.values())) == calls - len(kept), point
+        assert (metadata(again)["rewinds"], metadata(again)["at"]) == (1, point.seq)
+        assert _files(played.run.path) == before
+
+
+def test_a_word_reaches_all_agents_or_the_one_that_it_is_for(tmp_path: Path) -> None:
+    played = Played(tmp_path, "ab")
+    played.back("before b's 1st answer", say="Think of the cost.")
+    assert all(any("Think of the cost." in said for said in h) for h in played.heard.values())
+    again = played.back("before b's 1st answer", say="Only for b.", agent="b")
+    assert any("Only for b." in said for said in played.heard["b"])
+    assert not any("Only for b." in said for said in played.heard["a"])
+    assert events(again, ev.Said)[0].agent == "b"
+
+
+def test_the_next_task_goes_on_from_the_branch_alone(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    more = nb_agents.start("another task", played.team, "s", True, options=played.options)
+    finish(more)
+    played.back(1)
+    assert [turn.paths.number for turn in load_session(tmp_path / "s").latest_turns] == [3]
+    last = finish(nb_agents.start("a third", played.team, "s", True, options=played.options))
+    assert not any("another task" in said for said in played.heard["a"])
+    assert [turn.paths.number for turn in load_session(tmp_path / "s").latest_turns] == [3, 4]
+    assert last.turn == 4
+
+
+def test_a_live_turn_is_stopped_first(tmp_path: Path) -> None:
+    gate = Gate()
+    model = ScriptedModel(Turn("so far", gate=gate), Answer("done"))
+    options = RunOptions(session_root=tmp_path)
+    run = nb_agents.start("t", team_by_rules({"a": model}), session="s", options=options)
+    gate.wait_reached()
+    again = run.rewind(1, now=True)
+    assert run.is_over
+    gate.open()
+    assert finish(again).view.resumes == 1
+
+
+@pytest.mark.parametrize(
+    ("to", "begins"),
+    [
+        ("a's 1st answer", "a's 1st answer"),
+        ("before a's first answer", "a's 1st edit_file"),
+        ("before a's answer", "a's 1st edit_file"),
+        ("a's 2nd model call", "a's 2nd model call"),
+        ("after a's model call 2", "a's 2nd model call"),
+        ("the start", "the start"),
+        ("+0:59", "a's 5th model call"),
+    ],
+)
+def test_a_point_is_named_in_words(tmp_path: Path, to: str, begins: str) -> None:
+    played = Played(tmp_path)
+    assert played.run.preview_rewind(to).at.startswith(begins.split(" ")[0])
+    if not to.startswith("+"):
+        assert played.run.preview_rewind(to).at == begins
+
+
+@pytest.mark.parametrize("to", ["0", "b's 1st answer", "a's 9th answer", "nonsense", "25:99"])
+def test_a_point_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, to: str) -> None:
+    played = Played(tmp_path)
+    with pytest.raises(UserError, match=r"The last points are|before the start"):
+        played.run.rewind(to)
+    with pytest.raises(UserError, match="no agent 'z'"):
+        played.run.rewind(1, "hello", agent="z")
+    assert len(load_session(tmp_path / "s").turns) == 1
