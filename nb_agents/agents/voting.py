@@ -268,7 +268,7 @@ def apply(state: Coordination, event: ev.Event) -> Coordination:
             if judge_vote(state, agent, target, known):
                 return state
             return replace(state, votes={**state.votes, agent: target})
-        case ev.Said(text=text, agent=to):
+        case ev.Said(text=text, to=to):
             return _with_text(state, text, to)
         case (
             ev.RoundStarted(agent=agent, heard=int(heard)) | ev.Told(agent=agent, heard=int(heard))

@@ -183,11 +183,11 @@ class Said(Event):
 
     Attributes:
         text: The text.
-        agent: The one agent that it is for, or "" for all.
+        to: The one agent that it is for, or "" for all.
     """
 
     text: str
-    agent: str = ""
+    to: str = ""
 
 
 @event

@@ -13,7 +13,8 @@ from nb_agents.launch.detach import begin_elsewhere, is_detached
 from nb_agents.launch.here import RunRequest
 from nb_agents.launch.resume import ResumeRequest
 from nb_agents.launch.resume_plan import preview_of
-from nb_agents.launch.rewind import RewindRequest, preview_rewind, where
+from nb_agents.launch.rewind import RewindRequest
+from nb_agents.launch.rewind_plan import preview_rewind, where
 from nb_agents.launch.start import StartRequest
 from nb_agents.masking import safe_errors
 from nb_agents.options import RunOptions

@@ -6,73 +6,19 @@ The old turn stays as it is.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from nb_agents import events as ev
 from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.events import Event, TurnStarted
 from nb_agents.launch.resume import ResumeRequest
-from nb_agents.launch.resume_plan import Preview, started_of, stored_team, what_resumes
+from nb_agents.launch.resume_plan import Preview
+from nb_agents.launch.rewind_plan import TurnPrefix
 from nb_agents.runs.live_runs import owner_of, wait_until_saved
-from nb_agents.runs.turn_spec import RESERVED_NAMES, Resumed
-from nb_agents.session.history import PastTurn, Session, as_died, load_session, past_events, up_to
-from nb_agents.session.journal import read_journal
+from nb_agents.runs.turn_spec import Resumed
+from nb_agents.session.history import PastTurn, Session, load_session
 from nb_agents.session.layout import TurnPaths, session_root
-from nb_agents.session.lookup import find_turn
-from nb_agents.view.fold import fold
-from nb_agents.view.points import Point, find_point, points_of
-
-_OUR_TOOLS = RESERVED_NAMES - {"run_python"}
-"""Tools whose effects are in files or in the journal alone; an interpreter has variables, too."""
-
-
-@dataclass(frozen=True)
-class RewindPreview:
-    """What a rewind keeps, leaves out and can't take back.
-
-    Attributes:
-        turn: The turn, as SESSION/TURN.
-        point: The number of the last event that is kept.
-        at: The point in words.
-        kept: What a resume from there keeps and runs again.
-        left_out: What comes behind the point and is left out, counted, in words.
-        dropped: US dollars that were paid for what is left out; None when a price is unknown.
-        not_taken_back: Calls behind the point whose effects lie elsewhere, as "agent: tool".
-    """
-
-    turn: str
-    point: int
-    at: str
-    kept: Preview
-    left_out: tuple[str, ...]
-    dropped: float | None
-    not_taken_back: tuple[str, ...]
-
-    def __str__(self) -> str:
-        """Return the preview in a few sentences."""
-        kept = self.kept
-        what = f"{kept.answers} answer(s), {kept.votes} vote(s)"
-        if kept.recipe is not None:
-            what = f"{kept.recipe.finished} finished step(s)"
-        cost = "" if not self.dropped else f", ${self.dropped:.3f}"
-        lines = [
-            f"Goes back to event {self.point} of {self.turn}: {self.at}.",
-            f"Kept, and not paid again: {what}, {kept.calls} model call(s).",
-            f"Left out: {', '.join(self.left_out) or 'nothing'}{cost}; turn {self.turn} keeps it.",
-        ]
-        if kept.runs_again != "nothing":
-            lines.append(f"Open at that moment, and made again: {kept.runs_again}.")
-        if kept.tools_told:
-            lines.append(f"May have happened in part, and not made again: {kept.not_again}.")
-        if self.not_taken_back:
-            lines.append(f"Can't be taken back: {', '.join(self.not_taken_back)}.")
-        if kept.goes_on:
-            agents = ", ".join(kept.goes_on)
-            lines.append(f"From the ends of their prompts, not call by call, go on: {agents}.")
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,118 +44,19 @@ class RewindRequest(ResumeRequest):
         found = load_session(path)
         if any(turn.is_live for turn in found.turns[-1:]):
             raise SessionBusyError(path.name, owner_of(path))
-        cut = _Cut(TurnPaths(path.absolute() / f"turn_{self.turn}"), self.to)
+        prefix = TurnPrefix(TurnPaths(path.absolute() / f"turn_{self.turn}"), self.to)
         if self.say_to:
-            _check_agent(cut.events, self.say_to)
-        return cut.turn, found
+            _check_agent(prefix.events, self.say_to)
+        return prefix.turn, found
 
     def resumed(self, resumed: Resumed) -> Resumed:
         """Return what the new turn goes on from: the point, the files of then, and a word."""
-        said = ev.Said(text=self.say, agent=self.say_to) if self.say else None
+        said = ev.Said(text=self.say, to=self.say_to) if self.say else None
         return replace(resumed, point=int(self.to), said=said)
 
     def about(self, preview: Preview) -> str:
         """Return the new turn's first notice."""
         return f"Goes back to event {self.to} of turn {self.turn}, which stays as it was. {preview}"
-
-
-class _Cut:
-    """A turn up to a point.
-
-    Args:
-        paths: The turn.
-        to: The point.
-    """
-
-    def __init__(self, paths: TurnPaths, to: str) -> None:
-        self.paths = paths
-        self.name = f"{paths.session}/{paths.number}"
-        self.own = read_journal(paths.journal).events
-        self.point: Point = find_point(points_of(self.own), to, self.name)
-
-    @cached_property
-    def events(self) -> list[Event]:
-        """The events that count, preceded by those of turns that it resumed."""
-        return [*up_to(past_events(self.paths), self.point.seq)]
-
-    @property
-    def left_out(self) -> list[Event]:
-        """The turn's events behind the point."""
-        return [event for event in self.own if event.seq > self.point.seq]
-
-    @property
-    def turn(self) -> PastTurn:
-        """The turn as if its process had died at the point."""
-        view = as_died(fold(self.events))
-        view = replace(view, session=self.paths.session, turn=self.paths.number)
-        return PastTurn(self.paths, view, events=tuple(self.events))
-
-
-def where(turn: str, to: str, root: object = None) -> tuple[TurnPaths, int]:
-    """Return the turn and the number of the event that a person means.
-
-    Args:
-        turn: SESSION or SESSION/TURN, or a turn's whole path.
-        to: The point.
-        root: The session root.
-
-    Raises:
-        UserError: There is no such turn, or no such point.
-    """
-    paths = find_turn(session_root(root), turn)  # type: ignore[arg-type]
-    return paths, _Cut(paths, to).point.seq
-
-
-def preview_rewind(paths: TurnPaths, to: str) -> RewindPreview:
-    """Return what a rewind of a turn would do, without doing it.
-
-    Args:
-        paths: The turn, live or over.
-        to: The point.
-
-    Raises:
-        UserError: There is no such point.
-    """
-    cut = _Cut(paths, to)
-    kept = what_resumes(cut.events, (), stored_team(started_of(cut.events))).preview
-    return RewindPreview(
-        turn=cut.name,
-        point=cut.point.seq,
-        at=str(cut.point),
-        kept=kept,
-        left_out=tuple(_counted(cut.left_out)),
-        dropped=_cost_of(cut.left_out),
-        not_taken_back=tuple(dict.fromkeys(_beyond_reach(cut.left_out))),
-    )
-
-
-def _counted(events: Sequence[Event]) -> list[str]:
-    words = {
-        ev.AnswerGiven: "answer(s)",
-        ev.VoteCast: "vote(s)",
-        ev.StepFinished: "step(s)",
-        ev.ModelFinished: "model call(s)",
-        ev.ToolFinished: "tool call(s)",
-        ev.Said: "text(s) of yours",
-    }
-    counts = Counter(map(type, events))
-    return [f"{counts[kind]} {what}" for kind, what in words.items() if counts[kind]]
-
-
-def _cost_of(events: Sequence[Event]) -> float | None:
-    costs = [event.usage.cost for event in events if isinstance(event, ev.ModelFinished)]
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if len(known) == len(costs) else None
-
-
-def _beyond_reach(events: Sequence[Event]) -> list[str]:
-    """Return the calls that began behind the point and whose effects are not in workspaces."""
-    calls = [event for event in events if isinstance(event, ev.ToolStarted)]
-    return [f"{call.agent}: {call.tool}" for call in calls if _is_beyond(call)]
-
-
-def _is_beyond(call: ev.ToolStarted) -> bool:
-    return call.tool not in _OUR_TOOLS and not call.is_repeatable
 
 
 def _check_agent(events: Sequence[Event], agent: str) -> None:

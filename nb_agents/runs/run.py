@@ -56,7 +56,7 @@ from nb_agents.view.timeline import COLUMNS, Timeline
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
     from nb_agents.launch.resume_plan import Preview
-    from nb_agents.launch.rewind import RewindPreview
+    from nb_agents.launch.rewind_plan import RewindPreview
 
 _Answer = TypeVar("_Answer")
 

@@ -503,7 +503,7 @@ def _said(view: RunView, e: ev.Said) -> RunView:
     view = replace(view, said=(*view.said, e.text))
     if view.phase == "presenting":
         return view
-    agents = {k: a if e.agent not in ("", k) else _without_vote(a) for k, a in view.agents.items()}
+    agents = {k: a if e.to not in ("", k) else _without_vote(a) for k, a in view.agents.items()}
     return replace(view, agents=MappingProxyType(agents))
 
 

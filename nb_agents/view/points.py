@@ -1,7 +1,8 @@
 """The points of a turn to which one can go back, from its events. Pure.
 
-One writer gives a turn's events a total order, so each event is a consistent cut. A person is offered
-those at which something was over: a model call, a tool call, an answer, a vote, a step, a decision.
+One writer gives a turn's events a total order, so each event is a consistent cut. A person is
+offered those at which something was over: a model call, a tool call, an answer, a vote, a step, a
+decision.
 """
 
 from __future__ import annotations

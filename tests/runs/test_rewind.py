@@ -87,7 +87,7 @@ def test_a_word_reaches_all_agents_or_the_one_that_it_is_for(tmp_path: Path) -> 
     again = played.back("before b's 1st answer", say="Only for b.", agent="b")
     assert any("Only for b." in said for said in played.heard["b"])
     assert not any("Only for b." in said for said in played.heard["a"])
-    assert events(again, ev.Said)[0].agent == "b"
+    assert events(again, ev.Said)[0].to == "b"
 
 
 def test_the_next_task_goes_on_from_the_branch_alone(tmp_path: Path) -> None:
