@@ -23,6 +23,7 @@ MASSGEN := $(addprefix .venv/massgen-,$(addsuffix /.installed,0.1.22 0.1.97))
 MCP_FILESYSTEM := .venv/mcp-filesystem-2026.8.31/.installed
 QUICKSTART := notebooks/quickstart.ipynb
 BESIDE := .venv/beside/.installed
+PEERS := .venv/bench/.installed .venv/bench-crewai/.installed .venv/bench-massgen/.installed
 
 # The environment's own node comes first, so that results don't depend on the machine's.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -127,14 +128,12 @@ beside: $(BESIDE) $(PANEL)
 	.venv/beside/bin/python -m pytest -o cache_dir=.pytest_cache/$@ tests/tools/test_mcp.py \
 		-k 'crash or stop or http or result'
 
-# Beside other libraries where they are: `pip install '.[bench]'` in an environment of its own, and
-# BENCH_PYTHON is its interpreter. In .venv they would bring pytest a plugin.
 bench: .venv/.test $(PANEL)
 	$(BIN)/python -m tests.bench $(ARGS)
 
-# Scenario S beside other libraries, and kill -9 at events of turns of each shape.
-proof: .venv/bench/.installed .venv/.test $(PANEL)
-	BENCH_PYTHON=.venv/bench/bin/python $(BIN)/python -m tests.bench.proof $(ARGS)
+# Scenario S beside other libraries, and a stop and a kill -9 at each event of turns of each shape.
+proof: $(PEERS) .venv/.test $(PANEL) readers
+	$(BIN)/python -m tests.bench.proof
 
 # Of the processes that tests start, those that are killed write no data.
 coverage: .venv/.test $(PANEL) readers
@@ -188,16 +187,25 @@ readers: $(MASSGEN) $(MCP_FILESYSTEM)
 	touch $@
 
 .venv/bench/.installed: pyproject.toml | .venv/.test
-	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(@D)
-	$(BIN)/uv pip install --quiet --python $(@D)/bin/python --editable '.[bench]' \
-		|| $(@D)/bin/python -m pip install --quiet --editable '.[bench]'
-	touch $@
+	$(call environment,--editable '.[bench]')
+
+# These want other versions of what we need.
+.venv/bench-crewai/.installed: | .venv/.test
+	$(call environment,'crewai>=1.15')
+
+.venv/bench-massgen/.installed: | .venv/.test
+	$(call environment,'massgen>=0.1.97')
+
+# $(call environment,PACKAGES)
+define environment
+$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(@D)
+$(BIN)/uv pip install --quiet --compile-bytecode --python $(@D)/bin/python $(1) \
+	|| $(@D)/bin/python -m pip install --quiet $(1)
+touch $@
+endef
 
 $(BESIDE): pyproject.toml | .venv/.test
-	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(@D)
-	$(BIN)/uv pip install --quiet --python $(@D)/bin/python --editable '.[beside]' \
-		|| $(@D)/bin/python -m pip install --quiet --editable '.[beside]'
-	touch $@
+	$(call environment,--editable '.[beside]')
 
 $(PANEL): $(JS_SOURCES) $(NODE_MODULES)
 	cd js && npm run build

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,30 +23,45 @@ from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.processes import ROOT, line, tell
 from tests.recipes.live import commands_alive
 
-__all__ = ["WORDS_BEFORE", "WORD_S", "Library", "Played", "play"]
+__all__ = ["STOP_S", "WORDS_BEFORE", "WORD_S", "Library", "Played", "play"]
 
 WORDS_BEFORE = 60
 WORD_S = 0.03
 WAIT_S = 60
-"""What a process gets for its next word."""
+"""What a process gets to begin, and to be done when it is resumed."""
+STOP_S = 10
+"""What a stop gets; the process is killed then."""
 
 _WORDS = [f"w{number}" for number in range(10_000)]
 _ANSWERS = {name: f"{name}'s answer" for name in "abc"}
 
 
 class Library(NamedTuple):
-    """A library: its distribution, its module in `libraries`, and the interpreter that has it."""
+    """A library.
+
+    Attributes:
+        name: Its distribution.
+        module: Its module in `libraries`.
+        python: The interpreter that has it.
+        answer: The tool by which its agents answer; "" when they just say it.
+        tool: What it calls c's tool.
+    """
 
     name: str
     module: str
-    python: str = os.environ.get("BENCH_PYTHON", sys.executable)
+    python: str
+    answer: str = ""
+    tool: str = "work"
 
     def version(self) -> str:
         """Find which version is installed; "" when it is not, or something that it needs."""
         code = (
             "import sys; from importlib import import_module, metadata\n"
-            "import_module(sys.argv[2]); print(metadata.version(sys.argv[1]))"
+            "import_module(sys.argv[2])\n"
+            "print(metadata.version(sys.argv[1]), file=sys.__stdout__)"
         )
+        if not Path(self.python).exists():
+            return ""
         command = [self.python, "-c", code, self.name, self._path]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
@@ -71,8 +85,8 @@ class Played(NamedTuple):
     """What was seen of a play. Times are milliseconds from the stop; the words are b's.
 
     Attributes:
-        closed: The last stream, as the server saw it.
-        back: The caller has control again, and all is saved; inf when not within `WAIT_S`.
+        closed: The last stream, as the server saw it; inf when not within `STOP_S`.
+        back: The caller has control again, and all is saved; inf when not within `STOP_S`.
         has_answer: a's is on disk.
         words: Those on disk, of those sent.
         is_alive: The tool's process, when control was back.
@@ -103,15 +117,16 @@ def play(library: Library, how: Literal["stop", "kill"]) -> Played:
             wait_until(begun.exists, what="c's tool")
             asked, back = _stop(process) if how == "stop" else _kill(process)
             alive = commands_alive(root)
+            closed = _closed(server, asked)
             _end(alive)
-            server.wait_closed()
+        server.wait_closed()
         before = server.requests
         let_go.touch()
         server.script("b", _answer(library, "b"))
         with library.process("resume", server.url, root) as process:
             saved, done = _told(process) or {}, _told(process)
         return Played(
-            closed=(max(each.closed_at or 0 for each in before) - asked) * 1000,
+            closed=closed,
             back=(back - asked) * 1000,
             has_answer=saved.get("a") == _ANSWERS["a"],
             words=_kept(saved.get("b", ""), before),
@@ -124,7 +139,7 @@ def play(library: Library, how: Literal["stop", "kill"]) -> Played:
 
 def _stop(process: subprocess.Popen[str]) -> tuple[float, float]:
     tell(process)
-    return float(line(process)), _told(process) or inf
+    return float(line(process)), _told(process, STOP_S) or inf
 
 
 def _kill(process: subprocess.Popen[str]) -> tuple[float, float]:
@@ -134,9 +149,17 @@ def _kill(process: subprocess.Popen[str]) -> tuple[float, float]:
     return asked, time.monotonic()
 
 
-def _told(process: subprocess.Popen[str]) -> Any:
+def _closed(server: ModelServer, asked: float) -> float:
+    """Wait for the last stream's end; after how many milliseconds it was, inf when too late."""
+    with suppress(TimeoutError):
+        server.wait_closed(STOP_S)
+    took = [(each.closed_at or inf) - asked for each in server.requests]
+    return max(took) * 1000 if max(took) < STOP_S else inf
+
+
+def _told(process: subprocess.Popen[str], wait_s: float = WAIT_S) -> Any:
     """Read its next line; None when it ends or hangs before."""
-    late = Timer(WAIT_S, process.kill)
+    late = Timer(wait_s, process.kill)
     late.start()
     try:
         return json.loads(line(process) or "null")
@@ -161,16 +184,16 @@ def _kept(saved: str, before: list[Request]) -> str:
 
 
 def _script(server: ModelServer, library: Library, work: str) -> None:
-    call = Reply(tool_calls=(ToolCall("work", {"command": work}),))
+    call = Reply(tool_calls=(ToolCall(library.tool, {"command": work}),))
     server.script("a", _answer(library, "a"))
     server.script("b", Reply(text=" ".join(_WORDS), words_per_second=1 / WORD_S))
     server.script("c", lambda request: _next(request, call, _answer(library, "c")))
 
 
 def _answer(library: Library, name: str) -> Reply:
-    if library.module != "nb_agents":
+    if not library.answer:
         return Reply(text=_ANSWERS[name])
-    return Reply(tool_calls=(ToolCall("new_answer", {"content": _ANSWERS[name]}),))
+    return Reply(tool_calls=(ToolCall(library.answer, {"content": _ANSWERS[name]}),))
 
 
 def _next(request: Request, call: Reply, answer: Reply) -> Reply:

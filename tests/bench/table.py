@@ -25,11 +25,16 @@ _PACKAGES = ("nb_agents", "pydantic-ai-slim", "openai", "httpx2", "anyio", "ipyk
 
 
 class Table(NamedTuple):
-    """A table as it was printed."""
+    """A table as it was printed.
+
+    Attributes:
+        load: How many processes wanted the cores: above their number, times mean little.
+    """
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+    load: float = 0
 
 
 PRINTED: list[Table] = []
@@ -50,17 +55,13 @@ def print_machine() -> None:
 
 def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under a head, first column to the left, the others to the right."""
-    PRINTED.append(Table(title, head, rows))
+    load = round(os.getloadavg()[0], 1)
+    PRINTED.append(Table(title, head, rows, load))
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    print(f"\n{title}\n{_load()}")
+    print(f"\n{title}\nmachine's load in the last minute: {load}")
     for row in (head, ["-" * w for w in widths], *rows):
         first, *others = zip(row, widths, strict=True)
         print("  ".join([first[0].ljust(first[1]), *(cell.rjust(w) for cell, w in others)]))
-
-
-def _load() -> str:
-    """Word how many processes wanted the cores: above their number, times mean little."""
-    return f"machine's load in the last minute: {os.getloadavg()[0]:.1f}"
 
 
 def spread(values: Sequence[float], digits: int = 3) -> str:

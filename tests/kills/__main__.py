@@ -1,52 +1,63 @@
-"""Prints what kills cost, by shape of work: ``python -m tests.kills [COUNT [SHAPE ...]]``."""
+"""Prints what stops and kills cost, by shape of work: ``python -m tests.kills [SHAPE ...]``."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.bench.table import print_table
 from tests.kills.shapes import SHAPES
-from tests.kills.stage import Played, Stage, kills_for, stage
+from tests.kills.stage import Played, Stage, every_event, kills_for, stage
+from tests.kills.understudy import Kill
 
-COUNT = 42
+MANY = 14
+"""Plays of each shape that are killed twice, and three times."""
 
 
-def main(args: list[str]) -> None:
-    count, keys = int((*args[:1], COUNT)[0]), args[1:] or list(SHAPES)
+def main(keys: list[str]) -> None:
+    """Play each shape, or those that are named, and print what was seen."""
     with TemporaryDirectory() as place, stage(Path(place)) as here:
-        rows = [_row(here, key, count) for key in keys]
-    heads = ("shape", "plays", "kills", "equal", "unread", "what differs")
+        rows = [row for key in keys or SHAPES for row in _rows(here, key)]
+    heads = ("shape", "how", "plays", "equal", "paid twice", "processes left", "what differs")
     title = (
-        "kill -9 by shape of work, one to three in a row\n"
+        "stop and kill -9 at every event: then a new process goes on, to the end\n"
         "equal: results, files, recorded calls, tools, and what models were sent\n"
-        "unread: replies that were sent to their end and had not been read at a kill (age at most)"
+        "paid twice: replies that a model had sent to their end and was asked for again; those had "
+        "not been read yet (age at most)"
     )
     print_table(title, heads, rows)
 
 
-def _row(here: Stage, key: str, count: int) -> list[str]:
+def _rows(here: Stage, key: str) -> list[list[str]]:
     _, events = here.whole(key)
-    plays: list[Played] = []
-    for in_a_row in (1, 2, 3):
-        for kills in kills_for(events, count // 3, in_a_row, seed=0):
-            plays.append(here.play(key, kills))
-            if plays[-1].differs or plays[-1].error:
-                print(key, plays[-1], file=sys.stderr, flush=True)
-    late = [ms for play in plays for ms in play.again_ms]
-    wrong = [p for p in plays if p.differs or p.error]
-    differs = sorted(
-        {name for p in wrong for name in (*p.differs, *([p.error] if p.error else []))}
-    )
+    many = [kills for n in (2, 3) for kills in kills_for(events, MANY, n, seed=0)]
     return [
-        SHAPES[key].title,
-        str(len(plays)),
-        str(sum(len(p.kills) for p in plays)),
-        f"{len(plays) - len(wrong)}/{len(plays)}",
-        f"{len(late)} ({max(late):.0f} ms)" if late else "0",
-        ", ".join(differs) or "nothing",
+        _row(here, key, "stop at once", every_event(events, is_stop=True)),
+        _row(here, key, "kill -9", every_event(events, is_stop=False)),
+        _row(here, key, "kill -9, two and three times", many),
     ]
+
+
+def _row(here: Stage, key: str, how: str, tries: Iterable[tuple[Kill, ...]]) -> list[str]:
+    plays = [_play(here, key, kills) for kills in tries]
+    late = [ms for play in plays for ms in play.again_ms]
+    wrong = [play for play in plays if play.differs or play.error]
+    differs = {name for play in wrong for name in (*play.differs, *filter(None, [play.error]))}
+    return [
+        *(SHAPES[key].title, how, str(len(plays)), f"{len(plays) - len(wrong)}/{len(plays)}"),
+        f"{len(late)} ({max(late):.0f} ms)" if late else "0",
+        str(sum(len(play.left) for play in plays)),
+        ", ".join(sorted(differs)) or "nothing",
+    ]
+
+
+def _play(here: Stage, key: str, kills: tuple[Kill, ...]) -> Played:
+    played = here.play(key, kills)
+    if played.differs or played.error or played.left:
+        print(key, played, file=sys.stderr, flush=True)
+    return played
 
 
 if __name__ == "__main__":

@@ -22,9 +22,10 @@ from tests.kills.shapes import SHAPES, TOOLS_URL, Shape, events_of, turns_in
 from tests.kills.understudy import NEVER, Kill, Understudy, understudy
 from tests.model_server import ModelServer, Reply, Request, wait_until
 from tests.processes import line, python
+from tests.recipes.live import commands_alive
 from tests.runs.proof import files_of, without_time
 
-__all__ = ["Outcome", "Played", "Stage", "stage"]
+__all__ = ["Outcome", "Played", "Stage", "every_event", "kills_for", "stage"]
 
 LINES = "lines.txt"
 _TOOLS = """
@@ -67,12 +68,14 @@ class Played:
         again_ms: Of each reply that was sent to its end, and once more to another process: how long
             before the kill the end was sent.
         error: What a process that was not killed ended in.
+        left: The processes that its directory had when all was done.
     """
 
     kills: tuple[Kill, ...]
     differs: dict[str, str]
     again_ms: tuple[float, ...]
     error: str = ""
+    left: tuple[str, ...] = ()
 
 
 class _Server(ModelServer):
@@ -133,7 +136,8 @@ class Stage:
         except AssertionError as exc:
             return Played(tuple(kills), {}, (), str(exc) or "an error")
         differs = _differences(whole, self._outcome(root))
-        return Played(tuple(kills[: len(killed_at)]), differs, self._again_ms(killed_at))
+        done, again = tuple(kills[: len(killed_at)]), self._again_ms(killed_at)
+        return Played(done, differs, again, left=tuple(commands_alive(root)))
 
     def _again_ms(self, killed_at: Sequence[float]) -> tuple[float, ...]:
         found = []
@@ -193,6 +197,11 @@ def _first(whole: Any, other: Any) -> str:
     same = takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False))
     begin = max(0, sum(1 for _ in same) - 60)
     return f"{two[begin : begin + 260]!r}, and was {one[begin : begin + 260]!r}"
+
+
+def every_event(events: int, is_stop: bool) -> Iterator[tuple[Kill, ...]]:
+    """Kill, or stop, once after each event."""
+    return (tuple([Kill(after, is_stop=is_stop)]) for after in range(1, events + 1))
 
 
 def kills_for(events: int, count: int, in_a_row: int, seed: int) -> Iterator[tuple[Kill, ...]]:

@@ -1,4 +1,4 @@
-"""A process from which runs are forked that are killed at an event of theirs.
+"""A process from which runs are forked that are killed, or stopped, at an event of theirs.
 
 It has everything imported, has asked a model of each kind and read messages once, for which the
 libraries make much ready, and has no thread yet.
@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from nb_agents.runs.live_runs import live_runs
 from nb_agents.session.journal import Journal
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.processes import line, python, tell
@@ -29,16 +30,21 @@ KINDS = ("chatcompletion", "responses", "claude", "gemini")
 _CODE = "from tests.kills.understudy import serve; serve()"
 
 
+_STOPPED = 3
+
+
 class Kill(NamedTuple):
-    """When a process is killed.
+    """When a process is killed, or its runs are stopped.
 
     Attributes:
         after: So many events after its beginning; 0 means never.
         delay_ms: How long after that event.
+        is_stop: The runs are stopped at once, and the process ends by itself.
     """
 
     after: int = 0
     delay_ms: int = 0
+    is_stop: bool = False
 
 
 NEVER = Kill()
@@ -54,11 +60,11 @@ class Understudy:
         """Call a function, "module:name", in a process of its own.
 
         Returns:
-            Whether the process lived to the end of it.
+            Whether it came to its end, neither killed nor stopped.
         """
-        tell(self._process, " ".join(map(str, (function, *kill, *args))))
+        tell(self._process, " ".join(map(str, (function, *map(int, kill), *args))))
         status = line(self._process)
-        assert status in ("0", "-9"), status
+        assert status in ("0", str(_STOPPED), "-9"), status
         return status == "0"
 
 
@@ -78,20 +84,20 @@ def serve() -> None:
     gc.freeze()
     gc.disable()
     for told in sys.stdin:
-        function, after, delay_ms, *args = told.split()
+        function, after, delay_ms, is_stop, *args = told.split()
         child = os.fork()
         if not child:
-            _play(function, Kill(int(after), int(delay_ms)), args)
+            _play(function, Kill(int(after), int(delay_ms), is_stop == "1"), args)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
 def _play(function: str, kill: Kill, args: list[str]) -> None:
     status = 1
     try:
-        _arm(kill)
+        was_stopped = _arm(kill)
         module, _, name = function.partition(":")
         getattr(import_module(module), name)(*args)
-        status = 0
+        status = _STOPPED if was_stopped.is_set() else 0
     except BaseException:
         traceback.print_exc()
     finally:
@@ -99,12 +105,16 @@ def _play(function: str, kill: Kill, args: list[str]) -> None:
         os._exit(status)
 
 
-def _arm(kill: Kill) -> None:
-    """Have this process killed when it has written so many events."""
+def _arm(kill: Kill) -> threading.Event:
+    """Have this process killed, or its runs stopped, when it has written so many events."""
     append, count = Journal.append, 0
+    was_stopped = threading.Event()
 
     def end() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+        if not kill.is_stop:
+            os.kill(os.getpid(), signal.SIGKILL)
+        was_stopped.set()
+        threading.Thread(target=_stop_all, daemon=True).start()
 
     def counted(self: Journal, event: Any) -> None:
         nonlocal count
@@ -114,6 +124,12 @@ def _arm(kill: Kill) -> None:
             threading.Timer(kill.delay_ms / 1000, end).start() if kill.delay_ms else end()
 
     Journal.append = counted  # type: ignore[method-assign]
+    return was_stopped
+
+
+def _stop_all() -> None:
+    for run in live_runs():
+        run.stop(now=True)
 
 
 def _make_ready() -> None:

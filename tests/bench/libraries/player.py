@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["GO_ON", "NAMES", "PROMPT", "Agents", "play", "work"]
+__all__ = ["GO_ON", "NAMES", "PROMPT", "Agents", "play", "tell", "work"]
 
 NAMES = ("a", "b", "c")
 PROMPT = "Work."
 GO_ON = "Go on."
+
+_OUT, sys.stdout = sys.stdout, sys.stderr
 
 
 class Agents(Protocol):
@@ -55,17 +57,18 @@ def play(agents: Callable[[str, Path], Agents]) -> None:
 async def _begin(agents: Agents) -> None:
     task = asyncio.create_task(agents.begin())
     await asyncio.to_thread(sys.stdin.readline)
-    _tell(time.monotonic())
+    tell(time.monotonic())
     agents.stop()
     await asyncio.wait([task])
-    _tell(time.monotonic())
+    tell(time.monotonic())
 
 
 async def _resume(agents: Agents) -> None:
-    _tell(await agents.saved())
+    tell(await agents.saved())
     await agents.resume()
-    _tell(await agents.saved())
+    tell(await agents.saved())
 
 
-def _tell(what: object) -> None:
-    print(json.dumps(what), flush=True)
+def tell(what: object) -> None:
+    """Say something to who plays; what the library prints goes elsewhere."""
+    print(json.dumps(what), file=_OUT, flush=True)
