@@ -21,6 +21,7 @@ JS_SOURCES := $(shell find js/src js/schema -type f 2>/dev/null) $(wildcard js/*
 NODE_MODULES := js/node_modules/.installed
 MASSGEN := $(addprefix .venv/massgen-,$(addsuffix /.installed,0.1.22 0.1.97))
 MCP_FILESYSTEM := .venv/mcp-filesystem-2026.8.31/.installed
+HUB_PROXY := .venv/hub-proxy-5.3.0/.installed
 QUICKSTART := notebooks/quickstart.ipynb
 BESIDE := .venv/beside/.installed
 PEERS := .venv/bench/.installed .venv/bench-crewai/.installed .venv/bench-massgen/.installed
@@ -34,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo docs proof coverage compat release test lint format types js js-types js-test readers py-test unit-test kernel-test \
-	browser-test nb-test beside bench chromium clean
+	browser-test nb-test beside bench chromium clean hub-proxy
 
 help:
 	@sed -n 's/^# \{0,1\}//p; /^$$/q' Makefile
@@ -111,7 +112,7 @@ kernel-test: .venv/.test $(PANEL)
 
 # File by file: some have a JupyterLab of their own, which takes long to start and to load. Chromium
 # is no prerequisite, or else what comes after would begin before.
-browser-test: .venv/.test $(PANEL)
+browser-test: .venv/.test $(PANEL) $(HUB_PROXY)
 	@$(MAKE) --no-print-directory chromium
 	$(call pytest,tests/browser,--numprocesses=2 --dist=loadfile --durations=10)
 
@@ -184,6 +185,14 @@ readers: $(MASSGEN) $(MCP_FILESYSTEM)
 .venv/mcp-filesystem-%/.installed: | $(BIN)/node
 	npm install --silent --ignore-scripts --no-save --no-package-lock --prefix $(@D) \
 		@modelcontextprotocol/server-filesystem@$*
+	touch $@
+
+# JupyterHub's own proxy; tests/browser/test_hub.py starts a Hub with it.
+hub-proxy: $(HUB_PROXY)
+
+.venv/hub-proxy-%/.installed: | $(BIN)/node
+	npm install --silent --ignore-scripts --no-save --no-package-lock --prefix $(@D) \
+		configurable-http-proxy@$*
 	touch $@
 
 .venv/bench/.installed: pyproject.toml | .venv/.test
