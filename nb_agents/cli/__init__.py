@@ -4,7 +4,23 @@ Exit codes: 0 complete, 1 failed, 2 usage, 3 incomplete. What models, tools and 
 by `nb_agents.cli.printing` alone.
 """
 
-from nb_agents.cli import controlling, starting, stored, tabled  # each adds its commands
+from nb_agents.cli import (  # each adds its commands
+    controlling,
+    starting,
+    stored,
+    tabled,
+    team_agent,
+    team_server,
+)
 from nb_agents.cli.application import app, main
 
-__all__ = ["app", "controlling", "main", "starting", "stored", "tabled"]
+__all__ = [
+    "app",
+    "controlling",
+    "main",
+    "starting",
+    "stored",
+    "tabled",
+    "team_agent",
+    "team_server",
+]

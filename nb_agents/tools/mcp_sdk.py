@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any, Protocol, cast
 
@@ -200,6 +201,21 @@ def session_manager(
 
         server = Server(name, on_list_tools=on_list_tools, on_call_tool=on_call_tool)
     return StreamableHTTPSessionManager(server, json_response=True, stateless=True)
+
+
+def tool_server(name: str) -> tuple[Any, Any]:
+    """Return a server to which functions are added as tools, and the type of a call's context.
+
+    Args:
+        name: The server's name.
+    """
+    if IS_V1:
+        old: Any = import_module("mcp.server.fastmcp")
+        return old.FastMCP(name, log_level="WARNING"), old.Context
+    from mcp.server.mcpserver import Context as NewContext
+    from mcp.server.mcpserver import MCPServer
+
+    return MCPServer(name, log_level="WARNING"), NewContext
 
 
 def read_message(line: bytes) -> SessionMessage:

@@ -1,0 +1,209 @@
+"""``nb-agents mcp``: a team as tools of other agents, by the Model Context Protocol.
+
+A call of `run_team` waits for the turn and tells its progress; a client that cancels it stops the
+turn at once, and the turn is kept. Over HTTP each request needs the token that the start prints.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+from anyio import to_thread
+
+from nb_agents.cli.application import Config, Model, Root, app
+from nb_agents.config.team import TeamSpec, chosen_team
+from nb_agents.errors import NbAgentsError
+from nb_agents.launch.api import resume, start
+from nb_agents.options import RunOptions
+from nb_agents.presentation.cards import card_text
+from nb_agents.runs.finding import find_run
+from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
+from nb_agents.session.layout import session_root, sessions_in
+
+MAX_LISTED = 50
+"""Sessions that are listed, the latest first."""
+
+_TOLD_S = 1.0
+"""How often a client is told of a turn's progress, seconds."""
+
+
+@app.command("mcp")
+def serve_tools(
+    config: Config = None,
+    model: Model = None,
+    root: Root = None,
+    http: Annotated[
+        int | None, typer.Option("--http", help="Port of 127.0.0.1; by default stdin and stdout.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--orchestrator-timeout", help="Seconds of each turn.")
+    ] = None,
+) -> None:
+    """Be tools of a coding agent: run_team, status, stop, resume, list_sessions."""
+    team = chosen_team(config, model)
+    if isinstance(team, str):
+        team = TeamSpec.from_file(team)
+    server = TeamServer(team, session_root(root), timeout).server
+    if http is None:
+        anyio.run(server.run_stdio_async)
+    else:
+        anyio.run(_serve, server, http)
+
+
+async def _serve(server: Any, port: int) -> None:
+    """Serve over HTTP until an interrupt."""
+    import uvicorn
+
+    token = secrets.token_urlsafe(32)
+    # Before the server listens: a client may wait for this line.
+    print(f"http://127.0.0.1:{port}/mcp Authorization: Bearer {token}", file=sys.stderr)  # noqa: T201
+    app = _Guarded(server.streamable_http_app(), f"Bearer {token}".encode())
+    config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", ws="none")
+    await uvicorn.Server(config).serve()
+
+
+class _Guarded:
+    """An ASGI application that answers only to those who have the token."""
+
+    def __init__(self, app: Any, token: bytes) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        given = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if scope["type"] != "http" or secrets.compare_digest(given, self._token):
+            await self._app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class TeamServer:
+    """The tools.
+
+    Args:
+        team: The team; None for the demo team.
+        root: The session root.
+        timeout_s: The time limit of a turn.
+
+    Attributes:
+        server: The server of the protocol's library.
+    """
+
+    def __init__(self, team: TeamSpec | None, root: Path, timeout_s: float | None = None) -> None:
+        from nb_agents.tools.mcp_sdk import tool_server
+
+        self._team, self._root = team, root
+        self._options = RunOptions(session_root=root, timeout=timeout_s)
+        self.server, context = tool_server("nb_agents")
+
+        async def run_team(task: str, ctx: Any, session: str = "") -> str:  # noqa: D417
+            """Let the team work on a task and return its answer.
+
+            Args:
+                task: What is asked, with all that the team has to know.
+                session: Id of an earlier session, to ask its team something new.
+            """
+            begin = partial(start, task, self._team, session or None, options=self._options)
+            return await self._work(begin, ctx)
+
+        async def resume_team(ctx: Any, session: str = "") -> str:  # noqa: D417
+            """Go on with the turn that was stopped last; nothing that it finished runs again.
+
+            Args:
+                session: Its id; by default the last one.
+            """
+            return await self._work(
+                partial(resume, session, self._team, options=self._options), ctx
+            )
+
+        for waits in (run_team, resume_team):
+            waits.__annotations__["ctx"] = context  # by its type the library knows it
+        for tool in (run_team, self.status, self.stop, self.list_sessions):
+            self.server.add_tool(tool)
+        self.server.add_tool(resume_team, name="resume")
+
+    async def _work(self, begin: Callable[[], Run], ctx: Any) -> str:
+        try:
+            run = await to_thread.run_sync(begin)
+        except NbAgentsError as exc:
+            return f"Not started: {exc}"
+        done = anyio.Event()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_tell, ctx, run, done)
+                wait = partial(run.wait, raise_on_stop=False)
+                await to_thread.run_sync(wait, abandon_on_cancel=True)
+                done.set()
+        except anyio.get_cancelled_exc_class():
+            run.stop(now=True, reason="cancelled by the client")
+            raise
+        return _said_of(run)
+
+    async def status(self, run: str = "") -> str:
+        """Say how far a turn is: each agent's state, answers and votes so far.
+
+        Args:
+            run: Its session; by default the one that works.
+        """
+        try:
+            return _said_of(await to_thread.run_sync(find_run, run, self._root))
+        except NbAgentsError as exc:
+            return str(exc)
+
+    async def stop(self, run: str = "", now: bool = False) -> str:
+        """Stop a turn; all that it has is kept, and `resume` goes on with it.
+
+        Args:
+            run: Its session; by default the one that works.
+            now: Whether to cut the model calls that are open, and not wait for their end.
+        """
+        try:
+            found = await to_thread.run_sync(find_run, run, self._root)
+            result = found.stop(now=now, reason="stopped by a tool call")
+        except NbAgentsError as exc:
+            return str(exc)
+        changed = "is stopping" if result.changed else f"is {found.status}"
+        return f"{found.session} {changed}."
+
+    async def list_sessions(self) -> str:
+        """List the sessions, the latest first: id, turns, and whether the last one is complete."""
+        found = await to_thread.run_sync(partial(_listed, self._root))
+        return "\n".join(found) or "There are no sessions."
+
+
+async def _tell(ctx: Any, run: Run, done: anyio.Event) -> None:
+    """Tell the client of the progress until the turn is over."""
+    number = 0
+    while not done.is_set():
+        number += 1
+        doing = ", ".join(f"{agent.id}: {agent.phase}" for agent in run.view.agents.values())
+        await ctx.report_progress(number, message=doing or run.status)
+        with anyio.move_on_after(_TOLD_S):
+            await done.wait()
+
+
+def _said_of(run: Run) -> str:
+    if run.view.status == "completed" and run.is_over:
+        found = run.result
+        text = found if isinstance(found, str) else json.dumps(found, default=str)
+        return f"{text}\n\n(session {run.session})"
+    return card_text(run.view, str(run.path))
+
+
+def _listed(root: Path) -> list[str]:
+    lines = []
+    for path in sessions_in(root).by_use[:MAX_LISTED]:
+        turns = load_session(path).begun
+        last = turns[-1].view if turns else None
+        state = f"{len(turns)} turns, the last one {last.status}: {last.task[:80]}" if last else "-"
+        lines.append(f"{path.name}: {state}")
+    return lines

@@ -1,0 +1,134 @@
+"""A team as an agent of other programs: by the protocol's own client, and in another team."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import acp
+import anyio
+import pytest
+from acp.schema import AllowedOutcome, RequestPermissionResponse
+
+from nb_agents import events as ev
+from nb_agents.session.journal import read_journal
+from tests.acp.test_acp_runner import events, journals, processes_with, start, team
+from tests.model_server import wait_until
+from tests.team_kit import finish
+
+pytestmark = pytest.mark.anyio
+AGENT = Path(__file__).parents[1] / "acp" / "agent.py"
+
+
+def command(root: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "nb_agents.cli", "acp", "--session-root", str(root), *options]
+
+
+class Client(acp.Client):
+    """Notes what it is told, and approves."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.asked: list[str] = []
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        self.told.append(update)
+
+    async def request_permission(
+        self, session_id: str, tool_call: Any, options: Any, **_: Any
+    ) -> Any:
+        self.asked.append(tool_call.title)
+        return RequestPermissionResponse(
+            outcome=AllowedOutcome(outcome="selected", option_id=options[0].option_id)
+        )
+
+    def texts(self, kind: str) -> str:
+        found = (u for u in self.told if u.session_update == kind)
+        return "".join(u.content.text for u in found)
+
+
+@asynccontextmanager
+async def client_of(root: Path, *options: str) -> AsyncIterator[tuple[Any, Client]]:
+    client = Client()
+    line = command(root, *options)
+    async with acp.spawn_agent_process(client, *line, use_unstable_protocol=True) as (conn, _):
+        await conn.initialize(protocol_version=1)
+        yield conn, client
+
+
+def team_file(root: Path, *steps: str, **keys: Any) -> str:
+    path = root / "team.json"
+    backend = {"type": "acp", "command": [sys.executable, str(AGENT), *steps], **keys}
+    path.write_text(json.dumps({"agent": {"id": "ada", "backend": backend}}))
+    return str(path)
+
+
+async def prompt(conn: Any, session: str, text: str) -> str:
+    answer = await conn.prompt(session_id=session, prompt=[acp.text_block(text)])
+    return str(answer.stop_reason)
+
+
+async def test_a_prompt_is_a_turn_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    config = team_file(tmp_path, "say one two")
+    async with client_of(tmp_path / "s", "--config", config) as (conn, client):
+        session = (await conn.new_session(cwd=str(tmp_path))).session_id
+        assert await prompt(conn, session, "Say it.") == "end_turn"
+        assert client.texts("agent_message_chunk") == "one two"
+        assert "**ada**: one two" in client.texts("agent_thought_chunk")
+        assert await prompt(conn, session, "And again.") == "end_turn"
+    assert len(list((tmp_path / "s" / session).glob("turn_*"))) == 2
+
+
+async def test_a_cancel_stops_it_and_resume_goes_on_in_a_loaded_session(tmp_path: Path) -> None:
+    config = team_file(tmp_path, "say one", "hold held", "RESUMED", "say two")
+    async with client_of(tmp_path / "s", "--config", config) as (conn, client):
+        session = (await conn.new_session(cwd=str(tmp_path))).session_id
+        async with anyio.create_task_group() as group:
+            reasons: list[str] = []
+
+            async def ask() -> None:
+                reasons.append(await prompt(conn, session, "Say it."))
+
+            group.start_soon(ask)
+            found = lambda: list(tmp_path.rglob("held"))  # noqa: E731
+            await anyio.to_thread.run_sync(wait_until, found)
+            await conn.cancel(session_id=session)
+            await conn.cancel(session_id=session)
+        assert reasons == ["cancelled"]
+        assert "Incomplete turn" in client.texts("agent_message_chunk")
+    async with client_of(tmp_path / "s", "--config", config) as (conn, client):
+        await conn.load_session(session_id=session, cwd=str(tmp_path))
+        assert client.texts("user_message_chunk") == "Say it."
+        assert await prompt(conn, session, "resume") == "end_turn"
+        assert client.texts("agent_message_chunk").endswith("two")
+
+
+async def test_a_gate_is_a_request_for_permission(tmp_path: Path) -> None:
+    rules = [{"match": "run_command", "action": "ask"}]
+    config = team_file(tmp_path, "ask execute rm x", tool_policy=rules)
+    async with client_of(tmp_path / "s", "--config", config) as (conn, client):
+        session = (await conn.new_session(cwd=str(tmp_path))).session_id
+        assert await prompt(conn, session, "Do it.") == "end_turn"
+    assert client.asked == ["May ada call run_command: rm x?"]
+    assert client.texts("agent_message_chunk") == "allowed"
+
+
+def test_one_of_our_teams_is_a_member_of_another_and_a_stop_passes_through(tmp_path: Path) -> None:
+    inner = team_file(tmp_path, "say one two", "hold held", "say three")
+    line = command(tmp_path / "inner", "--config", inner)
+    outer = team({"id": "bo", "backend": {"type": "acp", "command": line, "sandbox": False}})
+    run = start(tmp_path / "outer", outer)
+    [held] = wait_until(lambda: list(tmp_path.rglob("held")))
+    wait_until(lambda: "two" in journals(tmp_path / "outer"))
+    run.stop(now=True)
+    finish(run)
+    assert run.status == "cancelled"
+    wait_until(lambda: not processes_with(str(tmp_path)))
+    [journal] = (tmp_path / "inner").rglob("events.jsonl")
+    ended = [e for e in read_journal(journal).events if isinstance(e, ev.TurnEnded)]
+    assert [e.status for e in ended] == ["cancelled"]
+    assert "one two" in journals(tmp_path / "inner")
+    assert events(run, ev.ModelCut)
+    assert held.exists()

@@ -1,0 +1,82 @@
+"""A team as tools of other agents, by the Model Context Protocol."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+
+from nb_agents.tools.mcp_sdk import IS_V1, connect, http_transport
+from tests.cli.test_team_agent import team_file
+from tests.model_server import free_port, wait_until
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(IS_V1, reason="The client of mcp 1 tells no progress by a call's argument."),
+]
+
+
+def command(root: Path, config: str, *options: str) -> list[str]:
+    line = [sys.executable, "-m", "nb_agents.cli", "mcp", "--config", config]
+    return [*line, "--session-root", str(root), *options]
+
+
+async def test_a_team_is_asked_told_of_cancelled_and_gone_on_with(tmp_path: Path) -> None:
+    import mcp
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    config = team_file(tmp_path, "say one", "hold held", "RESUMED", "say two")
+    program, *args = command(tmp_path / "s", config)
+    parameters = StdioServerParameters(command=program, args=args, cwd=Path.cwd())
+    told: list[str] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        told.append(message or "")
+
+    async with mcp.Client(stdio_client(parameters), cache=None) as client:
+        names = {each.name for each in (await client.list_tools()).tools}
+        assert names == {"run_team", "status", "stop", "resume", "list_sessions"}
+
+        async def call(tool: str, **given: str) -> str:
+            result = await client.call_tool(tool, given, progress_callback=progress)
+            return str(result.content[0].text)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: call("run_team", task="Say it."))
+            await anyio.to_thread.run_sync(wait_until, lambda: list(tmp_path.rglob("held")))
+            await anyio.to_thread.run_sync(wait_until, lambda: any("ada" in each for each in told))
+            assert "ada" in await call("status")
+            group.cancel_scope.cancel()
+        while "stopped" not in (said := await call("status")):  # noqa: ASYNC110
+            await anyio.sleep(0.05)
+        assert "Incomplete turn" in said
+        assert (await call("resume")).startswith("two\n\n(session session_")
+        assert "2 turns, the last one completed: Say it." in await call("list_sessions")
+        assert "is completed" in await call("stop")
+
+
+async def test_over_http_it_answers_to_who_has_the_token(tmp_path: Path) -> None:
+    config, port = team_file(tmp_path, "say one"), free_port()
+    line = command(tmp_path / "s", config, "--http", str(port))
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, stderr=pipe, text=True) as server:  # noqa: ASYNC220
+        try:
+            assert server.stderr is not None
+            told = await anyio.to_thread.run_sync(server.stderr.readline)
+            url, name, value = re.fullmatch(r"(\S+) (\w+): (.+)\n", told).groups()  # type: ignore[union-attr]
+
+            def answers() -> int:
+                try:
+                    return httpx2.post(url, json={}).status_code
+                except httpx2.TransportError:
+                    return 0
+
+            assert await anyio.to_thread.run_sync(wait_until, answers) == 401
+            async with connect(http_transport(url, {name: value}, 20)) as client:
+                result = await client.call_tool("run_team", {"task": "Say it."})
+                assert result["content"][0]["text"].startswith("one\n")
+        finally:
+            server.terminate()
