@@ -4,6 +4,7 @@
 # make test              everything that CI checks; single parts: lint types js-test py-test nb-test docs
 # make docs              the documentation as a site, in build/docs
 # make proof             a stop, a kill and a resume, beside other libraries
+# make acp               agents that are programs, all that are known, on a local model server
 # make coverage          which branches the unit tests take
 # make compat            the oldest and the newest dependencies that are allowed
 # make release           sdist and wheel in dist/, tried in an empty environment
@@ -34,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo docs proof coverage compat release test lint format types js js-types js-test readers py-test unit-test kernel-test \
+.PHONY: help setup demo docs proof acp coverage compat release test lint format types js js-types js-test readers py-test unit-test kernel-test \
 	browser-test nb-test beside bench chromium clean hub-proxy
 
 help:
@@ -172,7 +173,7 @@ clean:
 		|| $(BIN)/python -m pip install --quiet --editable '.[$*]'
 	touch $@ $(if $(filter test,$*),.venv/.lab .venv/.headless .venv/.docs)
 
-readers: $(MASSGEN) $(MCP_FILESYSTEM)
+readers: $(MASSGEN) $(MCP_FILESYSTEM) .venv/agents-few/.installed
 
 # The readers that tests/session/test_massgen.py holds our sessions against: one module of each is
 # loaded by its path, so that none of MassGen's 240 dependencies is needed.
@@ -194,6 +195,17 @@ hub-proxy: $(HUB_PROXY)
 	npm install --silent --ignore-scripts --no-save --no-package-lock --prefix $(@D) \
 		configurable-http-proxy@$*
 	touch $@
+
+# Agents of others that tests/acp/test_real_agents.py starts: few in CI, all by `make acp`. Where npm
+# can't have them, those tests are skipped by name.
+.venv/agents-%/.installed: tests/acp/agents-%.json tests/acp/agents-%-lock.json | $(BIN)/node
+	mkdir -p $(@D)
+	cp tests/acp/agents-$*.json $(@D)/package.json
+	cp tests/acp/agents-$*-lock.json $(@D)/package-lock.json
+	cd $(@D) && { npm ci --silent --no-audit --no-fund $(if $(filter few,$*),--ignore-scripts) && touch .installed; } || true
+
+acp: .venv/agents-few/.installed .venv/agents-more/.installed .venv/.test $(PANEL)
+	NB_AGENTS_TEST_ACP=all $(BIN)/python -m pytest tests/acp --durations=10
 
 .venv/bench/.installed: pyproject.toml | .venv/.test
 	$(call environment,--editable '.[bench]')

@@ -39,6 +39,7 @@ class ServiceLoop(Enum):
     FEEDS = "A look at what is followed"
     PAGES = "A message to a page"
     CHAT = "A line of the chat"
+    PROGRAMS = "A message of a program that is an agent"
 
     @contextmanager
     def item(self, tell: Callable[[str], object] | None = None) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -17,11 +18,14 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
+from nb_agents.agents.acp import acp_link
 from nb_agents.agents.team_driver import Team
 from nb_agents.cancel import AgentStopped, CancellationStatus, StopRequest
 from nb_agents.cli.chat import Chat
 from nb_agents.errors import RunFailed
 from nb_agents.events.turn_events import Say
+from nb_agents.process.command import open_command
+from nb_agents.process.lines import LastWords
 from nb_agents.recipes.executor import Executor
 from nb_agents.runs import registry, turn
 from nb_agents.runs.hooks import Hooks
@@ -44,7 +48,7 @@ from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from nb_agents.testing import Turn as Said
 from nb_agents.tools import mcp_stdio
 from nb_agents.tools.functions import _AsyncThread
-from nb_agents.tools.mcp_stdio import LastWords, stdio_streams
+from nb_agents.tools.mcp_stdio import stdio_streams
 from nb_agents.tools.offer import CallAsked, CallInbox
 from tests.model_server import wait_until
 from tests.recipes.live import begin as begin_recipe
@@ -269,6 +273,30 @@ async def a_message_of_a_server(faults: Faults) -> None:
         await anyio.to_thread.run_sync(wait_until, lambda: "two" in str(words))
 
 
+async def a_message_of_a_program(faults: Faults) -> None:
+    faults.put(acp_link, "_read")
+    faults.put(LastWords, "add")
+    message = '{"jsonrpc": "2.0", "id": 1, "result": {}}'
+    source = (
+        "import sys, time\n"
+        "for word in 'one', 'two':\n"
+        "    print(word, file=sys.stderr, flush=True)\n"
+        f"    print('{message}', flush=True)\n"
+        "    time.sleep(0.3)\n"
+        "sys.stdin.read()"
+    )
+
+    async def nothing(params: dict[str, Any]) -> None: ...
+
+    async with open_command([sys.executable, "-c", source], cwd=faults.path, env={}) as program:
+        link = acp_link.AcpLink(program, nothing)
+        async with anyio.create_task_group() as group:
+            group.start_soon(link.overhear)
+            assert await link.receive() == json.loads(message)
+            await anyio.to_thread.run_sync(wait_until, lambda: "two" in str(link.words))
+            group.cancel_scope.cancel()
+
+
 def sweep_of(faults: Faults, count: int) -> tuple[Sweep, Gate]:
     gate = Gate()
     team = scripted_team(a=ScriptedModel(Answer("So.", gate=gate)))
@@ -346,6 +374,7 @@ SCENARIOS: dict[ServiceLoop, Callable[[Faults], Awaitable[None] | None]] = {
     ServiceLoop.FEEDS: a_feed,
     ServiceLoop.PAGES: a_page,
     ServiceLoop.CHAT: a_line_of_a_chat,
+    ServiceLoop.PROGRAMS: a_message_of_a_program,
 }
 
 
@@ -440,9 +469,12 @@ EXEMPT = {
     "offering:Offering._answer": "one call of a tool; see Offering._serve",
     "command:_read": "one command",
     "command:_feed": "one command",
-    "mcp_stdio:_lines": "one pipe; see _listen",
+    "lines:read_lines": "one pipe; see mcp_stdio:_listen and AcpLink.receive",
+    "acp_runner:AcpRound": "one prompt",
+    "team_agent:TeamAgent._show": "one turn of a client",
+    "team_server:_tell": "one call of a client",
     "mcp_stdio:_speak": "what can't be sent ends the connection, and the calls that wait for it",
-    "mcp_stdio:_write": "one message",
+    "lines:write_all": "one message",
     "limits:Limits._pass": "waits; see Limits._guarded",
     "hooks:Hooks._tell_statuses": "see Hooks.watch",
     # A person waits in the foreground, and is told the error.

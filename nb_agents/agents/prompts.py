@@ -505,7 +505,7 @@ class Briefing:
         tools = given.with_files(files.tools())
         only_plans = self.rules.plans_first and not is_presenting
         usable = (tool for tool in tools if not only_plans or tool.name in HARMLESS)
-        return Toolbox(usable, files.keep if given.keeps_images else None)
+        return Toolbox(usable, files.keep if given.keeps_images else None, given.place)
 
     def workspace(self, agent: str) -> Path:
         """Return an agent's workspace."""

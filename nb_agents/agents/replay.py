@@ -144,6 +144,8 @@ class PastRound:
         words: The text that had arrived of the open request, without thoughts.
         resumes: What the agent's runner promises of a resume, as `RoundStarted` has it.
         placed: The calls of a user's program, by their places; `exchanges` has none of those.
+        session: The session of a program that is the agent, with which it goes on; or "".
+        doing: What such a program was doing in the open request, by the calls' ids.
     """
 
     number: int
@@ -156,6 +158,8 @@ class PastRound:
     words: str = ""
     resumes: str = "exactly"
     placed: Placed = field(default_factory=dict)
+    session: str = ""
+    doing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_asking(self) -> bool:
@@ -442,14 +446,18 @@ def _apply(past: Past, event: ev.Event) -> Past:
             return replace(past, round_numbers=grown(past.round_numbers, agent, number))
         case ev.ModelStarted(agent=agent, call=call):
             past = replace(past, calls=grown(past.calls, agent, call))
-            return _placed(past, event) if event.place else _change(past, agent, was_asking=True)
+            if event.place:
+                return _placed(past, event)
+            return _change(past, agent, was_asking=True, doing={})
         case ev.ModelFinished(place=place) if place:
             return _placed(past, event)
+        case ev.SessionBound(agent=agent, session=session):
+            return _change(past, agent, session=session)
         case ev.ModelFinished(agent=agent, call=call, response=response, form=form):
             open_round = past.rounds.get(agent)
             exchanges = open_round.exchanges if open_round else ()
             added = (*exchanges, Exchange(call, response, form=form))
-            return _change(past, agent, exchanges=added, was_asking=False)
+            return _change(past, agent, exchanges=added, was_asking=False, doing={})
         case ev.ToolStarted(agent=agent) | ev.ToolFinished(agent=agent):
             return _note_call(past, agent, event)
         case ev.ApprovalAsked(caller=agent) | ev.ApprovalGiven(caller=agent):
@@ -504,6 +512,8 @@ def _note_call(
     if is_place(event.call_id):
         return _placed(past, event, agent)
     open_round = past.rounds.get(agent)
+    if open_round and open_round.resumes == "goes on":
+        return _note_doing(past, agent, open_round, event)
     call, _, number = event.call_id.partition(".")
     last = open_round.exchanges[-1] if open_round and open_round.exchanges else None
     if last is None or str(last.call) != call or not _POSITION.fullmatch(number):
@@ -525,6 +535,17 @@ def _note_call(
             results = {**last.results, position: (result, outcome != "ok")}
             repeated = last.repeated - {position}
             return _change_exchange(past, agent, results=results, begun=begun, repeated=repeated)
+    return past
+
+
+def _note_doing(past: Past, agent: str, open_round: PastRound, event: ev.Event) -> Past:
+    """Record what a program does that calls its own tools."""
+    match event:
+        case ev.ToolStarted(call_id=call, tool=tool, summary=summary):
+            return _change(past, agent, doing={**open_round.doing, call: f"{tool} {summary}"})
+        case ev.ToolFinished(call_id=call, outcome="ok" | "error"):
+            doing = {each: said for each, said in open_round.doing.items() if each != call}
+            return _change(past, agent, doing=doing)
     return past
 
 

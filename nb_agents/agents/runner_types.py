@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nb_agents.agents.model_runner import ModelRunner
 from nb_agents.agents.programs.program_objects import promise_of_object, runner_of
 from nb_agents.agents.runner import AgentRunner, Promise
+from nb_agents.config.programs import ACP_TYPES
 from nb_agents.config.team import AgentSpec
 from nb_agents.models.providers import backend_for
 
@@ -27,7 +28,13 @@ class RunnerType(NamedTuple):
     resumes: Promise
 
 
-RUNNER_TYPES: dict[str, RunnerType] = {}
+def _acp(agent: AgentSpec) -> AgentRunner:
+    from nb_agents.agents.acp.acp_runner import AcpRunner  # the library is an extra
+
+    return AcpRunner(agent)
+
+
+RUNNER_TYPES: dict[str, RunnerType] = dict.fromkeys(ACP_TYPES, RunnerType(_acp, "goes on"))
 """By backend type; `nb_agents.config.backends.BACKEND_TYPES` has what each needs in a file."""
 
 

@@ -77,4 +77,4 @@ def solo_toolbox(
     """
     files = Workspace(workspace, {}, list(context), project=project)
     keep = files.keep if others.keeps_images else None
-    return Toolbox(others.with_files([*files.tools(), *own]), keep)
+    return Toolbox(others.with_files([*files.tools(), *own]), keep, others.place)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, model_validator
 
 from nb_agents.config.model_keys import Assignment, ModelKeys, WireFormat, assignments
+from nb_agents.config.programs import ACP, ACP_TYPES, PROGRAM_TYPES, ProgramKeys
 from nb_agents.config.tools import (
     NATIVE_KEYS,
     OFFERED,
@@ -33,8 +34,11 @@ _DECIDING = frozenset({"new_answer", "vote"})
 """Tools by which an agent decides: `tool_choice` neither removes nor forces them."""
 
 
-class BackendSpec(ToolKeys, ModelKeys):
-    """How to reach a model, by `ModelKeys` what it is asked, by `ToolKeys` which tools it is given.
+class BackendSpec(ToolKeys, ModelKeys, ProgramKeys):
+    """How to reach a model or a program that is an agent.
+
+    By `ModelKeys` what a model is asked, by `ToolKeys` which tools the agent is given, by
+    `ProgramKeys` how a program is started.
 
     Attributes:
         type: The provider, a MassGen backend type; `BACKEND_TYPES` lists those that run here.
@@ -79,6 +83,11 @@ class BackendSpec(ToolKeys, ModelKeys):
         if (self.type == "python") != is_given:
             raise ValueError("type 'python' goes with `object: module:name`, where the agent is")
         return self
+
+    @property
+    def is_program(self) -> bool:
+        """Whether its agent is a program of its own."""
+        return self.type in ACP_TYPES
 
     @model_validator(mode="after")
     def _only_openai_has_responses(self) -> BackendSpec:
@@ -258,14 +267,12 @@ BACKEND_TYPES: dict[str, BackendType] = {
     "ollama": BackendType("http://localhost:11434/v1"),
     "demo": BackendType(format=None),
     "python": BackendType(format=None),
-}
-"""Backend types that run here: MassGen's HTTP APIs, and ``ollama``, ``demo`` and ``python``."""
+    ACP: BackendType(format=None),
+} | {name: BackendType(None, row.variables, format=None) for name, row in PROGRAM_TYPES.items()}
+"""Backend types that run here: MassGen's HTTP APIs, ``ollama``, ``demo`` and ``python``, and
+programs that are agents."""
 
 _ELSEWHERE = {
-    "claude_code": "It drives the Claude Code program; `claude` calls the same models.",
-    "codex": "It drives the Codex program; `openai` calls the same models.",
-    "copilot": "It drives GitHub Copilot's program.",
-    "gemini_cli": "It drives the Gemini program; `gemini` calls the same models.",
     "antigravity_cli": "It drives the Antigravity program; `gemini` calls the same models.",
     "ag2": "It runs agents of the AG2 framework.",
     "autogen": "It runs agents of the AG2 framework.",

@@ -41,7 +41,7 @@ _JSON_ESCAPE = re.compile(r"\\.")
 _BARE_TEMPLATE = re.compile(r"[:-] +\{\{")
 _QUOTE_IT = 'YAML takes {{…}} without quotes for a mapping. Put the value in quotes: "{{name}}".'
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
-_KEPT_AS_WRITTEN = ("extra_body", "extra_headers", "mcp_servers")
+_KEPT_AS_WRITTEN = ("env", "extra_body", "extra_headers", "mcp_servers")
 
 
 Keys = tuple[object, ...]
@@ -232,7 +232,7 @@ def _as_yaml(text: str) -> str:
 def expand(value: Any) -> Any:
     """Replace ``${VAR}`` in every string of a nested value by the environment's.
 
-    Not in what may be journalled: ``mcp_servers``, ``extra_body`` and ``extra_headers``.
+    Not in what may be journalled: ``mcp_servers``, ``env``, ``extra_body`` and ``extra_headers``.
     """
     if isinstance(value, str):
         return _VARIABLE.sub(lambda m: os.environ.get(m[1], m[0]), value)

@@ -155,14 +155,15 @@ def _upper(names: Iterable[str]) -> set[str]:
     return {name.upper() for name in names}
 
 
-def _as_text(value: Any) -> Any:
+def as_text(value: Any) -> Any:
     """Write a variable's value as the shell would have it: YAML makes a number of ``PORT: 80``."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
 
 
-def _as_words(value: Any) -> Any:
+def as_words(value: Any) -> Any:
+    """Split a command line as a shell would."""
     if not isinstance(value, str):
         return value
     try:
@@ -171,9 +172,9 @@ def _as_words(value: Any) -> Any:
         raise ValueError("a quote is open") from None
 
 
-_Command = Annotated[tuple[str, ...], BeforeValidator(_as_words)]
-_Argument = Annotated[str, BeforeValidator(_as_text)]
-_Value = Annotated[SecretStr, BeforeValidator(_as_text)]
+_Command = Annotated[tuple[str, ...], BeforeValidator(as_words)]
+_Argument = Annotated[str, BeforeValidator(as_text)]
+_Value = Annotated[SecretStr, BeforeValidator(as_text)]
 
 
 class McpServerSpec(Spec):

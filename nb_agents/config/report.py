@@ -18,6 +18,7 @@ from nb_agents.config.massgen_keys import Restriction, Sort
 from nb_agents.config.model_keys import MODEL_KEYS, Assignment
 from nb_agents.config.orchestrator import CoordinationSpec, OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
+from nb_agents.config.programs import ProgramKeys
 from nb_agents.config.tools import Missing, ToolKeys, is_for_images
 
 _ALWAYS_READ_ONLY = tuple(f"/{name}/" for name in "bin boot dev etc lib proc sbin sys usr".split())
@@ -168,7 +169,8 @@ def of_backends(backends: Backends, max_cost: float | None) -> Iterator[str]:
         backends: Agents' ids, and their backends.
         max_cost: The team's limit of cost, if there is one.
     """
-    for notices in (_not_sent, _not_given, _without_tools, _not_uploaded):
+    others = (_not_uploaded, _no_program, _own_tools)
+    for notices in (_not_sent, _not_given, _without_tools, *others):
         yield from notices(backends)
     yield from _uncounted(backends, max_cost)
 
@@ -222,6 +224,35 @@ def _not_uploaded(backends: Backends) -> Iterator[str]:
                 )
                 what = f"{backend.type} takes no {upload.kind}{how}"
                 yield f"Not sent to {agent}: {upload.name}; {what}"
+
+
+def _no_program(backends: Backends) -> Iterator[str]:
+    """Yield which keys of programs are given to agents that are none."""
+    for agent, backend in backends:
+        keys = [key for key in ProgramKeys.model_fields if key in backend.model_fields_set]
+        if keys and not backend.is_program:
+            what = f"whose type {backend.type!r} starts no program"
+            yield f"Ignored for {agent}, {what}: {', '.join(keys)}"
+
+
+_OF_OUR_TOOLS = (
+    "allowed_tools",
+    "exclude_tools",
+    "command_line_allowed_commands",
+    "command_line_blocked_commands",
+    "limits",
+)
+
+
+def _own_tools(backends: Backends) -> Iterator[str]:
+    """Yield which keys can't be kept to by programs, which have tools of their own."""
+    for agent, backend in backends:
+        keys = [key for key in _OF_OUR_TOOLS if key in backend.model_fields_set]
+        if keys and backend.is_program:
+            yield (
+                f"{agent} has tools of its own, for which this does not hold: {', '.join(keys)}. "
+                "`tool_policy` and `permissions` hold for the calls that it asks about"
+            )
 
 
 def _uncounted(backends: Backends, max_cost: float | None) -> Iterator[str]:

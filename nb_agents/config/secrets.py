@@ -82,6 +82,8 @@ def _of_backend(backend: BackendSpec) -> Iterator[Secret]:
         yield from _of_header(name, expand(given.get_secret_value()))
     for name, text in _secrets_within(backend.extra_body):
         yield from _of_header(name, expand(text))
+    for name, given in backend.env.items():
+        yield Secret(expand(given.get_secret_value()), (name,))
     for server in backend.mcp_servers:
         yield from secrets_of_server(server)
 
@@ -224,7 +226,8 @@ def snapshot(team: TeamSpec) -> dict[str, Any] | None:
 
 
 def _has_only_references(backend: BackendSpec) -> bool:
-    headers = (each.get_secret_value() for each in (backend.extra_headers or {}).values())
+    given = (*(backend.extra_headers or {}).values(), *backend.env.values())
+    headers = (each.get_secret_value() for each in given)
     named = (text for _, text in _secrets_within(backend.extra_body))
     return all(map(is_reference_or_harmless, (*headers, *named)))
 

@@ -186,6 +186,19 @@ class RoundStarted(Event):
 
 
 @event
+class SessionBound(Event):
+    """A program that is an agent opened a session of its own, with which a resume goes on.
+
+    Attributes:
+        agent: Whose.
+        session: The session's id, in the program's words.
+    """
+
+    agent: str
+    session: str
+
+
+@event
 class TurnRejected(Event):
     """A model turn ended in neither a valid answer nor a valid vote.
 

@@ -22,6 +22,7 @@ from anyio import to_thread
 
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, type_at, why_unsupported
 from nb_agents.config.document import unset_variable
+from nb_agents.config.programs import why_not_startable
 from nb_agents.config.report import Unsupported
 from nb_agents.config.team import NO_AGENTS, AgentSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
@@ -204,7 +205,8 @@ def why_refused(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:
         agent: The agent.
 
     Yields:
-        ConfigError: Its model is not named, or a file that it is to be shown can't be sent.
+        ConfigError: Its model is not named, a file that it is to be shown can't be sent, or its
+            program can't be started.
         MissingKeyError: Its key is not set, or a variable in its address or in what it sends.
     """
     if BACKEND_TYPES[agent.backend.type].needs_model:
@@ -217,6 +219,8 @@ def why_refused(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:
             if upload.fault:
                 at = ("agents", agent.id, "backend", "upload_files", number)
                 yield team.fault(upload.fault, *at)
+    if agent.backend.is_program and (why := why_not_startable(agent.backend.type, agent.backend)):
+        yield team.fault(f"Agent {agent.id!r}: {why}", "agents", agent.id, "backend")
     yield from _raised_by(find_key, agent)
 
 
@@ -369,6 +373,8 @@ def find_key(agent: AgentSpec) -> FoundKey:
             raise MissingKeyError(agent.id, name, spec.type)
         if key:
             return FoundKey(key, "given")
+    if spec.is_program and spec.use_my_settings:
+        return FoundKey("", "your own settings")
     for variable in needs.variables:
         if key := os.environ.get(variable, ""):
             return FoundKey(key, f"{variable} is set")

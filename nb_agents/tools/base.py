@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -63,6 +63,19 @@ class ToolContext:
     mask: Mask = field(default_factory=Mask)
     access: WriteAccess = field(default_factory=WriteAccess)
     project: WritablePath | None = None
+
+
+class ToolPlace(NamedTuple):
+    """Where an agent's tools work, and the rules of its calls: what a program needs as an agent.
+
+    Attributes:
+        context: Where they work.
+        check: Given a tool's name and arguments, returns when the call may be made; it raises
+            ToolError when the rules or a person deny it.
+    """
+
+    context: ToolContext
+    check: Callable[[str, dict[str, Any]], Awaitable[None]]
 
 
 @dataclass
@@ -253,18 +266,26 @@ class Toolbox:
         tools: Their names must differ.
         keep: Writes a file that a model's provider made into the agent's workspace; it raises
             ToolError.
+        place: Where they work, and the rules of calls.
 
     Attributes:
-        keep: As given.
+        keep, place: As given.
     """
 
     def __init__(
         self,
         tools: Iterable[Tool] = (),
         keep: Callable[[str, bytes], Awaitable[None]] | None = None,
+        place: ToolPlace | None = None,
     ) -> None:
         self.keep = keep
+        self.place = place
         self._tools = {tool.name: tool for tool in tools}
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools."""
+        return tuple(self._tools.values())
 
     @property
     def definitions(self) -> list[ToolDefinition]:

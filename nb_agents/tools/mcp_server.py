@@ -25,8 +25,9 @@ from anyio import CancelScope, Event, move_on_after
 from nb_agents.errors import said_by
 from nb_agents.masking import Mask
 from nb_agents.process.environment import agent_env
+from nb_agents.process.lines import LastWords
 from nb_agents.tools.base import ToolError
-from nb_agents.tools.mcp_stdio import LastWords, stdio_streams
+from nb_agents.tools.mcp_stdio import stdio_streams
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup

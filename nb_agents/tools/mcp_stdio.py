@@ -19,6 +19,7 @@ import anyio
 from anyio import CancelScope, create_task_group, move_on_after
 
 from nb_agents.process.command import OpenCommand, open_command
+from nb_agents.process.lines import LastWords, read_chunk, read_lines, write_all
 from nb_agents.service_loops import ServiceLoop
 
 if TYPE_CHECKING:
@@ -28,29 +29,8 @@ if TYPE_CHECKING:
 EXIT_GRACE_S = 1.0
 """Seconds for a server to exit after its stdin is closed; then it gets TERM, then KILL."""
 
-MAX_LINE_BYTES = 32_000_000
-"""Limit of a message; a server that sends a longer one counts as broken."""
-
 _FLUSH_S = 0.5
-_CHUNK = 65_536
 _CLOSED = (anyio.BrokenResourceError, anyio.ClosedResourceError)
-
-
-class LastWords:
-    """The end of what a server wrote to stderr: why it could not start."""
-
-    _LIMIT = 2_000
-
-    def __init__(self) -> None:
-        self._kept = b""
-
-    def add(self, data: bytes) -> None:
-        """Add a chunk of the program's output."""
-        self._kept = (self._kept + data)[-self._LIMIT :]
-
-    def __str__(self) -> str:
-        lines = self._kept.decode("utf-8", errors="replace").strip().splitlines()
-        return " / ".join(line.strip() for line in lines[-3:])
 
 
 @asynccontextmanager
@@ -115,25 +95,13 @@ async def _listen(
     on_end: Callable[[], None],
 ) -> None:
     with to_us:
-        async for line in _lines(stdout):
+        async for line in read_lines(stdout):
             # Reads to the end: a program whose output is not read can't write its last words, or
             # exit.
             with ServiceLoop.MCP.item(), suppress(*_CLOSED):
                 if (message := _parsed(line)) is not None:
                     await to_us.send(message)
         on_end()
-
-
-async def _lines(stdout: FileIO) -> AsyncIterator[bytes]:
-    rest = bytearray()
-    while data := await _read(stdout):
-        first, *others = data.split(b"\n")
-        rest += first
-        for start in others:
-            yield bytes(rest)
-            rest = bytearray(start)
-        if len(rest) > MAX_LINE_BYTES:
-            return
 
 
 def _parsed(line: bytes) -> SessionMessage | None:
@@ -157,24 +125,12 @@ async def _speak(
     with stdin, from_us, scope:
         try:
             async for sent in from_us:
-                await _write(stdin, message_json(sent) + b"\n")
+                await write_all(stdin, message_json(sent) + b"\n")
         except BrokenPipeError:
             on_end()
 
 
-async def _write(stdin: FileIO, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        await anyio.wait_writable(stdin)
-        left = left[stdin.write(left[:_CHUNK]) or 0 :]
-
-
 async def _overhear(stderr: FileIO, words: LastWords) -> None:
-    while data := await _read(stderr):
+    while data := await read_chunk(stderr):
         with ServiceLoop.MCP.item():
             words.add(data)
-
-
-async def _read(pipe: FileIO) -> bytes:
-    await anyio.wait_readable(pipe)
-    return pipe.read(_CHUNK) or b""

@@ -27,7 +27,14 @@ from nb_agents.config.permissions import Act, Names, PermissionSpec, Verdict
 from nb_agents.config.tools import ToolKeys, rule_for
 from nb_agents.errors import UserError
 from nb_agents.process.writable import WriteAccess
-from nb_agents.tools.base import Tool, ToolError, current_call, hide_arguments, summarize
+from nb_agents.tools.base import (
+    Tool,
+    ToolError,
+    ToolPlace,
+    current_call,
+    hide_arguments,
+    summarize,
+)
 from nb_agents.tools.command_guard import read_commands
 from nb_agents.tools.task_plan import PLAN_ACTIONS, PLAN_FILE
 from nb_agents.tools.workspace import FILE_TOOLS
@@ -263,12 +270,14 @@ class AgentTools:
         rule: Does with tools what the agent's configuration says of them; see `Policy.take`.
         access: Paths that it may write outside its workspace, and whether it may now.
         keeps_images: Whether images that its model makes become files of its workspace.
+        place: Where it works, and the rules of its calls: what an agent needs that is a program.
     """
 
     others: Sequence[Tool] = ()
     rule: Callable[[Iterable[Tool]], Sequence[Tool]] = tuple
     access: WriteAccess = field(default_factory=WriteAccess)
     keeps_images: bool = True
+    place: ToolPlace | None = None
 
     def with_files(self, files: Iterable[Tool]) -> list[Tool]:
         """Add the agent's file tools, under the same rules.
@@ -318,31 +327,45 @@ class Policy:
         Returns:
             The tool, itself when there is no rule for it.
         """
-        rule, permissions = rule_for(tool.name, self._keys.tool_policy), self._keys.rules
-        action: Verdict = rule.action if rule else "allow"
-        if action == "allow" and permissions is None:
+        if self._action(tool.name) == "allow" and self._keys.rules is None:
             return tool
 
         async def call(args: dict[str, Any]) -> str:
-            if action == "deny":
-                raise ToolError(f"the team's file denies {tool.name}.")
-            verdict: Verdict = action
-            if permissions is not None:
-                by_rules = await to_thread.run_sync(
-                    judge, permissions, tool.name, args, self._workspace
-                )
-                verdict = max(action, by_rules, key=_STRICTNESS.index)
-            if verdict == "deny":
-                raise ToolError(f"`permissions` of the team's file deny this call of {tool.name}.")
-            if verdict == "ask":
-                stops = rule is not None and rule.action == "ask" and rule.on_denial == "stop"
-                await self._asked(tool.name, args, stops)
+            await self.check(tool.name, args)
             result = await tool.call(args)
             if result.is_error:
                 raise ToolError(result.removeprefix("Error: "))
             return result
 
         return Tool.from_definition(tool.definition, call, is_repeatable=tool.is_repeatable)
+
+    async def check(self, name: str, args: dict[str, Any]) -> None:
+        """Return when a call may be made; a person is asked where the rules want it.
+
+        Args:
+            name: The tool's name.
+            args: The model's arguments.
+
+        Raises:
+            ToolError: The rules or a person deny it.
+        """
+        action, permissions = self._action(name), self._keys.rules
+        if action == "deny":
+            raise ToolError(f"the team's file denies {name}.")
+        verdict: Verdict = action
+        if permissions is not None:
+            by_rules = await to_thread.run_sync(judge, permissions, name, args, self._workspace)
+            verdict = max(action, by_rules, key=_STRICTNESS.index)
+        if verdict == "deny":
+            raise ToolError(f"`permissions` of the team's file deny this call of {name}.")
+        if verdict == "ask":
+            rule = rule_for(name, self._keys.tool_policy)
+            stops = rule is not None and rule.action == "ask" and rule.on_denial == "stop"
+            await self._asked(name, args, stops)
+
+    def _action(self, name: str) -> Verdict:
+        rule = rule_for(name, self._keys.tool_policy)
+        return rule.action if rule else "allow"
 
     async def _asked(self, name: str, args: dict[str, Any], stops: bool) -> None:
         with current_call().waiting():

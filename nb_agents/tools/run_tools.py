@@ -25,7 +25,7 @@ from nb_agents.masking import Mask
 from nb_agents.process.bubblewrap import readable_directories
 from nb_agents.process.environment import remove_leftovers
 from nb_agents.process.writable import WritablePath, WriteAccess
-from nb_agents.tools.base import Tool, ToolContext, current_call
+from nb_agents.tools.base import Tool, ToolContext, ToolPlace, current_call
 from nb_agents.tools.command_guard import CommandGuard, find_programs
 from nb_agents.tools.custom import CustomTools
 from nb_agents.tools.data_store import DataStore
@@ -201,7 +201,10 @@ class RunTools:
             served = await self._servers.tools(context, keys.mcp_servers, keys.takes)
             found += map(policy.guarded, served)
         withheld = why_withheld(keys, "enable_image_generation", "image_generation")
-        given = AgentTools(found, policy.take, context.access, keeps_images=not withheld)
+        place = ToolPlace(context, policy.check)
+        given = AgentTools(
+            found, policy.take, context.access, keeps_images=not withheld, place=place
+        )
         if keys.chosen_tools and not (found or any(map(keys.takes, FILE_TOOLS))):
             names = ", ".join(keys.chosen_tools)
             self._notice(f"{agent}: `tool_choice` names no tool that it has: {names}.")

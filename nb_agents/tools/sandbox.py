@@ -18,7 +18,8 @@ from __future__ import annotations
 import os
 import site
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from anyio import to_thread
 
 from nb_agents.config.tools import ToolKeys
 from nb_agents.process import bubblewrap
-from nb_agents.process.command import Finished, run_command
+from nb_agents.process.command import Finished, OpenCommand, open_command, run_command
 from nb_agents.process.environment import agent_env
 from nb_agents.process.writable import Mounts, mounts_of
 from nb_agents.tools.base import ToolContext, ToolError
@@ -153,6 +154,23 @@ class Sandbox:
         if program and done.exit_code and (why := bubblewrap.startup_error(program, done.errors)):
             raise ToolError(f"the sandbox could not be set up, and nothing was run: {why}")
         return done
+
+    @asynccontextmanager
+    async def open(
+        self,
+        command: Sequence[str],
+        *,
+        readable: Iterable[Path] = (),
+        writable: Sequence[Path] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[OpenCommand]:
+        """Start a program in the workspace and yield its pipes; it has no resource limits.
+
+        Leaving the block ends all of its processes. Arguments and errors are those of `run`.
+        """
+        argv = await to_thread.run_sync(self._confined, command, readable, writable, ())
+        async with open_command(argv, cwd=self.cwd, env=self._env(env or {})) as opened:
+            yield opened
 
     def _confined(
         self,

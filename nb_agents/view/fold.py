@@ -321,6 +321,10 @@ def _ended(tools: tuple[ToolView, ...], e: ev.ToolFinished) -> tuple[ToolView, .
     return (*tools, ToolView(e.agent, e.call_id, e.tool, e.outcome, size=e.size))
 
 
+def _session_bound(view: RunView, e: ev.SessionBound) -> RunView:
+    return view
+
+
 def _turn_rejected(view: RunView, e: ev.TurnRejected) -> RunView:
     return _with_agent(view, e.agent, phase="thinking")
 

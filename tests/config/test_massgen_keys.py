@@ -168,7 +168,7 @@ def test_what_nobody_knows_is_told_apart_from_what_is_harmless() -> None:
 
 
 def test_an_agent_that_is_left_out_takes_its_restrictions_along() -> None:
-    coder = {"id": "coder", "backend": {"type": "claude_code", "permission_mode": "plan"}}
+    coder = {"id": "coder", "backend": {"type": "antigravity_cli", "permission_mode": "plan"}}
     spec = TeamSpec.model_validate({"agents": [coder, {"backend": {"type": "demo"}}]})
     assert not spec.without_unsupported().refusals
 

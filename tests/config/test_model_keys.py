@@ -106,7 +106,7 @@ def test_keys_that_are_not_sent_are_told_by_type() -> None:
                     {"backend": {"type": "openai", "model": "m", "top_k": 5, "min_p": 0.1}},
                     {"backend": {"type": "claude", "model": "m", "top_k": 5, "seed": 1}},
                     {"backend": {"type": "openai", "model": "m", "truncation": "auto"}},
-                    {"backend": {"type": "codex", "seed": 1}},
+                    {"backend": {"type": "uitars", "seed": 1}},
                 ]
             }
         )
@@ -114,7 +114,7 @@ def test_keys_that_are_not_sent_are_told_by_type() -> None:
     assert "Not sent to openai models, which don't take it: top_k, min_p" in found
     assert "Not sent to claude models, which don't take it: seed" in found
     assert "Sent to openai models with `api: responses` only: truncation" in found
-    assert not [line for line in found if "codex models" in line]
+    assert not [line for line in found if "uitars models" in line]
 
 
 def test_a_header_is_secret_and_a_variable_in_it_is_kept_as_written(

@@ -126,7 +126,7 @@ agents:
     backend: {type: demo}
   - id: coder
     backend:
-      type: claude_code
+      type: antigravity_cli
       model: opus
   - backend: {type: AG2}
 """
@@ -136,7 +136,7 @@ def test_agents_that_can_not_run_here_are_kept_and_listed_with_the_reason(tmp_pa
     spec = from_text(tmp_path, MIXED)
     assert [a.id for a in spec.agents] == ["ada", "coder", "agent3"]
     assert [(u.agent, u.type) for u in spec.unsupported] == [
-        ("coder", "claude_code"),
+        ("coder", "antigravity_cli"),
         ("agent3", "ag2"),
     ]
     assert [a.id for a in spec.without_unsupported().agents] == ["ada"]
@@ -149,8 +149,8 @@ def test_a_team_that_can_run_whole_is_left_as_it_is() -> None:
 
 
 def test_a_team_that_can_not_run_at_all_says_who_is_in_it() -> None:
-    spec = TeamSpec.model_validate({"agent": {"id": "coder", "backend": {"type": "codex"}}})
-    with pytest.raises(ConfigError, match=r"None of its agents can run here: coder \(codex\)"):
+    spec = TeamSpec.model_validate({"agent": {"id": "coder", "backend": {"type": "uitars"}}})
+    with pytest.raises(ConfigError, match=r"None of its agents can run here: coder \(uitars\)"):
         spec.without_unsupported()
 
 
@@ -164,7 +164,7 @@ def test_a_fault_that_shows_later_still_has_its_place(tmp_path: Path) -> None:
 
 
 def test_a_lone_agents_fault_has_its_place(tmp_path: Path) -> None:
-    spec = from_text(tmp_path, "ui: {}\nagent:\n  backend: {type: codex}\n")
+    spec = from_text(tmp_path, "ui: {}\nagent:\n  backend: {type: uitars}\n")
     assert spec.fault("No.", "agents", "agent1", "backend", "type").line == 3
 
 
@@ -193,7 +193,7 @@ def test_a_model_is_a_team_of_one_agent(text: str, kind: str, model: str) -> Non
         ("openai:", "not type:model"),
         ("opnai:gpt-5", "'opnai', which is not supported. Did you mean 'openai'"),
         (":gpt-5", "not supported"),
-        ("codex:gpt-5", "It drives the Codex program"),
+        ("uitars:gpt-5", "It steers a screen"),
         ("python:x", "give a TeamSpec instead"),
     ],
 )
@@ -421,7 +421,7 @@ def test_a_token_under_a_foreign_key_is_not_in_the_repr(tmp_path: Path) -> None:
     spec = from_text(
         tmp_path, f"agent: {{backend: {{type: demo, env: {{GITHUB_TOKEN: {SECRET}}}}}}}"
     )
-    assert spec.ignored == ("agents.backend.env",)
+    assert spec.notices == ("Ignored for agent1, whose type 'demo' starts no program: env",)
     assert SECRET not in repr(spec)
 
 

@@ -14,7 +14,7 @@ agents:
   - id: ada
     backend: {type: openai, model: gpt-5, cwd: w}
   - id: coder
-    backend: {type: claude_code, model: opus}
+    backend: {type: antigravity_cli, model: opus}
 timeout_settings: {orchestrator_timeout_seconds: 90}
 """
 
@@ -26,11 +26,11 @@ def test_check_shows_the_report_and_runs_nothing(notebook: Notebook) -> None:
     assert result.status == "ok"
     table, report = (display.data["text/plain"] for display in result.displays)
     assert re.search(r"ada +openai +gpt-5 +OPENAI_API_KEY is not set", table)
-    assert re.search(r"coder +claude_code +opus", table)
+    assert re.search(r"coder +antigravity_cli +opus", table)
     for part in (
         f"{notebook.team}\nTimeouts: turn 90 s",
         "Ignored here: agents.backend.cwd",
-        "'coder' has backend type 'claude_code', which is not supported. It drives",
+        "'coder' has backend type 'antigravity_cli', which is not supported. It drives",
         "Agent 'ada' uses 'openai', which needs a key, and OPENAI_API_KEY is not set.",
     ):
         assert part in report
@@ -74,7 +74,7 @@ def test_the_others_run_when_unsupported_agents_are_skipped(notebook: Notebook) 
     notebook.team.write_text(TEAM.replace("openai, model: gpt-5", "demo"))
     root = f"--config {notebook.team} --session-root {notebook.root}"
     told = sentence(notebook.kernel.run(f"%%agents {root}\nCount."))
-    assert "'coder' has backend type 'claude_code'" in told
+    assert "'coder' has backend type 'antigravity_cli'" in told
     line = f"%%agents --skip-unsupported --wait --out run {root}\nCount."
     assert notebook.kernel.run(line).status == "ok"
     assert notebook.kernel.eval("list(run.view.agents)") == ["ada"]

@@ -336,7 +336,7 @@ def example_of_three_researchers(root: Path, patch: pytest.MonkeyPatch) -> None:
 
 @says(
     "An architect and a reviewer that plan first. The architect's backend drives a program of "
-    "somebody else's: that is told before anything starts, and the rest can start without it."
+    "somebody else's: how to install it is told before anything starts."
 )
 def example_of_code_generation(root: Path, patch: pytest.MonkeyPatch) -> None:
     agents = """
@@ -346,9 +346,10 @@ def example_of_code_generation(root: Path, patch: pytest.MonkeyPatch) -> None:
     backend: {type: "gemini", model: "gemini-2.5-flash"}"""
     more = "orchestrator:\n  coordination:\n    enable_planning_mode: true"
     path = team_file(root, "orchestrator_timeout_seconds: 1800", agents, more)
-    can = "Can start with --skip-unsupported, without architect (claude_code)."
-    assert verdict(path, patch).startswith(can)
-    assert [u.agent for u in TeamSpec.from_file(path).unsupported] == ["architect"]
+    patch.setenv("PATH", str(root))
+    told = "Agent 'architect': 'claude-agent-acp' is not installed. Install it: npm install -g "
+    assert told in verdict(path, patch)
+    assert TeamSpec.from_file(path).unsupported == ()
     assert TeamSpec.from_file(path).orchestrator.coordination.enable_planning_mode
 
 

@@ -187,30 +187,33 @@ def test_every_agent_that_can_not_run_is_named_with_its_place(tmp_path: Path) ->
     path = tmp_path / "team.yaml"
     path.write_text(
         "agents:\n- {id: ann, backend: {type: demo}}\n"
-        "- id: coder\n  backend:\n    type: claude_code\n- backend: {type: codex}\n"
+        "- id: coder\n  backend:\n    type: antigravity_cli\n- backend: {type: uitars}\n"
     )
     with pytest.raises(ConfigError) as caught:
         check_team(TeamSpec.from_file(path))
     error = caught.value
     assert (error.line, error.column) == (5, 11)
-    for part in ("'coder' has backend type 'claude_code'", "'agent3' has backend type 'codex'"):
+    for part in (
+        "'coder' has backend type 'antigravity_cli'",
+        "'agent3' has backend type 'uitars'",
+    ):
         assert part in error.message
     assert "--skip-unsupported" in error.message
 
 
 def test_agents_that_can_not_run_for_the_same_reason_are_told_of_together() -> None:
-    coders = [{"id": name, "backend": {"type": "codex"}} for name in ("ann", "ben")]
+    coders = [{"id": name, "backend": {"type": "uitars"}} for name in ("ann", "ben")]
     team = TeamSpec.model_validate({"agents": [*coders, {"backend": {"type": "demo"}}]})
     with pytest.raises(ConfigError) as caught:
         check_team(team)
-    told = "Agents 'ann', 'ben' have backend type 'codex', which is not supported. "
+    told = "Agents 'ann', 'ben' have backend type 'uitars', which is not supported. "
     assert caught.value.message.startswith(told)
     assert caught.value.message.count("is not supported") == 1
 
 
 def test_no_skipping_is_offered_where_nobody_would_be_left() -> None:
     with pytest.raises(ConfigError) as caught:
-        check_team(_team("codex"))
+        check_team(_team("uitars"))
     assert "--skip-unsupported" not in caught.value.message
 
 

@@ -64,8 +64,8 @@ BAD_TEAMS = {
     "a variable in an address": team(agent("vllm", model="m", base_url="http://${NOT_SET_HERE}")),
     "azure without address": team(agent("azure_openai", model="m", api_key="k")),
     "no model": team(agent("ollama")),
-    "a program": team(agent("claude_code", model="opus")),
-    "a program among others": team(DEMO, agent("codex", "ben")),
+    "a program": team(agent("antigravity_cli", model="opus")),
+    "a program among others": team(DEMO, agent("uitars", "ben")),
     "a type that nobody knows": team(agent("opnai", model="m")),
     "a called agent without key": team(callable_agents=[agent("grok", "ben", model="m")]),
     "a path that is not there": team(orchestrator={"context_paths": ["gone", "gone too"]}),
@@ -194,7 +194,7 @@ def test_what_a_check_says_can_start_starts(tmp_path: Path, name: str) -> None:
 def test_what_a_check_says_can_start_without_some_starts_without_them(tmp_path: Path) -> None:
     file = tmp_path / "team.yaml"
     file.write_text(BAD_TEAMS["a program among others"])
-    assert "Can start with --skip-unsupported, without ben (codex)." in told(file)
+    assert "Can start with --skip-unsupported, without ben (uitars)." in told(file)
     options = RunOptions(session_root=tmp_path / "sessions", skip_unsupported=True)
     run = finish(nb_agents.start("t", file, options=options))
     assert run.status == "completed" and [*run.view.agents] == ["ada"]

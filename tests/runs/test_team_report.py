@@ -114,23 +114,23 @@ def test_what_is_ignored_is_told_in_one_line() -> None:
 
 def test_what_is_switched_off_and_what_agents_that_can_not_run_have_is_not_told() -> None:
     off = {"enable_nlip": False, "multimodal_config": {"enabled": False}, "cwd": "w"}
-    found = report(agent("ada", "vllm", **off), agent("ben", "codex", group_config={}, colour=1))
+    found = report(agent("ada", "vllm", **off), agent("ben", "uitars", group_config={}, colour=1))
     assert found.lines[1:] == ("Ignored here: agents.backend.cwd",)
 
 
 def test_an_agent_that_can_not_run_here_is_told_with_the_reason() -> None:
-    found = report(agent("ada", "vllm"), agent("coder", "codex"))
+    found = report(agent("ada", "vllm"), agent("coder", "uitars"))
     assert keys(found)["coder"] == ""
     can, why = found.verdict.split("\n")
-    assert can == "Can start with --skip-unsupported, without coder (codex)."
-    assert why.startswith("Agent 'coder' has backend type 'codex', which is not supported. It ")
+    assert can == "Can start with --skip-unsupported, without coder (uitars)."
+    assert why.startswith("Agent 'coder' has backend type 'uitars', which is not supported. It ")
 
 
 def test_a_team_of_none_but_such_agents_can_not_start() -> None:
-    found = report(agent("coder", "codex"))
+    found = report(agent("coder", "uitars"))
     verdict, why, none = found.verdict.split("\n")
-    assert verdict == "Can't start." and "'coder' has backend type 'codex'" in why
-    assert none == "None of its agents can run here: coder (codex)."
+    assert verdict == "Can't start." and "'coder' has backend type 'uitars'" in why
+    assert none == "None of its agents can run here: coder (uitars)."
 
 
 def test_those_that_are_only_called_are_judged_like_the_others() -> None:
@@ -138,5 +138,5 @@ def test_those_that_are_only_called_are_judged_like_the_others() -> None:
     found = report(agent("ada", "vllm"), **helper)
     assert keys(found)["helper"] == "OPENAI_API_KEY is not set"
     assert "OPENAI_API_KEY" in found.verdict
-    found = report(agent("ada", "vllm"), callable_agents=[agent("helper", "codex")])
-    assert found.verdict.startswith("Can start with --skip-unsupported, without helper (codex).")
+    found = report(agent("ada", "vllm"), callable_agents=[agent("helper", "uitars")])
+    assert found.verdict.startswith("Can start with --skip-unsupported, without helper (uitars).")

@@ -13,7 +13,7 @@ from tests.team_kit import finish
 MIXED = """\
 agents:
   - {id: ada, backend: {type: demo}}
-  - {id: coder, backend: {type: claude_code, model: opus}}
+  - {id: coder, backend: {type: antigravity_cli, model: opus}}
   - {id: agi, backend: {type: ag2}}
 ui: {display_type: simple}
 """
@@ -42,7 +42,7 @@ def test_the_others_run_when_they_are_skipped_and_it_says_so(tmp_path: Path, mix
     assert list(finish(run).view.agents) == ["ada"]
     assert run.status == "completed"
     assert "Ignored here: ui" in run.view.notices
-    assert "Skipped, not supported here: coder (claude_code), agi (ag2)" in run.view.notices
+    assert "Skipped, not supported here: coder (antigravity_cli), agi (ag2)" in run.view.notices
     assert [p.name for p in (run.path / "workspaces").iterdir()] == ["ada"]
 
 
@@ -56,8 +56,8 @@ def test_skipping_changes_nothing_where_all_can_run(tmp_path: Path) -> None:
 
 def test_nobody_left_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "team.yaml"
-    path.write_text("agent:\n  backend: {type: codex}\n")
-    with pytest.raises(ConfigError, match=r"None of its agents can run here: agent1 \(codex\)"):
+    path.write_text("agent:\n  backend: {type: uitars}\n")
+    with pytest.raises(ConfigError, match=r"None of its agents can run here: agent1 \(uitars\)"):
         nb_agents.start(
             "t", path, options=RunOptions(session_root=tmp_path / "s", skip_unsupported=True)
         )
@@ -87,9 +87,9 @@ def test_a_model_without_provider_is_refused() -> None:
 CALLING = """\
 agents:
   - {id: ada, backend: {type: demo, can_call: [coder, helper, critic]}}
-  - {id: coder, backend: {type: claude_code, model: opus}}
+  - {id: coder, backend: {type: antigravity_cli, model: opus}}
 callable_agents:
-  - {id: helper, backend: {type: codex}}
+  - {id: helper, backend: {type: uitars}}
   - {id: critic, backend: {type: demo}}
 recipe_agents: {"foundation:*": coder, "other:*": ada}
 """
@@ -105,14 +105,16 @@ steps:
 def test_those_that_are_only_called_are_skipped_too(tmp_path: Path) -> None:
     path = tmp_path / "team.yaml"
     path.write_text(CALLING)
-    with pytest.raises(ConfigError, match="'helper' has backend type 'codex'.*--skip-unsupported"):
+    with pytest.raises(ConfigError, match="'helper' has backend type 'uitars'.*--skip-unsupported"):
         nb_agents.start("t", path, options=RunOptions(session_root=tmp_path / "s"))
     run = nb_agents.start(
         "t", path, options=RunOptions(session_root=tmp_path / "s", skip_unsupported=True)
     )
     run.stop(now=True)
     assert finish(run).status == "cancelled"
-    assert "Skipped, not supported here: coder (claude_code), helper (codex)" in run.view.notices
+    assert (
+        "Skipped, not supported here: coder (antigravity_cli), helper (uitars)" in run.view.notices
+    )
 
 
 @pytest.mark.parametrize("recipe", [False, True])
@@ -144,7 +146,7 @@ def test_an_agent_that_the_turn_had_is_not_skipped_by_its_resume(tmp_path: Path)
     run = nb_agents.start(config=path, recipe=steps, options=RunOptions(session_root=root))
     run.stop(now=True)
     finish(run)
-    given = path.read_text().replace("ada, backend: {type: demo}", "ada, backend: {type: codex}")
+    given = path.read_text().replace("ada, backend: {type: demo}", "ada, backend: {type: uitars}")
     path.write_text(given)
-    with pytest.raises(ConfigError, match="'ada' has backend type 'codex'"):
+    with pytest.raises(ConfigError, match="'ada' has backend type 'uitars'"):
         nb_agents.resume(config=path, options=RunOptions(session_root=root))

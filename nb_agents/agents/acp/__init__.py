@@ -1,0 +1,1 @@
+"""Agents that are programs, by the Agent Client Protocol over stdin and stdout."""
