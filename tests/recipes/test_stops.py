@@ -31,6 +31,8 @@ from tests.team_kit import WAIT_S, events, finish
 from tests.watching import turns_watched
 
 PARTS = 3
+EVERY = 3
+"""A stop after so many events; after each of them, with 1."""
 LEVELS = {"graceful": CancellationStatus.REQUESTED, "immediate": CancellationStatus.IMMEDIATE}
 
 
@@ -144,7 +146,7 @@ def test_a_stop_after_any_event_changes_nothing_of_what_comes_of_a_recipe(
         stop_and_resume(tmp_path / str(after), after, level, whole)
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(one, range(1 + part, whole.events - 1, PARTS)))
+        list(pool.map(one, range(1 + EVERY * part, whole.events - 1, EVERY * PARTS)))
 
 
 # Killed ------------------------------------------------------------------------------------------

@@ -32,7 +32,9 @@ from tests.runs.proof import (
 from tests.watching import turns_watched
 
 LEVELS = {"graceful": CancellationStatus.REQUESTED, "immediate": CancellationStatus.IMMEDIATE}
-PARTS = 10
+PARTS = 5
+EVERY = 3
+"""A stop after so many events; after each of them, with 1."""
 WAIT_S = 200.0
 
 
@@ -140,13 +142,13 @@ def test_the_play_uses_all_that_a_team_does(whole: Stage) -> None:
 def test_a_stop_after_any_event_changes_nothing_of_what_comes_of_the_turn(
     whole: Stage, tmp_path: Path, level: str, part: int
 ) -> None:
-    """Every tenth event; the resumption of every third is stopped, too."""
-    for after in range(part + 1, len(all_events(whole.root)) + 1, PARTS):
+    """The resumption of every third is stopped, too."""
+    for after in range(1 + EVERY * part, len(all_events(whole.root)) + 1, EVERY * PARTS):
         stage = Stage(tmp_path / str(after), after, LEVELS[level])
         run = stage.begin()
         stage.level = CancellationStatus.IMMEDIATE
         # A second graceful stop would let an agent come two lines ahead of the others.
-        again = 3 + after % 11 if after % 3 == 0 else 0
+        again = 3 + after % 11 if after // EVERY % 3 == 0 else 0
         while run.status != "completed":
             assert run.status == "cancelled"
             old, told = all_events(stage.root), preview("s", session_root=stage.root)
