@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import (
     Field,
@@ -115,6 +115,8 @@ class TeamSpec(Spec):
         sandbox: Whether the commands of recipes run in a sandbox, or not at all where there is
             none. Those of agents do so by themselves.
         network: Whether they reach the network there.
+        snapshots: Whether workspaces are kept at each moment to which a rewind can go back.
+        snapshot_limit: Megabytes over which a file is not kept.
 
     Example:
         >>> team = TeamSpec.model_validate(
@@ -137,6 +139,8 @@ class TeamSpec(Spec):
     workspace: str = OWN
     sandbox: bool = False
     network: bool = False
+    snapshots: bool = True
+    snapshot_limit: Annotated[float, Field(ge=0, le=1e6)] = 100.0
     _origin: Origin = PrivateAttr(default=Origin())
 
     @model_validator(mode="before")

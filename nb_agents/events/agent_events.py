@@ -423,3 +423,24 @@ class WorktreeBased(Event):
     path: str
     place: str
     base: str
+
+
+@event
+class FilesKept(Event):
+    """A writer is about to begin, and what its workspace holds was kept.
+
+    Attributes:
+        workspace: The workspace's name.
+        call: Whose writer: an agent and its call, or a step's address.
+        tree: The id of what it holds, in the session's ``snapshots``.
+        changed: What is different since it was kept before, the first of it.
+        count: How many paths that are.
+        not_kept: What is new and not kept, with the reason; the first of it.
+    """
+
+    workspace: str
+    call: str
+    tree: str
+    changed: tuple[str, ...] = ()
+    count: Count = 0
+    not_kept: tuple[str, ...] = ()

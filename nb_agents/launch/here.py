@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import FileLock
 
+from nb_agents.config.spec import safe_name
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import StorageError, UnknownSessionError, said_by
 from nb_agents.loop import ensure_loop, interrupts_held, submit
@@ -35,6 +37,7 @@ from nb_agents.session.history import Session
 from nb_agents.session.layout import TurnPaths, restore_workspaces
 from nb_agents.session.lookup import origin_here
 from nb_agents.session.ownership import OwnerMark
+from nb_agents.session.snapshots import SnapshotStore
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
@@ -173,11 +176,31 @@ def _filled(spec: TurnSpec, session: Session, paths: TurnPaths) -> TurnSpec:
 
 
 def _copy_workspaces(resumed: Resumed, paths: TurnPaths) -> tuple[str, ...]:
-    """Copy the workspaces of the turn that another resumes; return what could not be copied."""
+    """Copy the workspaces of the turn that another goes on from, as they were at its point.
+
+    Returns:
+        What could not be copied.
+    """
     before = TurnPaths(paths.path.with_name(f"turn_{resumed.turn}"))
+    fill = partial(_fill_workspaces, resumed.trees, before)
     if resumed.task is not None and paths.task == resumed.task:
-        return restore_workspaces(resumed.task, before)
-    return copy_workspaces(before.workspaces, paths.live_workspaces)
+        return restore_workspaces(resumed.task, before, fill)
+    return fill(paths.live_workspaces)
+
+
+def _fill_workspaces(trees: Mapping[str, str], before: TurnPaths, target: Path) -> tuple[str, ...]:
+    """Write what workspaces held by these trees, and copy the others."""
+    if not trees:
+        return copy_workspaces(before.workspaces, target)
+    store = SnapshotStore(before.path.parent)
+    target.mkdir(parents=True, exist_ok=True)
+    left_out = [
+        f"{name}/{each}"
+        for name, tree in trees.items()
+        for each in store.lay(tree, target / safe_name(name), before.workspaces / name)
+    ]
+    others = copy_workspaces(before.workspaces, target, leaving_out=trees)
+    return (*left_out, *others)
 
 
 def _begin(run_id: str, spec: TurnSpec, lock: FileLock, undo: ExitStack) -> Run:

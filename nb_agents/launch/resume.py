@@ -18,7 +18,7 @@ from nb_agents.agents.programs.program_objects import check_objects
 from nb_agents.agents.replay import replay
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError, SessionBusyError, UserError
-from nb_agents.events import Event, TurnStarted
+from nb_agents.events import Event, FilesKept, TurnStarted
 from nb_agents.launch.here import Loaded, RunRequest, launch
 from nb_agents.launch.resume_plan import (
     Preview,
@@ -162,6 +162,7 @@ class ResumeRequest(RunRequest):
                     (self.agent,) if self.agent else (),
                     going.revised if going else {},
                     find_task(session.path, [turn.paths.number, *before]),
+                    kept={e.workspace: e.tree for e in events if isinstance(e, FilesKept)},
                 )
             ),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from nb_agents import events as ev
 from nb_agents.errors import SessionBusyError, UserError
@@ -37,14 +38,18 @@ class RewindRequest(ResumeRequest):
     say: str = ""
     say_to: str = ""
 
+    @property
+    def _session(self) -> Path:
+        return session_root(self.options.session_root) / (self.session or "")
+
     def find(self) -> tuple[PastTurn, Session]:
         """Return the turn as it was at the point, and its session."""
-        path = session_root(self.options.session_root) / (self.session or "")
+        path = self._session
         wait_until_saved(path)
         found = load_session(path)
         if any(turn.is_live for turn in found.turns[-1:]):
             raise SessionBusyError(path.name, owner_of(path))
-        prefix = TurnPrefix(TurnPaths(path.absolute() / f"turn_{self.turn}"), self.to)
+        prefix = TurnPrefix(TurnPaths(path / f"turn_{self.turn}"), self.to)
         if self.say_to:
             _check_agent(prefix.events, self.say_to)
         return prefix.turn, found
@@ -52,7 +57,9 @@ class RewindRequest(ResumeRequest):
     def resumed(self, resumed: Resumed) -> Resumed:
         """Return what the new turn goes on from: the point, the files of then, and a word."""
         said = ev.Said(text=self.say, to=self.say_to) if self.say else None
-        return replace(resumed, point=int(self.to), said=said)
+        prefix = TurnPrefix(TurnPaths(self._session / f"turn_{self.turn}"), self.to).prefix
+        kept = {**resumed.kept, **prefix.trees}
+        return replace(resumed, point=int(self.to), said=said, trees=prefix.trees, kept=kept)
 
     def about(self, preview: Preview) -> str:
         """Return the new turn's first notice."""

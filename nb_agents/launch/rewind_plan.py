@@ -11,12 +11,13 @@ from nb_agents import events as ev
 from nb_agents.events import Event
 from nb_agents.launch.resume_plan import Preview, started_of, stored_team, what_resumes
 from nb_agents.runs.turn_spec import RESERVED_NAMES
-from nb_agents.session.history import PastTurn, as_died, past_events, up_to
+from nb_agents.session.history import PastTurn, as_died, past_events
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, session_root
 from nb_agents.session.lookup import find_turn
 from nb_agents.view.fold import fold
 from nb_agents.view.points import Point, find_point, points_of
+from nb_agents.view.prefix import Prefix, prefix_of
 
 _OUR_TOOLS = RESERVED_NAMES - {"run_python"}
 """Tools whose effects are in files or in the journal alone; an interpreter has variables, too."""
@@ -83,9 +84,14 @@ class TurnPrefix:
         self.point: Point = find_point(points_of(self.own), to, self.name)
 
     @cached_property
-    def events(self) -> list[Event]:
-        """The events that count, preceded by those of turns that it resumed."""
-        return [*up_to(past_events(self.paths), self.point.seq)]
+    def prefix(self) -> Prefix:
+        """The turn up to the point, preceded by the turns that it resumed."""
+        return prefix_of(past_events(self.paths), self.point.seq)
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """The events that count."""
+        return self.prefix.events
 
     @property
     def left_out(self) -> list[Event]:

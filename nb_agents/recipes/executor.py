@@ -85,6 +85,7 @@ class Models:
         secrets: The team's keys: no command inherits them.
         capabilities: What steps can do besides, by the team's file.
         ask: Asks a person about a step, given its address and the question.
+        keep: Keeps the workspace before a command of a step runs there; None keeps nothing.
     """
 
     team: TeamSpec
@@ -95,6 +96,7 @@ class Models:
     secrets: Sequence[str] = ()
     capabilities: Sequence[Capability] = ()
     ask: Callable[[str, str], Awaitable[ApprovalDecision]] | None = None
+    keep: Callable[[Path, str, str | None], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True)
@@ -426,6 +428,8 @@ class Executor:
         self._emit(
             ev.StepStarted(step=address, unit="bash", attempt=work.attempt, asks=work.command)
         )
+        if self._models.keep is not None:
+            await self._models.keep(self._workspace, address, None)
         written = self._written[address] = []
         wake = current_policy().wake
 

@@ -33,7 +33,7 @@ from nb_agents.models.providers import SharedClient, is_usable
 from nb_agents.runs.approvals import denial
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.tools.policy import AgentTools, ApprovalDecision, Ask
-from nb_agents.tools.run_tools import RunTools, ToolPlaces
+from nb_agents.tools.run_tools import KeepFiles, RunTools, ToolPlaces
 
 if TYPE_CHECKING:
     from nb_agents.recipes.executor import Executor
@@ -55,6 +55,7 @@ class DriverDeps:
         ask_about: Asks the user about a step, given its address and the question.
         stop: Stops the run.
         wake: Called, from any thread, when there is something new to show.
+        keep: Keeps a workspace before something writes there; None keeps nothing.
     """
 
     spec: TurnSpec
@@ -68,6 +69,7 @@ class DriverDeps:
     ask_about: Callable[[str, str], Awaitable[ApprovalDecision]]
     stop: Callable[[StopRequest], object]
     wake: Callable[[], None]
+    keep: KeepFiles | None = None
 
 
 class Driver(Protocol):
@@ -142,6 +144,7 @@ def tools_for(deps: DriverDeps) -> RunTools:
         spec.writable if wanted.writes_context_paths else (),
         wanted.protects_paths,
         spec.project,
+        deps.keep,
     )
     return RunTools(places, spec.functions, deps.note, deps.ask, deps.wake)
 
@@ -239,6 +242,7 @@ async def _executor(
             withheld_keys(spec.team),
             await _step_capabilities(spec),
             deps.ask_about,
+            deps.keep,
         ),
         spec.project.path if spec.project else spec.paths.live_workspaces / spec.recipe.name,
         spec.context,

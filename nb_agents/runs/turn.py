@@ -52,6 +52,7 @@ from nb_agents.runs.drivers import (
     subagents_for,
     tools_for,
 )
+from nb_agents.runs.file_history import FileHistory
 from nb_agents.runs.hiding import mask_logs
 from nb_agents.runs.hooks import Hooks, Subscribers
 from nb_agents.runs.limits import Limits
@@ -62,8 +63,9 @@ from nb_agents.runs.turn_spec import TurnSpec, offered_of
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import has_commands, take_commands
 from nb_agents.session.journal import Journal
+from nb_agents.session.snapshots import SnapshotStore
 from nb_agents.tools.offer import CallInbox
-from nb_agents.tools.run_tools import RunTools
+from nb_agents.tools.run_tools import KeepFiles, RunTools
 from nb_agents.tools.threads import still_runs
 from nb_agents.view.receipt import receipt
 from nb_agents.view.run_view import RunView
@@ -461,7 +463,17 @@ class TurnWriter:
             ask_about=self.approvals.ask_about,
             stop=self.take,
             wake=self._wake,
+            keep=self._file_history(),
         )
+
+    def _file_history(self) -> KeepFiles | None:
+        spec = self._spec
+        if not spec.team.snapshots:
+            return None
+        store = SnapshotStore(spec.paths.path.parent, int(spec.team.snapshot_limit * 1e6))
+        known = spec.resumed.kept if spec.resumed else {}
+        history = FileHistory(store, spec.paths.live_workspaces, known, self._recorder.emit)
+        return history.keep
 
     def _admit(self, agent: str, token: CancelToken) -> None:
         # Replaced, not modified, as a thread that stops an agent may be reading it.

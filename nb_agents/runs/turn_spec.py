@@ -64,7 +64,8 @@ class Resumed:
         task: The directory of its task; None when it worked in its own.
         point: Of a rewind: number of its last event that counts; else 0.
         said: What the person says when it goes on from there, if anything.
-        trees: Of a rewind: the workspaces as they were at the point; empty means as they are.
+        trees: Of a rewind: what workspaces held at the point, where that is not what they hold.
+        kept: For each workspace that was kept, what was kept last.
     """
 
     turn: int
@@ -78,6 +79,7 @@ class Resumed:
     point: int = 0
     said: ev.Said | None = None
     trees: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

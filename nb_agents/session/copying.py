@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -21,12 +21,15 @@ _FICLONE = 0x40049409
 """The Linux ioctl that shares a file's blocks. Source: ioctl_ficlone(2)."""
 
 
-def copy_workspaces(source: Path, target: Path) -> tuple[str, ...]:
+def copy_workspaces(
+    source: Path, target: Path, leaving_out: Container[str] = ()
+) -> tuple[str, ...]:
     """Copy the workspaces of one turn into another's.
 
     Args:
         source: The old turn's ``workspaces``; if missing, nothing is copied.
         target: The new turn's ``workspaces``. A link in the place of a workspace is not copied.
+        leaving_out: The names of workspaces that are not copied.
 
     Returns:
         Descriptions of the skipped entries.
@@ -36,7 +39,12 @@ def copy_workspaces(source: Path, target: Path) -> tuple[str, ...]:
     """
     if not source.is_dir():
         return ()
-    return copy_tree(source, target, lambda entry: entry.depth > 0 or entry.kind != "link")
+
+    def is_wanted(entry: DirEntry) -> bool:
+        is_link = entry.kind == "link" and not entry.depth
+        return not is_link and entry.path.partition("/")[0] not in leaving_out
+
+    return copy_tree(source, target, is_wanted)
 
 
 def copy_tree(

@@ -30,6 +30,7 @@ from nb_agents.session.layout import (
 from nb_agents.session.memories import copy_memories
 from nb_agents.session.views import answer_text, partial_answers, read_json, write_views
 from nb_agents.view.fold import apply, fold
+from nb_agents.view.prefix import prefix_of
 from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import at_the_end
 
@@ -262,24 +263,12 @@ def with_past(
     while (started := _started(chain[-1])) and 0 < started.resumes < number:
         number = started.resumes
         if before is not None and number == before.paths.number:
-            chain.append(up_to(before.events, started.point))
+            chain.append(prefix_of(before.events, started.point).events)
             break
         past = TurnPaths(paths.path.with_name(f"turn_{number}"))
-        chain.append(up_to(read_journal(past.journal).events, started.point))
+        events = read_journal(past.journal).events
+        chain.append(prefix_of(events, started.point).events)
     return [event for each in reversed(chain) for event in each]
-
-
-def up_to(events: Sequence[Event], point: int) -> Sequence[Event]:
-    """Return the events of a turn up to a point, preceded by those of turns that it resumed.
-
-    Args:
-        events: All of these.
-        point: Number of the turn's last event that counts; 0 means all do.
-    """
-    if not point:
-        return events
-    begins = max((n for n, e in enumerate(events) if isinstance(e, TurnStarted)), default=0)
-    return [e for n, e in enumerate(events) if n < begins or e.seq <= point]
 
 
 def _started(events: Sequence[Event]) -> TurnStarted | None:

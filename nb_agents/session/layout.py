@@ -54,7 +54,6 @@ from nb_agents.errors import (
     UserError,
     as_storage_error,
 )
-from nb_agents.session.copying import copy_workspaces
 
 SESSIONS_VARIABLE = "NB_AGENTS_SESSIONS"
 DEFAULT_FOLDER = ".nb_agents"
@@ -409,12 +408,15 @@ def find_task(session: Path, turns: Iterable[int]) -> Path | None:
     return next(filter(is_real_directory, tasks), None)
 
 
-def restore_workspaces(task: Path, last: TurnPaths) -> tuple[str, ...]:
-    """Copy the workspaces of a task's last turn back to the task's directory.
+def restore_workspaces(
+    task: Path, last: TurnPaths, fill: Callable[[Path], tuple[str, ...]]
+) -> tuple[str, ...]:
+    """Write the workspaces that a turn goes on with to its task's directory.
 
     Args:
         task: The task's directory.
-        last: The task's last turn; its own files stay unchanged.
+        last: The turn of the task that it goes on from; its own files stay unchanged.
+        fill: Writes the workspaces into a directory, and returns what it could not copy.
 
     Returns:
         Descriptions of the entries that were not copied.
@@ -422,11 +424,13 @@ def restore_workspaces(task: Path, last: TurnPaths) -> tuple[str, ...]:
     Raises:
         OSError: The copy failed; the turn has lost nothing.
     """
-    store_workspaces(last, task)
+    for turn in turns_of(last.path.parent):  # of a rewind, a later one may have died there
+        if _works_in(turn, task) and not turn.is_live(0):
+            store_workspaces(turn, task)
     here, copy = task / "workspaces", task / ".workspaces.tmp"
     _remove(copy)
     try:
-        left_out = copy_workspaces(last.workspaces, copy)
+        left_out = fill(copy)
         copy.mkdir(exist_ok=True)
         _remove(here)
         copy.rename(here)
@@ -434,6 +438,13 @@ def restore_workspaces(task: Path, last: TurnPaths) -> tuple[str, ...]:
         shutil.rmtree(copy, ignore_errors=True)
         raise
     return left_out
+
+
+def _works_in(turn: TurnPaths, task: Path) -> bool:
+    try:
+        return os.readlink(turn.workspaces) == f"../{task.name}/workspaces"
+    except OSError:  # it has its own
+        return False
 
 
 def store_workspaces(paths: TurnPaths, task: Path) -> None:

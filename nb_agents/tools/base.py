@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -219,6 +220,21 @@ class Tool:
         self.is_repeatable = is_repeatable
         self._validator = validator
         self._run = run
+
+    def preceded_by(self, first: Callable[[dict[str, Any]], Awaitable[None]]) -> Tool:
+        """Return the same tool, which awaits a function before it runs.
+
+        Args:
+            first: Called with the arguments, once they are found valid.
+        """
+        tool, run = copy(self), self._run
+
+        async def both(known: dict[str, Any]) -> str:
+            await first(known)
+            return await run(known)
+
+        tool._run = both
+        return tool
 
     async def call(self, args: str | dict[str, Any] | None) -> ToolResult:
         """Run the tool.

@@ -29,15 +29,25 @@ from nb_agents.tools.base import Tool, ToolContext, ToolPlace, current_call
 from nb_agents.tools.command_guard import CommandGuard, find_programs
 from nb_agents.tools.custom import CustomTools
 from nb_agents.tools.data_store import DataStore
-from nb_agents.tools.data_tools import AgentStore
+from nb_agents.tools.data_tools import DATA_TOOLS, AgentStore
 from nb_agents.tools.mcp import McpServers
 from nb_agents.tools.offer import OfferedFunction, tool_of
 from nb_agents.tools.policy import AgentTools, Ask, Policy
 from nb_agents.tools.python import PythonCells
 from nb_agents.tools.sandbox import Sandbox, confinement
 from nb_agents.tools.shell import Shell, last_chars
+from nb_agents.tools.task_plan import PLAN_ACTIONS
 from nb_agents.tools.web_search import search_tool
 from nb_agents.tools.workspace import FILE_TOOLS
+
+KeepFiles = Callable[[Path, str, str | None], Awaitable[None]]
+"""Called with a workspace, the call that is about to write, and its one path, or None for any."""
+
+_LOOKS = frozenset(
+    {name for name, action in {**FILE_TOOLS, **PLAN_ACTIONS}.items() if action == "read_file"}
+    | {*DATA_TOOLS, "web_search"}
+)
+"""Tools that write nothing into a workspace."""
 
 MAX_TOLD = 2_000
 """Limit of a running tool's output in one update of the panel; the tool keeps all of it."""
@@ -81,6 +91,7 @@ class ToolPlaces:
         writable: What of those an agent may write while it presents.
         has_protected_paths: Whether the team's file protects some of them.
         project: The person's directory that agents work in, if they do.
+        keep: Keeps a workspace before a tool writes there, by `KeepFiles`; None keeps nothing.
     """
 
     session: Path
@@ -91,6 +102,7 @@ class ToolPlaces:
     writable: Sequence[WritablePath] = ()
     has_protected_paths: bool = False
     project: WritablePath | None = None
+    keep: KeepFiles | None = None
 
 
 class RunTools:
@@ -185,6 +197,11 @@ class RunTools:
         # Only rules need the real path; resolved once, before an agent could put a link there.
         real = await to_thread.run_sync(workspace.resolve) if keys.rules is not None else workspace
         policy = Policy(keys, real, partial(self._ask, agent))
+        kept = partial(self._kept, workspace)
+
+        def take(tools: Iterable[Tool]) -> tuple[Tool, ...]:
+            return policy.take(map(kept, tools))
+
         tools = [tool_of(function, context) for function in self._functions]
         tools += others
         if keys.enable_mcp_command_line:
@@ -193,22 +210,35 @@ class RunTools:
             tools.append(await to_thread.run_sync(search_tool))
         if keys.data_store:
             tools += AgentStore(DataStore.of(context), context.mask).tools()
-        found = list(policy.take(tools))
+        found = list(take(tools))
         if keys.custom_tools:
             made = await self._custom.tools(context, keys.custom_tools, keys.takes)
-            found += map(policy.guarded, made)
+            found += map(policy.guarded, map(kept, made))
         if keys.mcp_servers:
             served = await self._servers.tools(context, keys.mcp_servers, keys.takes)
-            found += map(policy.guarded, served)
+            found += map(policy.guarded, map(kept, served))
         withheld = why_withheld(keys, "enable_image_generation", "image_generation")
         place = ToolPlace(context, policy.check)
         given = AgentTools(
-            found, policy.take, context.access, keeps_images=not withheld, place=place
+            found, take, context.access, keeps_images=not withheld, place=place
         )
         if keys.chosen_tools and not (found or any(map(keys.takes, FILE_TOOLS))):
             names = ", ".join(keys.chosen_tools)
             self._notice(f"{agent}: `tool_choice` names no tool that it has: {names}.")
         return given
+
+    def _kept(self, workspace: Path, tool: Tool) -> Tool:
+        """Return a tool that keeps the workspace before it writes there."""
+        keep = self._places.keep
+        if keep is None or tool.name in _LOOKS:
+            return tool
+
+        async def first(args: dict[str, Any]) -> None:
+            call = current_call()
+            path = args.get("path") if tool.name in FILE_TOOLS else None
+            await keep(workspace, f"{call.agent} {call.id}", path)
+
+        return tool.preceded_by(first)
 
     def _hands(self, context: ToolContext, keys: ToolKeys) -> list[Tool]:
         """Return an agent's shell and Python, if enabled; checks the machine for a sandbox."""

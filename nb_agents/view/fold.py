@@ -516,6 +516,10 @@ def _noticed(view: RunView, e: ev.Noticed) -> RunView:
     return replace(view, notices=(*view.notices, e.text), is_saved=is_saved)
 
 
+def _files_kept(view: RunView, e: ev.FilesKept) -> RunView:
+    return view
+
+
 def _context_changed(view: RunView, e: ev.ContextChanged) -> RunView:
     return replace(view, context_changes=(*view.context_changes, e))
 

@@ -95,7 +95,7 @@ class _Points:
                 self._begun[f"{agent} {call}"] = event.seq
             case ev.StepStarted(step=step):
                 self._begun[step] = event.seq
-            case ev.TurnStarted():
+            case ev.TurnStarted(recipe="") | ev.RecipeLoaded(step=""):
                 return "", "start", "", 0
             case ev.ModelFinished(agent=agent):
                 return agent, "call", "", self._asked.get(agent, 0)

@@ -78,6 +78,7 @@ def test_from_each_point_a_turn_comes_to_the_same_end_and_pays_only_for_what_is_
         assert sum(map(len, played.heard.values())) == calls - len(kept), point
         assert (metadata(again)["rewinds"], metadata(again)["at"]) == (1, point.seq)
         assert _files(played.run.path) == before
+        assert _files(again.path / "workspaces") == _files(played.run.path / "workspaces")
 
 
 def test_a_word_reaches_all_agents_or_the_one_that_it_is_for(tmp_path: Path) -> None:

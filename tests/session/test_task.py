@@ -3,10 +3,12 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from nb_agents.session.copying import copy_workspaces
 from nb_agents.session.layout import (
     TurnPaths,
     claim_turn,
@@ -65,7 +67,7 @@ def go_on(session: Path, last: TurnPaths, **files: str) -> TurnPaths:
     paths, lock = claim_turn(session, task=task)
     try:
         assert task is not None and paths.task == task
-        restore_workspaces(task, last)
+        restore_workspaces(task, last, partial(copy_workspaces, last.workspaces))
         paths.journal.touch()  # its first line
         write(paths, **files)
         store_workspaces(paths, task)
@@ -168,7 +170,7 @@ def test_a_link_in_the_place_of_a_task_leads_nobody_elsewhere(tmp_path: Path, wh
     place.symlink_to(tmp_path / "outside" if where == "task_1" else outside.parent)
     task = find_task(session, [1])
     if task is not None:
-        restore_workspaces(task, first)
+        restore_workspaces(task, first, partial(copy_workspaces, first.workspaces))
         (task / "workspaces" / "a" / "x").write_text("2")
     assert (task is None) is (where == "task_1")
     assert (outside / "x").read_text() == "theirs"
@@ -181,7 +183,7 @@ def test_a_turn_that_another_has_gone_on_with_is_not_settled_by_who_merely_looks
     task = find_task(tmp_path / "s", [1])
     assert task is not None
     second, lock = claim_turn(tmp_path / "s", task=task)
-    restore_workspaces(task, first)
+    restore_workspaces(task, first, partial(copy_workspaces, first.workspaces))
     store_workspaces_if_dead(second)  # it lives
     assert second.workspaces.is_symlink()
     lock.release()
