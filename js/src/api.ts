@@ -25,6 +25,9 @@ export interface Turn {
   readonly task: string;
   readonly state: string;
   readonly is_live: boolean;
+  /** Of a turn that went back: the number of the turn, and the event up to which that counts; else 0. */
+  readonly rewinds?: number;
+  readonly at?: number;
   /** Unix seconds. */
   readonly updated_at: number | null;
   readonly cost: number | null;
@@ -87,6 +90,11 @@ export class Api {
   /** Go on with an incomplete turn; resolves to the turn that does. */
   resume(id: string, trust: boolean): Promise<{ readonly id: string }> {
     return this.json(`runs/${address(id)}/resume`, "POST", { trust });
+  }
+
+  /** Go back to a point of a turn, or read what that would do; resolves to the turn that goes on, or to that. */
+  rewind(id: string, body: object): Promise<unknown> {
+    return this.json(`runs/${address(id)}/rewind`, "POST", body);
   }
 
   /** Ask the team of a session something new; resolves to the turn that answers it. */

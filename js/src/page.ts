@@ -19,6 +19,7 @@ import { makeClaims } from "./claims";
 import { TEAM_ICON } from "./icon";
 import type { LiveRuns } from "./live-runs";
 import { announce } from "./notices";
+import { chooseRewind, previewOf } from "./rewind";
 import type { Actions } from "./session-rows";
 import { Sessions } from "./sessions";
 import { makeStatusItem } from "./status-bar";
@@ -101,6 +102,13 @@ function makeActions(
     stop: (turn, now) =>
       changing(async () => refuse(await api.post(turn, "stop", { immediate: now, source: "widget" }))),
     resume: (turn) => changing(() => goOn((trust) => api.resume(turn, trust))),
+    async rewind(turn, at) {
+      await attempt(async () => {
+        const choice = await chooseRewind(previewOf(api, turn), at);
+        const begin = (trust: boolean) => api.rewind(turn, { ...choice, trust }) as Promise<{ readonly id: string }>;
+        if (choice) await changing(() => goOn(begin));
+      });
+    },
     async continue_(session) {
       const task = await askText(`Continue ${session.session}`, "What its agents are asked next:", "Continue");
       if (task) await changing(() => goOn((trust) => api.continueSession(session.id, task, trust)));

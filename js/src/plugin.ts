@@ -49,6 +49,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       kernelOf: (output: Node) => kernelOf(notebookOf(output)),
       widgetsOf: (output: Node) => widgetsOf(notebookOf(output)),
       resume: (turn: string) => void actions.resume(turn),
+      rewind: (turn: string, at?: number) => void actions.rewind(turn, at),
       continue_: (turn: string) => void actions.continue_(sessionOf(turn)),
       addCell: (text: string) => {
         const commands = ["notebook:insert-cell-below", "notebook:replace-selection", "notebook:enter-edit-mode"];

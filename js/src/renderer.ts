@@ -12,13 +12,14 @@ import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { Panel, type Widget } from "@lumino/widgets";
 import { type Api, serverId } from "./api";
 import { type Target, makeDoors } from "./doors";
+import { make } from "./dom";
 import type { Kernel } from "./kernel";
 import { makeLivePanel } from "./live";
 import { DRAWN_REQUEST, sendOnControl } from "./send";
 import { makeServerSweep } from "./server-sweep";
 import { isFinal } from "./state";
 import { isSweep } from "./sweep-state";
-import { type Bundle, type News, type Watcher, pathOf, statusOf } from "./watch";
+import { type Bundle, type News, TURN_MIME, type Watcher, pathOf, statusOf } from "./watch";
 
 /** The server answers sooner, as a rule: what the bundle says would only flash up. */
 const STATIC_AFTER_MS = 400;
@@ -55,6 +56,8 @@ export interface Surroundings {
   /** Have the server go on with a turn, with the same task or with one that the person is asked for. */
   resume(turn: string): void;
   continue_(turn: string): void;
+  /** Let a person choose a point of a turn, from this one on, and go on from there. */
+  rewind(turn: string, at?: number): void;
   /** Add a cell below the active one, without running it. */
   addCell(source: string): void;
 }
@@ -74,6 +77,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private problem = "";
   private life = new AbortController();
   private readonly status = document.createElement("span");
+  private readonly back = make("button", "nba-back");
 
   constructor(
     private readonly app: Surroundings,
@@ -84,6 +88,10 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     // Announces the end to those who can't see it, when the panel gives way to the card.
     this.status.className = "nba-output-status";
     this.status.setAttribute("role", "status");
+    this.back.type = "button";
+    this.back.textContent = "Go back to here…";
+    this.back.title = "Choose a moment of this turn, and go on from there; the turn stays as it is";
+    this.back.addEventListener("click", () => app.rewind(this.shownId));
     this.node.append(this.status);
     this.node.addEventListener("click", (event) => this.press(event));
     app.shown.add(this);
@@ -143,6 +151,9 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   }
 
   private async take(news: News): Promise<void> {
+    const isTurn = news.kind === "state" ? !isSweep(news.state) : news.kind === "card" && TURN_MIME in news.bundle;
+    if (isTurn) this.node.append(this.back);
+    else this.back.remove();
     switch (news.kind) {
       case "state":
         this.drawPanel(news.state);
@@ -276,6 +287,11 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
    * that is not trusted nothing runs at one press: its cell is added for a person to read and to run.
    */
   private press(event: MouseEvent): void {
+    const [of, at] = (event.target as Element).closest("[data-point]")?.getAttribute("data-point")?.split(":") ?? [];
+    if (at && this.back.parentNode) {
+      this.app.rewind(this.shownId.replace(/turn_[0-9]+$/, `turn_${of}`), Number(at));
+      return;
+    }
     const button = (event.target as Element).closest<HTMLButtonElement>(`[${LINKED}]`);
     // A widget is drawn of what the server does not know, so that it could not go on.
     if (!button || button.closest(".nba-widget")) return;

@@ -15,6 +15,8 @@ export interface Actions {
   open(turn: string): void;
   stop(run: string, now: boolean): Promise<void>;
   resume(turn: string): Promise<void>;
+  /** Let a person choose a point of a turn, and go on from there. */
+  rewind(turn: string, at?: number): Promise<void>;
   continue_(session: Pick<Session, "id" | "session">): Promise<void>;
   rename(session: Session): Promise<void>;
   export_(session: Session): Promise<void>;
@@ -179,7 +181,8 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
     setText(stop, "Stop now");
   });
   const resume = pressable("Resume", "Go on with it: nothing that finished runs again", () => shown && actions.resume(shown.id));
-  const el = list.appendChild(make("li", "", open, state, facts, stop, resume));
+  const back = pressable("Go back…", "Choose a moment of it, and go on from there", () => shown && actions.rewind(shown.id));
+  const el = list.appendChild(make("li", "", open, state, facts, stop, resume, back));
   return {
     el,
     draw(turn, live, isLast) {
@@ -190,7 +193,8 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
       setText(task, `${turn.turn}. ${turn.task}`);
       setAttr(open, "title", `Open this turn beside the notebook: ${turn.task}`);
       drawState(state, turn, live);
-      setText(facts, [dollars(run?.cost ?? turn.cost), ago(turn.updated_at)].filter(Boolean).join(" · "));
+      const from = turn.rewinds ? `↩ from ${turn.rewinds} at ${turn.at}` : "";
+      setText(facts, [from, dollars(run?.cost ?? turn.cost), ago(turn.updated_at)].filter(Boolean).join(" · "));
       setText(stop, now ? "Stop now" : "Stop");
       setHidden(stop, !run && !turn.is_live);
       setHidden(resume, !isLast || !!run || turn.state === "complete" || turn.is_live);

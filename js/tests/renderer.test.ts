@@ -58,6 +58,7 @@ function make(hasKernel = true) {
     kernelOf: () => (hasKernel ? {} : undefined),
     widgetsOf,
     resume: vi.fn(),
+    rewind: vi.fn(),
     continue_: vi.fn(),
     addCell: vi.fn(),
   };

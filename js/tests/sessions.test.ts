@@ -21,6 +21,7 @@ async function show(sessions: Session[], live: Run[] = []) {
     open: vi.fn(),
     stop: vi.fn().mockResolvedValue(undefined),
     resume: vi.fn().mockResolvedValue(undefined),
+    rewind: vi.fn().mockResolvedValue(undefined),
     continue_: vi.fn().mockResolvedValue(undefined),
     rename: vi.fn().mockResolvedValue(undefined),
     export_: vi.fn().mockResolvedValue(undefined),
@@ -68,7 +69,7 @@ test("a live turn shows how it stands, and can be stopped, then at once", async 
     live,
   );
   expect(rows()[0]?.querySelector("summary .state")?.textContent).toBe("awaiting approval");
-  expect(buttons()).toEqual(["1. Compare caches", "Stop", "Export"]);
+  expect(buttons()).toEqual(["1. Compare caches", "Stop", "Go back…", "Export"]);
   press("Stop");
   live[0] = liveRun("s/turn_1", { state: "stopping" });
   await runs.refresh();
@@ -82,7 +83,7 @@ test("a live turn shows how it stands, and can be stopped, then at once", async 
 test("only the last turn is resumed, and only when it is incomplete", async () => {
   const stopped = turn("s/turn_1", { state: "stopped" });
   const { buttons, press, actions, sessions, widget } = await show([{ id: "s", session: "s", turns: [stopped] }]);
-  expect(buttons()).toEqual(["1. Compare caches", "Resume", "Continue…", "Rename…", "Export", "Delete…"]);
+  expect(buttons()).toEqual(["1. Compare caches", "Resume", "Go back…", "Continue…", "Rename…", "Export", "Delete…"]);
   press("Resume");
   press("Resume"); // while the first is under way
   expect(actions.resume).toHaveBeenCalledExactlyOnceWith("s/turn_1");
@@ -180,7 +181,7 @@ test("a sweep's row is opened and exported, and stays what its sweep knows", asy
   actions.rows.mockResolvedValue([rowOf("one")]);
   await unfold(rows()[0]);
   (rows()[1] as HTMLDetailsElement).open = true;
-  expect(new Set(buttons())).toEqual(new Set([`1. ${EVIL}`, "Export"]));
+  expect(new Set(buttons())).toEqual(new Set([`1. ${EVIL}`, "Go back…", "Export"]));
   press(`1. ${EVIL}`);
   expect(actions.open).toHaveBeenCalledExactlyOnceWith("sweep/one/turn_1");
   expect(widget.node.querySelector("img")).toBeNull();

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from nb_agents import events as ev
+from nb_agents.errors import UserError
 from nb_agents.events import Event
 from nb_agents.launch.resume_plan import Preview, started_of, stored_team, what_resumes
 from nb_agents.runs.turn_spec import RESERVED_NAMES
+from nb_agents.session.file_changes import MAX_FILES, FileChange, file_changes
 from nb_agents.session.history import PastTurn, as_died, past_events
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, session_root
 from nb_agents.session.lookup import find_turn
+from nb_agents.session.snapshots import SnapshotStore
 from nb_agents.view.fold import fold
 from nb_agents.view.points import Point, find_point, points_of
 from nb_agents.view.prefix import Prefix, prefix_of
+
+MAX_NAMED = 20
+"""Files that the words of a preview name."""
 
 _OUR_TOOLS = RESERVED_NAMES - {"run_python"}
 """Tools whose effects are in files or in the journal alone; an interpreter has variables, too."""
@@ -34,7 +40,10 @@ class RewindPreview:
         kept: What a resume from there keeps and runs again.
         left_out: What comes behind the point and is left out, counted, in words.
         dropped: US dollars that were paid for what is left out; None when a price is unknown.
+        files: What becomes of files, the first of them.
+        file_count: How many files that are; -1 when files were not kept, and stay as they are.
         not_taken_back: Calls behind the point whose effects lie elsewhere, as "agent: tool".
+        points: All points of the turn.
     """
 
     turn: str
@@ -44,9 +53,13 @@ class RewindPreview:
     left_out: tuple[str, ...]
     dropped: float | None
     not_taken_back: tuple[str, ...]
+    files: tuple[FileChange, ...] = ()
+    file_count: int = 0
+    points: tuple[Point, ...] = ()
 
-    def __str__(self) -> str:
-        """Return the preview in a few sentences."""
+    @property
+    def lines(self) -> list[str]:
+        """The preview in sentences, but for what becomes of files."""
         kept = self.kept
         what = f"{kept.answers} answer(s), {kept.votes} vote(s)"
         if kept.recipe is not None:
@@ -66,7 +79,24 @@ class RewindPreview:
         if kept.goes_on:
             agents = ", ".join(kept.goes_on)
             lines.append(f"From the ends of their prompts, not call by call, go on: {agents}.")
-        return "\n".join(lines)
+        if self.file_count < 0:
+            lines.append("Files stay as they are now: none were kept in this turn.")
+        return lines
+
+    def __str__(self) -> str:
+        """Return the preview in lines."""
+        return "\n".join([*self.lines, *self._file_lines()])
+
+    def _file_lines(self) -> Iterator[str]:
+        """Yield what becomes of files."""
+        if self.file_count > 0:
+            yield f"Files that become as they were ({self.file_count}):"
+        signs = {"back": "A", "gone": "D", "changed": "M"}
+        for file in self.files[:MAX_NAMED]:
+            lines = "" if file.plus < 0 else f"  +{file.plus} -{file.minus}"
+            yield f"  {signs[file.what]} {file.path}{lines}"
+        if (more := self.file_count - MAX_NAMED) > 0:
+            yield f"  and {more} more"
 
 
 class TurnPrefix:
@@ -81,7 +111,8 @@ class TurnPrefix:
         self.paths = paths
         self.name = f"{paths.session}/{paths.number}"
         self.own = read_journal(paths.journal).events
-        self.point: Point = find_point(points_of(self.own), to, self.name)
+        self.points = points_of(self.own)
+        self.point: Point = find_point(self.points, to, self.name)
 
     @cached_property
     def prefix(self) -> Prefix:
@@ -97,6 +128,19 @@ class TurnPrefix:
     def left_out(self) -> list[Event]:
         """The turn's events behind the point."""
         return [event for event in self.own if event.seq > self.point.seq]
+
+    def file_changes(self) -> list[FileChange]:
+        """Return what becomes of the files of the workspaces."""
+        store = SnapshotStore(self.paths.path.parent)
+        found: list[FileChange] = []
+        for name, tree in self.prefix.trees.items():
+            try:
+                found += file_changes(store, tree, self.paths.workspaces / name)
+            except OSError as exc:
+                raise UserError(
+                    f"The files of {name} at that point can't be read: {exc.strerror or exc}."
+                ) from None
+        return found
 
     @property
     def turn(self) -> PastTurn:
@@ -133,6 +177,7 @@ def preview_rewind(paths: TurnPaths, to: str) -> RewindPreview:
     """
     prefix = TurnPrefix(paths, to)
     kept = what_resumes(prefix.events, (), stored_team(started_of(prefix.events))).preview
+    files = prefix.file_changes()
     return RewindPreview(
         turn=prefix.name,
         point=prefix.point.seq,
@@ -140,6 +185,9 @@ def preview_rewind(paths: TurnPaths, to: str) -> RewindPreview:
         kept=kept,
         left_out=tuple(_counted(prefix.left_out)),
         dropped=_cost_of(prefix.left_out),
+        files=tuple(files[:MAX_FILES]),
+        file_count=len(files) if prefix.prefix.is_kept else -1,
+        points=tuple(prefix.points),
         not_taken_back=tuple(dict.fromkeys(_beyond_reach(prefix.left_out))),
     )
 

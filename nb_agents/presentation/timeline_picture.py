@@ -126,18 +126,24 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A span, or short ones beside each other; `left` and `width` in percent."""
+    """A span, or short ones beside each other; `left` and `width` in percent.
+
+    `point` is where one can go back to, as "turn:event", or "".
+    """
 
     kind: EntryKind
     left: float
     width: float
     tone: Literal["ok", "cut", "failed"]
     title: str
+    point: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Something at one moment; `target` is the row of the agent voted for, or -1.
+
+    `point` is as in `Bar`.
 
     Of a line across all rows, `level` is how far above the others its name stands.
     """
@@ -149,6 +155,7 @@ class Mark:
     outcome: str = ""
     target: int = -1
     level: int = 0
+    point: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +325,7 @@ def _bar(group: list[TimelineEntry], scale: Scale) -> Bar:
     title = _said(first, scale) if len(group) == 1 else _said_together(group, scale)
     # Narrower than this can't be seen or pointed at.
     width = max(scale.left(end) - left, 0.45)
-    return Bar(first.kind, min(left, 99.55), round(width, 2), tone, title)
+    return Bar(first.kind, min(left, 99.55), round(width, 2), tone, title, _point(group[-1]))
 
 
 def _said_together(group: list[TimelineEntry], scale: Scale) -> str:
@@ -363,7 +370,12 @@ def _mark(group: list[TimelineEntry], scale: Scale, places: dict[str, int]) -> M
     if len(group) > 1:
         title += f" (the last of {len(group)})"
     target = places.get(last.name, -1) if last.kind == "vote" else -1
-    return Mark(last.kind, scale.left(last.start), last.name, title, last.outcome, target)
+    left, point = scale.left(last.start), _point(last)
+    return Mark(last.kind, left, last.name, title, last.outcome, target, point=point)
+
+
+def _point(entry: TimelineEntry) -> str:
+    return f"{entry.turn}:{entry.seq}" if entry.seq else ""
 
 
 def _named(lines: list[Mark]) -> list[Mark]:

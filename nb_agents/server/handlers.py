@@ -444,6 +444,8 @@ def _turn(session: str, paths: TurnPaths, is_last: bool) -> dict[str, Any]:
         "task": text.clip(str(known.get("task", "")), 300),
         "state": "running" if is_live else "complete" if is_complete else _ending(known),
         "is_live": is_live,
+        "rewinds": known.get("rewinds", 0),
+        "at": known.get("at", 0),
         "timestamp": known.get("timestamp"),
         "updated_at": _moment(known.get("timestamp")),
         "tokens": (known.get("receipt") or {}).get("tokens"),

@@ -171,6 +171,13 @@ class SnapshotStore:
         except RefusedError as exc:
             tree[path] = Entry("x", 0, exc.strerror or "")
 
+    def look(self, workspace: Path) -> dict[str, Entry]:
+        """Return what a workspace holds now, without keeping it; links are not followed."""
+        found: dict[str, Entry] = {}
+        for path, name, folder, status in _walk(workspace):
+            found[path] = self._read(name, folder, status, writes=False)
+        return found
+
     def _keep_all(self, workspace: Path, index: Index) -> Kept:
         tree: dict[str, Entry] = {}
         looks: dict[str, _Look | None] = {}
@@ -187,7 +194,7 @@ class SnapshotStore:
             looks[path] = _Look(0, 0, 0, 0, 0) if is_racy else look
         return self._kept(index, tree, looks)
 
-    def _read(self, name: str, folder: int, found: os.stat_result) -> Entry:
+    def _read(self, name: str, folder: int, found: os.stat_result, *, writes: bool = True) -> Entry:
         if not stat.S_ISREG(found.st_mode):
             return self._other(found, lambda: os.readlink(name, dir_fd=folder))
         if found.st_size > self._limit:
@@ -197,7 +204,7 @@ class SnapshotStore:
         except OSError as exc:
             return Entry("x", 0, f"can't be read: {exc.strerror}", found.st_size)
         try:
-            return self._file(file)
+            return self._file(file, writes=writes)
         finally:
             os.close(file)
 
@@ -209,8 +216,8 @@ class SnapshotStore:
             return Entry("l", mode, _quoted(target()))  # type: ignore[operator]
         return Entry("x", mode, _SKIPPED.get(stat.S_IFMT(found.st_mode), "a device"))
 
-    def _file(self, file: int) -> Entry:
-        """Keep an open file; return its entry."""
+    def _file(self, file: int, *, writes: bool = True) -> Entry:
+        """Return the entry of an open file, and keep the file if ``writes`` is set."""
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
             return self._other(found, lambda: "")
@@ -220,13 +227,15 @@ class SnapshotStore:
         data = os.read(file, _PIECE + 1)
         if len(data) <= _PIECE and len(data) >= found.st_size:
             name = blake2b(data, digest_size=20).hexdigest()
-            self._write(self.path / "files" / name[:2] / name[2:], data)
+            if writes:
+                self._write(self.path / "files" / name[:2] / name[2:], data)
             return Entry("f", mode, name, len(data), mtime)
-        return self._large(file, data, mode, mtime)
+        return self._large(file, data, mode, mtime, writes=writes)
 
-    def _large(self, file: int, data: bytes, mode: int, mtime: int) -> Entry:
+    def _large(self, file: int, data: bytes, mode: int, mtime: int, *, writes: bool) -> Entry:
         digest, size = blake2b(digest_size=20), 0
-        temp = self._folder(self.path / "files") / f".{secrets.token_hex(8)}{TEMP}"
+        folder = self._folder(self.path / "files") if writes else Path(os.devnull)
+        temp = folder / f".{secrets.token_hex(8)}{TEMP}" if writes else folder
         try:
             with open(temp, "wb") as out:
                 while data and size <= self._limit:
@@ -235,10 +244,11 @@ class SnapshotStore:
                     size += len(data)
                     data = os.read(file, _PIECE)
             name = digest.hexdigest()
-            place = self._folder(self.path / "files" / name[:2]) / name[2:]
-            os.replace(temp, place)
+            if writes:
+                os.replace(temp, self._folder(folder / name[:2]) / name[2:])
         except BaseException:
-            temp.unlink(missing_ok=True)
+            if writes:
+                temp.unlink(missing_ok=True)
             raise
         return Entry("f", mode, name, size, mtime)
 

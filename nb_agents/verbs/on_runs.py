@@ -172,7 +172,11 @@ def rewind(
     run = _run_of(work)
     told = run.preview_rewind(to)
     if preview:
-        return Outcome(str(told), {**facts_of_work(run), **asdict(told)})
+        points = [{"seq": p.seq, "at": p.at, "agent": p.agent, "says": str(p)} for p in told.points]
+        files = [file._asdict() for file in told.files]
+        facts = {**asdict(replace(told, points=())), "points": points, "files": files}
+        facts["lines"] = told.lines
+        return Outcome(str(told), {**facts_of_work(run), **facts})
     options = replace(run.options, trust=trust, detach=True if caller.source == "rest" else None)
     begin = partial(run.rewind, to, say, agent=agent or "", now=now, options=options)
     return Outcome("", facts_of_work(run), begin=begin)

@@ -44,6 +44,8 @@ class TimelineEntry:
         tokens: That a model call used, in and out.
         cost: US dollars of a model call; None when no price is known, and for all else.
         text: A reason, an error, or the first words.
+        turn, seq: The turn and the number of the event with which it was over; 0 for one that
+            still goes on.
     """
 
     kind: EntryKind
@@ -55,6 +57,8 @@ class TimelineEntry:
     tokens: int = 0
     cost: float | None = None
     text: str = ""
+    turn: int = 0
+    seq: int = 0
 
     @property
     def seconds(self) -> float:
@@ -139,6 +143,7 @@ class TimelineFold:
         self._entries: list[TimelineEntry] = []
         self._left_out = 0
         self._last_at = 0.0
+        self._place = 0, 0
         self._open: dict[tuple[str, str, str], TimelineEntry] = {}
         self._votes: dict[str, int] = {}
         self._answers: dict[str, int] = {}
@@ -153,7 +158,9 @@ class TimelineFold:
             # The turn before was over with its last event, whatever it left open.
             self.cut_open()
             self._turns = list(self.timeline().turns)
+            self._place = event.turn, 0
         self._last_at = event.at or self._last_at
+        self._place = self._place[0], event.seq
         take = getattr(self, f"_{event.kind}", None)
         agent = getattr(event, "agent", "")
         is_new = event.kind == "agent_called"
@@ -178,7 +185,9 @@ class TimelineFold:
         if len(self._entries) >= MAX_ENTRIES:
             self._left_out += 1
             return -1
-        self._entries.append(replace(entry, text=" ".join(entry.text[:MAX_TEXT].split())))
+        turn, seq = self._place
+        text = " ".join(entry.text[:MAX_TEXT].split())
+        self._entries.append(replace(entry, text=text, turn=turn, seq=seq))
         return len(self._entries) - 1
 
     def _mark(self, kind: EntryKind, agent: str, name: str = "", **more: Any) -> int:
