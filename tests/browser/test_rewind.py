@@ -1,0 +1,66 @@
+"""Going back in the page: a point, what it keeps, a word, the fork, its place in the sidebar."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests.browser.story import Story, agent, server_team
+from tests.browser.test_page import THEMES
+from tests.model_server import ModelServer
+
+TASK = "Compare three ways to cache embeddings"
+WORD = "Think of the cost, too."
+
+
+def test_a_person_goes_back_by_keyboard_alone_and_the_turn_stays_as_it_was(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    files = {"notes.md": "# Notes\none\ntwo\n"}
+    server.script("quick", agent("A **memory-mapped store** wins.", "I have it. ", files))
+    server.script("slow", agent("Redis is simplest.", "Let me see. ", {"review.md": "x\n" * 30}))
+    story.open()
+    team = story.team(server_team(server, researcher="quick", critic="slow"))
+    i = story.start(TASK, team)
+    story.wait_card(i, "complete")
+    before = {path: path.read_bytes() for path in story.turn().rglob("*") if path.is_file()}
+    page = story.page.page
+    output = story.page.outputs(i)
+    output.get_by_role("button", name="Go back to here…").focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    points = dialog.get_by_role("listbox")
+    expect(points).to_be_focused()
+    page.keyboard.press("Home")
+    expect(points.get_by_role("option", selected=True)).to_contain_text("the start")
+    expect(dialog.get_by_text("2 files will be different:")).to_be_visible()
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    chosen = points.get_by_role("option", selected=True).get_attribute("id") or ""
+    seen = f"Goes back to event {chosen.rpartition('-')[2]} of"
+    expect(dialog.locator(".says")).to_contain_text(seen)
+    page.keyboard.press("Tab")
+    dialog.locator("summary").first.focus()
+    page.keyboard.press("Enter")
+    expect(dialog.locator("details[open] pre")).to_contain_text("-")
+    for name, theme in THEMES.items():
+        story.page.set_theme(theme)
+        page.screenshot(path=artifacts / f"rewind-dialog-{name}.png")
+    dialog.get_by_role("textbox").focus()
+    page.keyboard.type(WORD)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0)
+    expect(page.locator(".nba-tab")).to_be_visible()
+    story.page.wait_until(lambda: story.turn(2).exists(), what="the fork")
+    story.page.wait_until(lambda: story.events("turn_ended", 2), what="the fork's end")
+    assert {path: path.read_bytes() for path in before} == before
+    page.locator('[data-id="nb-agents-sessions"]').click()
+    expect(page.locator(".nba-sessions").get_by_text("↩ from 1 at").first).to_be_visible()
+    for name, theme in THEMES.items():
+        story.page.set_theme(theme)
+        page.screenshot(path=artifacts / f"rewind-tree-{name}.png")
