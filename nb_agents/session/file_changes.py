@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from nb_agents.disk.entry import printable_name
-from nb_agents.session.snapshots import Entry, SnapshotStore
+from nb_agents.session.snapshots import KeptPath, SnapshotStore
 from nb_agents.unicode import well_formed, without_controls
 
 MAX_FILES = 200
@@ -53,7 +53,7 @@ def file_changes(store: SnapshotStore, tree: str, workspace: Path) -> Iterator[F
             yield _change(store, f"{workspace.name}/{path}", workspace / path, old, new)
 
 
-def _is_other(old: Entry | None, new: Entry | None) -> bool:
+def _is_other(old: KeptPath | None, new: KeptPath | None) -> bool:
     kinds = {each.kind for each in (old, new) if each is not None}
     if kinds == {"d"}:
         return old is None or new is None
@@ -63,7 +63,7 @@ def _is_other(old: Entry | None, new: Entry | None) -> bool:
 
 
 def _change(
-    store: SnapshotStore, name: str, place: Path, old: Entry | None, new: Entry | None
+    store: SnapshotStore, name: str, place: Path, old: KeptPath | None, new: KeptPath | None
 ) -> FileChange:
     what: Literal["back", "gone", "changed"] = "changed"
     if old is None or new is None:
@@ -81,7 +81,7 @@ def _change(
     return FileChange(shown, what, plus, minus, "\n".join(lines)[:MAX_DIFF_CHARS])
 
 
-def _lines(entry: Entry | None, read: Callable[[], bytes]) -> list[str]:
+def _lines(entry: KeptPath | None, read: Callable[[], bytes]) -> list[str]:
     """Return the lines of a file; of anything else none.
 
     Raises:

@@ -48,7 +48,7 @@ _ODD = re.compile("[\udc80-\udcff%]")
 _SKIPPED = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
-class Entry(NamedTuple):
+class KeptPath(NamedTuple):
     """What a tree says of a path.
 
     Attributes:
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
     mtime_ns: int = 0
 
 
-Tree = Mapping[str, Entry]
+Tree = Mapping[str, KeptPath]
 
 
 class _Look(NamedTuple):
@@ -91,7 +91,7 @@ class Index:
         depth: How many trees it builds on.
     """
 
-    tree: dict[str, Entry] = field(default_factory=dict)
+    tree: dict[str, KeptPath] = field(default_factory=dict)
     looks: dict[str, _Look | None] = field(default_factory=dict)
     id: str = ""
     depth: int = 0
@@ -154,7 +154,7 @@ class SnapshotStore:
         workspace: Path,
         root: Directory,
         path: str,
-        tree: dict[str, Entry],
+        tree: dict[str, KeptPath],
         looks: dict[str, _Look | None],
     ) -> None:
         tree.pop(path, None)
@@ -169,17 +169,17 @@ class SnapshotStore:
         except (FileNotFoundError, NotADirectoryError):
             return
         except RefusedError as exc:
-            tree[path] = Entry("x", 0, exc.strerror or "")
+            tree[path] = KeptPath("x", 0, exc.strerror or "")
 
-    def look(self, workspace: Path) -> dict[str, Entry]:
+    def look(self, workspace: Path) -> dict[str, KeptPath]:
         """Return what a workspace holds now, without keeping it; links are not followed."""
-        found: dict[str, Entry] = {}
+        found: dict[str, KeptPath] = {}
         for path, name, folder, status in _walk(workspace):
             found[path] = self._read(name, folder, status, writes=False)
         return found
 
     def _keep_all(self, workspace: Path, index: Index) -> Kept:
-        tree: dict[str, Entry] = {}
+        tree: dict[str, KeptPath] = {}
         looks: dict[str, _Look | None] = {}
         now = time.time_ns()
         for path, name, folder, found in _walk(workspace):
@@ -194,7 +194,9 @@ class SnapshotStore:
             looks[path] = _Look(0, 0, 0, 0, 0) if is_racy else look
         return self._kept(index, tree, looks)
 
-    def _read(self, name: str, folder: int, found: os.stat_result, *, writes: bool = True) -> Entry:
+    def _read(
+        self, name: str, folder: int, found: os.stat_result, *, writes: bool = True
+    ) -> KeptPath:
         if not stat.S_ISREG(found.st_mode):
             return self._other(found, lambda: os.readlink(name, dir_fd=folder))
         if found.st_size > self._limit:
@@ -202,21 +204,21 @@ class SnapshotStore:
         try:
             file = os.open(name, _READ, dir_fd=folder)
         except OSError as exc:
-            return Entry("x", 0, f"can't be read: {exc.strerror}", found.st_size)
+            return KeptPath("x", 0, f"can't be read: {exc.strerror}", found.st_size)
         try:
             return self._file(file, writes=writes)
         finally:
             os.close(file)
 
-    def _other(self, found: os.stat_result, target: object) -> Entry:
+    def _other(self, found: os.stat_result, target: object) -> KeptPath:
         mode = stat.S_IMODE(found.st_mode) & 0o777
         if stat.S_ISDIR(found.st_mode):
-            return Entry("d", mode)
+            return KeptPath("d", mode)
         if stat.S_ISLNK(found.st_mode):
-            return Entry("l", mode, _quoted(target()))  # type: ignore[operator]
-        return Entry("x", mode, _SKIPPED.get(stat.S_IFMT(found.st_mode), "a device"))
+            return KeptPath("l", mode, _quoted(target()))  # type: ignore[operator]
+        return KeptPath("x", mode, _SKIPPED.get(stat.S_IFMT(found.st_mode), "a device"))
 
-    def _file(self, file: int, *, writes: bool = True) -> Entry:
+    def _file(self, file: int, *, writes: bool = True) -> KeptPath:
         """Return the entry of an open file, and keep the file if ``writes`` is set."""
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
@@ -229,10 +231,10 @@ class SnapshotStore:
             name = blake2b(data, digest_size=20).hexdigest()
             if writes:
                 self._write(self.path / "files" / name[:2] / name[2:], data)
-            return Entry("f", mode, name, len(data), mtime)
+            return KeptPath("f", mode, name, len(data), mtime)
         return self._large(file, data, mode, mtime, writes=writes)
 
-    def _large(self, file: int, data: bytes, mode: int, mtime: int, *, writes: bool) -> Entry:
+    def _large(self, file: int, data: bytes, mode: int, mtime: int, *, writes: bool) -> KeptPath:
         digest, size = blake2b(digest_size=20), 0
         folder = self._folder(self.path / "files") if writes else Path(os.devnull)
         temp = folder / f".{secrets.token_hex(8)}{TEMP}" if writes else folder
@@ -250,12 +252,12 @@ class SnapshotStore:
             if writes:
                 temp.unlink(missing_ok=True)
             raise
-        return Entry("f", mode, name, size, mtime)
+        return KeptPath("f", mode, name, size, mtime)
 
     def _kept(
         self,
         index: Index,
-        tree: dict[str, Entry],
+        tree: dict[str, KeptPath],
         looks: dict[str, _Look | None],
         only: Iterable[str] | None = None,
     ) -> Kept:
@@ -296,7 +298,7 @@ class SnapshotStore:
             self._made.add(str(path))
         return path
 
-    def tree(self, tree: str) -> dict[str, Entry]:
+    def tree(self, tree: str) -> dict[str, KeptPath]:
         """Return what a tree says.
 
         Raises:
@@ -312,18 +314,20 @@ class SnapshotStore:
                 tree = content["parent"]
             except (ValueError, KeyError, TypeError) as exc:
                 raise RefusedError(f"is damaged ({type(exc).__name__})") from None
-        found: dict[str, Entry] = {}
+        found: dict[str, KeptPath] = {}
         for content in reversed(changes):
             for path in content["gone"]:
                 found.pop(_unquoted(path), None)
-            found.update({_unquoted(path): Entry(*each) for path, each in content["set"].items()})
+            found.update(
+                {_unquoted(path): KeptPath(*each) for path, each in content["set"].items()}
+            )
         return found
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: KeptPath) -> bytes:
         """Return what a kept file held."""
         return self._blob(entry).read_bytes()
 
-    def _blob(self, entry: Entry) -> Path:
+    def _blob(self, entry: KeptPath) -> Path:
         if not _ID.fullmatch(entry.value):
             raise RefusedError("is no kept file")
         return self.path / "files" / entry.value[:2] / entry.value[2:]
@@ -364,7 +368,7 @@ class SnapshotStore:
             os.chmod(f"{root}/{path}", entries[path].mode & 0o777)
         return tuple(lacking)
 
-    def _lay_file(self, place: str, entry: Entry) -> None:
+    def _lay_file(self, place: str, entry: KeptPath) -> None:
         with open(self._blob(entry), "rb", buffering=0) as kept:
             file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             try:
@@ -419,7 +423,7 @@ def _walk(root: Path) -> Iterator[tuple[str, str, int, os.stat_result]]:
             os.close(folder)
 
 
-def _is_same(known: Entry, before: _Look | None, look: _Look) -> bool:
+def _is_same(known: KeptPath, before: _Look | None, look: _Look) -> bool:
     if before is not None:
         return before == look
     kind = stat.S_IFMT(look.mode)
@@ -432,13 +436,13 @@ def _is_same(known: Entry, before: _Look | None, look: _Look) -> bool:
     return False
 
 
-def _too_large(found: os.stat_result) -> Entry:
+def _too_large(found: os.stat_result) -> KeptPath:
     mode = stat.S_IMODE(found.st_mode) & 0o777
     why = f"too large: {found.st_size / 1e6:.0f} MB"
-    return Entry("x", mode, why, found.st_size, found.st_mtime_ns)
+    return KeptPath("x", mode, why, found.st_size, found.st_mtime_ns)
 
 
-def _take_large(now: Path, target: Path, entry: Entry) -> bool:
+def _take_large(now: Path, target: Path, entry: KeptPath) -> bool:
     """Copy a file that was not kept, if it is as it was; return whether it is."""
     try:
         found = os.lstat(now)
@@ -480,7 +484,7 @@ def _check(entries: Tree) -> None:
             raise RefusedError(f"names {printable_name(path)!r}, which is no path of a workspace")
 
 
-_NONE = Entry("", 0)
+_NONE = KeptPath("", 0)
 
 
 def _quoted(name: str) -> str:

@@ -40,7 +40,7 @@ _MORE: dict[str, dict[str, Any]] = {
 
 def _body_of(verb: Verb) -> type[Request]:
     fields: dict[str, Any] = {each.name: _field(each) for each in verb.parameters}
-    base = TrustingRequest if verb.route == "resume" else Request
+    base = TrustingRequest if verb.route in ("resume", "rewind") else Request
     more = _MORE.get(verb.route, {})
     return create_model(f"{verb.route.capitalize()}Body", __base__=base, **fields, **more)
 
@@ -84,5 +84,5 @@ def read(kind: type[_Body], sent: bytes | Mapping[str, Any]) -> _Body:
 
 def values_of(body: Request) -> dict[str, Any]:
     """Return the arguments of the verb that a request asks for, by their names."""
-    own = {"trust"} if isinstance(body, TrustingRequest) else set()
+    own = {"trust"} if isinstance(body, BODIES["resume"]) else set()
     return body.model_dump(exclude={"sweep", "source", *own})
