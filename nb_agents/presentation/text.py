@@ -273,13 +273,23 @@ def listed(session: Session) -> tuple[str, ...]:
     known = [c for c in costs if c is not None]
     return (
         session.path.name,
-        str(len(session.turns)),
+        _turns(session),
         session.turns[-1].state,
         when(last.last_at or last.ended_at or 0.0),
         tokens(sum(a.tokens for a in agents)) if is_known else "unknown",
         cost(sum(known)) if len(known) == len(costs) and any(known) else "unknown",
         clip(last.task, 60),
     )
+
+
+def _turns(session: Session) -> str:
+    """Return how many turns there are, and which of them went back to which."""
+    went_back = (
+        f"{turn.paths.number}↩{turn.view.resumes}@{turn.view.point}"
+        for turn in session.turns
+        if turn.view.point
+    )
+    return " ".join([str(len(session.turns)), *went_back])
 
 
 def shown_path(path: Path) -> str:

@@ -41,6 +41,7 @@ from nb_agents.session.layout import (
     turns_of,
 )
 from nb_agents.session.ownership import confirm_turns, evidence_of, judge, known_mark
+from nb_agents.session.snapshots import SNAPSHOTS
 
 _FIRST_S, _LAST_S = 315_619_200, 4_354_646_400
 """The range of times in a zip: the second day of 1980 to the last but one of 2107. Files may have
@@ -154,6 +155,9 @@ def fork_session(session: Path, turn: int, now: datetime) -> SessionCopy:
                 name = paths.path.name
                 left = copy_tree(paths.path, aside / name, _is_no_leftover)
                 left_out += [f"{name}/{each}" for each in left]
+            if is_real_directory(session / SNAPSHOTS):
+                copy_tree(session / SNAPSHOTS, aside / SNAPSHOTS)
+                (aside / SNAPSHOTS).rename(fork / SNAPSHOTS)
             for paths in taken:
                 (aside / paths.path.name).rename(fork / paths.path.name)
             aside.rmdir()

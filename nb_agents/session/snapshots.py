@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import TEMP, RefusedError, printable_name
 
-FOLDER = "snapshots"
+SNAPSHOTS = "snapshots"
 LIMIT_BYTES = 100_000_000
 """Size over which a file is not kept."""
 
@@ -120,7 +120,7 @@ class SnapshotStore:
     """
 
     def __init__(self, session: Path, limit: int = LIMIT_BYTES) -> None:
-        self.path = session / FOLDER
+        self.path = session / SNAPSHOTS
         self._limit = limit
         self._made: set[str] = set()
 
@@ -378,21 +378,6 @@ class SnapshotStore:
                 os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))
             finally:
                 os.close(file)
-
-
-def remove_snapshots(session: Path) -> int:
-    """Remove a session's kept files, and return their size in bytes."""
-    size = size_of(session)
-    shutil.rmtree(session / FOLDER, ignore_errors=True)
-    return size
-
-
-def size_of(session: Path) -> int:
-    """Return the size of a session's kept files, in bytes."""
-    path = session / FOLDER
-    if not path.is_dir() or path.is_symlink():
-        return 0
-    return sum(found.st_size for _, _, _, found in _walk(path) if stat.S_ISREG(found.st_mode))
 
 
 def _walk(root: Path) -> Iterator[tuple[str, str, int, os.stat_result]]:

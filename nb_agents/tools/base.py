@@ -73,10 +73,12 @@ class ToolPlace(NamedTuple):
         context: Where they work.
         check: Given a tool's name and arguments, returns when the call may be made; it raises
             ToolError when the rules or a person deny it.
+        keep: Keeps the workspace before the program goes to work there; None keeps nothing.
     """
 
     context: ToolContext
     check: Callable[[str, dict[str, Any]], Awaitable[None]]
+    keep: Callable[[], Awaitable[None]] | None = None
 
 
 @dataclass

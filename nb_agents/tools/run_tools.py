@@ -218,10 +218,10 @@ class RunTools:
             served = await self._servers.tools(context, keys.mcp_servers, keys.takes)
             found += map(policy.guarded, map(kept, served))
         withheld = why_withheld(keys, "enable_image_generation", "image_generation")
-        place = ToolPlace(context, policy.check)
-        given = AgentTools(
-            found, take, context.access, keeps_images=not withheld, place=place
-        )
+        keep = self._places.keep
+        keeps = partial(keep, workspace, agent, None) if keep is not None else None
+        place = ToolPlace(context, policy.check, keeps)
+        given = AgentTools(found, take, context.access, keeps_images=not withheld, place=place)
         if keys.chosen_tools and not (found or any(map(keys.takes, FILE_TOOLS))):
             names = ", ".join(keys.chosen_tools)
             self._notice(f"{agent}: `tool_choice` names no tool that it has: {names}.")

@@ -8,7 +8,7 @@ from typing import Any
 
 from nb_agents.session.layout import LISTED, session_root
 from nb_agents.session.lookup import find_session
-from nb_agents.verbs import on_runs, on_sessions
+from nb_agents.verbs import comparing, on_runs, on_sessions
 from nb_agents.verbs.verb import REQUIRED, Caller, Outcome, Parameter, Verb
 
 _TEXT = Parameter("message", "the text", REQUIRED, metavar="TEXT", wire="text")
@@ -66,6 +66,15 @@ _ALL = (
         on_sessions.sessions,
         "root",
         (Parameter("all", f"and not only the {LISTED} used last", False, is_option=True),),
+    ),
+    Verb(
+        "diff",
+        comparing.diff,
+        "root",
+        (
+            Parameter("first", "session/turn", REQUIRED, metavar="A"),
+            Parameter("second", "session/turn", REQUIRED, metavar="B"),
+        ),
     ),
     Verb("sweeps", on_sessions.sweeps, "root"),
     Verb("rename", on_sessions.rename, "session", (Parameter("name", "its new id", REQUIRED),)),

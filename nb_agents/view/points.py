@@ -77,6 +77,7 @@ class _Points:
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._asked: dict[str, int] = {}
         self._begun: dict[str, int] = {}
+        self._goes_on: set[str] = set()
 
     def of(self, events: Sequence[ev.Event]) -> Iterator[Point]:
         for event in events:
@@ -89,6 +90,10 @@ class _Points:
 
     def _point(self, event: ev.Event) -> tuple[str, str, str, int] | None:
         match event:
+            case ev.RoundStarted(agent=agent, resumes="goes on"):
+                self._goes_on.add(agent)
+            case ev.ToolFinished(agent=agent) if agent in self._goes_on:
+                return None  # within a prompt of a program, which goes on from its end alone
             case ev.ModelStarted(agent=agent):
                 self._asked[agent] = event.seq
             case ev.ToolStarted(agent=agent, call_id=call):

@@ -153,6 +153,7 @@ class AcpRound:
         self._name = name
         self._round = round
         self._check = place.check
+        self._keep = place.keep
         self._ballot = Ballot(round)
         self._replies = Replies(round.agent, name, round.context, round.emit)
         self._calls = _OwnCalls(round)
@@ -207,6 +208,8 @@ class AcpRound:
 
     async def _ask(self, session: AcpSession, text: str) -> str:
         """Send one prompt and journal what comes; return the reason of its end."""
+        if self._keep is not None:
+            await self._keep()
         self._last = ""
         patience = anyio.CancelScope()
         async with self._round.call() as words, session.prompt(text) as updates:
