@@ -1,8 +1,9 @@
 """Builds the site: ``make docs`` writes it to ``build/docs``.
 
-The reference is written from the code as the build begins (`docs.reference_pages`), and the
-notebooks are copied here: neither can be older than what it describes. Strict: a broken link, a
-page that no list names, and a name that is not found each fail the build. It needs no network.
+The reference is written from the code as the build begins (`docs.reference_pages`), the page of
+figures from what was kept of them (`docs.figure_pages`), and the notebooks are copied here: nothing
+can be older than what it describes. Strict: a broken link, a page that no list names, and a name
+that is not found each fail the build. It needs no network.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
 import nb_agents  # noqa: E402
-from docs import reference_pages  # noqa: E402
+from docs import figure_pages, reference_pages  # noqa: E402
 
 
 def _copy_notebooks(source: Path, target: Path) -> None:
@@ -32,6 +33,7 @@ def _copy_notebooks(source: Path, target: Path) -> None:
 
 _copy_notebooks(ROOT / "notebooks", HERE / "notebooks")
 reference_pages.write(HERE / "reference")
+figure_pages.write(HERE / "bench", HERE / "explain")
 
 project = "nb_agents"
 author = "nb_agents contributors"

@@ -1,6 +1,7 @@
-"""Runs the named benchmarks, or all: `python -m tests.bench [name ...]`.
+"""Runs the named benchmarks, or all: `python -m tests.bench [--keep] [name ...]`.
 
-The figures are kept in ``build/bench`` as JSON; those that have changed since are printed.
+The figures are written to ``build/bench`` as JSON; those that have changed since are printed.
+``--keep`` writes them to ``docs/bench``, too: the site has a page of what is kept there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import tempfile
 from importlib import import_module
 
 from tests import canaries
-from tests.bench.kept import keep
+from tests.bench.kept import FOLDER, KEPT, keep
 from tests.bench.server import BenchServer
 from tests.bench.table import PRINTED, print_machine
 
@@ -36,8 +37,9 @@ BENCHMARKS = (
 )
 
 
-def main(names: list[str]) -> int:
+def main(args: list[str]) -> int:
     """Run them one after the other, each beside a model server in a process of its own."""
+    names = [arg for arg in args if arg != "--keep"]
     if unknown := set(names) - set(BENCHMARKS):
         print(f"No benchmark {', '.join(sorted(unknown))}. There are: {', '.join(BENCHMARKS)}.")
         return 2
@@ -49,7 +51,7 @@ def main(names: list[str]) -> int:
         for name in names or BENCHMARKS:
             with BenchServer() as server:
                 import_module(f"tests.bench.{name}").main(server)
-    for change in keep(PRINTED):
+    for change in keep(PRINTED, KEPT if "--keep" in args else FOLDER):
         print(change)
     return 0
 

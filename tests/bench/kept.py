@@ -11,9 +11,12 @@ from typing import Any
 
 from tests.bench.table import Table, machine
 
-__all__ = ["changes", "figures", "keep"]
+__all__ = ["FOLDER", "KEPT", "changes", "figures", "keep"]
 
-FOLDER = Path(__file__).parents[2] / "build" / "bench"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "build" / "bench"
+KEPT = ROOT / "docs" / "bench"
+"""What the site shows; in git."""
 LEAST_CHANGE = 0.2
 _NUMBER = re.compile(r"(?:<=|<|~)?\s*(\d[\d,]*(?:\.\d+)?)")
 
@@ -23,14 +26,16 @@ def keep(tables: Sequence[Table], folder: Path = FOLDER) -> list[str]:
 
     Args:
         tables: What was measured.
-        folder: Where the files are; the newest one that has the same table is compared with.
+        folder: Where the file goes. The newest one of there, or of `KEPT`, that has the same table
+            is compared with.
 
     Returns:
         Sentences: which figures are at least a fifth more or less than those kept last.
     """
     folder.mkdir(parents=True, exist_ok=True)
     before: dict[str, float] = {}
-    for file in sorted(folder.glob("*.json")):
+    files = {*folder.glob("*.json"), *(KEPT.glob("*.json") if folder == FOLDER else ())}
+    for file in sorted(files, key=lambda file: file.name):
         before |= json.loads(file.read_text("utf-8"))["figures"]
     now = figures(tables)
     where, versions = machine()

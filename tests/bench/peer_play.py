@@ -68,7 +68,8 @@ class Library(NamedTuple):
     @contextmanager
     def process(self, verb: str, url: str, root: Path) -> Iterator[subprocess.Popen[str]]:
         """Give a process in which it begins, or resumes; killed at the end."""
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+        pipes = {"stdin": pipe, "stdout": pipe, "stderr": nowhere}
         command = [self.python, "-m", self._path, verb, url, str(root)]
         with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
             try:

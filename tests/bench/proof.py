@@ -32,16 +32,18 @@ def main() -> int:
         canaries.plant(os.environ)
         print_machine()
         with BenchServer() as server:
-            peers.main(server)
-            scenario.main(server)
-        kills.main([])
-        _load_others_files()
-    PAGE.write_text(page(PRINTED), "utf-8")
+            for measure in (peers.main, scenario.main, _kill, _load_others_files):
+                measure(server)
+                PAGE.write_text(page(PRINTED), "utf-8")
     print(f"\n{PAGE.relative_to(ROOT)} is written.")
     return 0
 
 
-def _load_others_files() -> None:
+def _kill(server: BenchServer) -> None:
+    kills.main([])
+
+
+def _load_others_files(server: BenchServer) -> None:
     places = sorted(ROOT.glob(".venv/massgen-*/massgen/configs"))
     print_table(
         "files of other people: the team files in MassGen's wheels",
