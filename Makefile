@@ -4,9 +4,11 @@
 # make test              everything that CI checks; single parts: lint types js-test py-test nb-test docs
 # make docs              the documentation as a site, in build/docs
 # make proof             a stop, a kill and a resume, beside other libraries
+# make bench             what each part costs; ARGS="--keep stop" keeps it for the site
 # make acp               agents that are programs, all that are known, on a local model server
 # make coverage          which branches the unit tests take
 # make compat            the oldest and the newest dependencies that are allowed
+# make binder            what Binder would build of this checkout
 # make release           sdist and wheel in dist/, tried in an empty environment
 #
 # Needs Python >= 3.11 with venv. Everything else, node too, is installed into .venv.
@@ -35,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo docs proof acp coverage compat release test lint format types js js-types js-test readers py-test unit-test kernel-test \
+.PHONY: help setup demo docs proof acp coverage compat release binder test lint format types js js-types js-test readers py-test unit-test kernel-test \
 	browser-test nb-test beside bench chromium clean hub-proxy
 
 help:
@@ -130,6 +132,7 @@ beside: $(BESIDE) $(PANEL)
 	.venv/beside/bin/python -m pytest -o cache_dir=.pytest_cache/$@ tests/tools/test_mcp.py \
 		-k 'crash or stop or http or result'
 
+# Figures in build/bench, compared with the last ones. ARGS=--keep: on the site's page, too.
 bench: .venv/.test $(PANEL)
 	$(BIN)/python -m tests.bench $(ARGS)
 
@@ -150,6 +153,10 @@ compat: $(PANEL) .venv/.test
 
 release: $(PANEL) .venv/.test
 	$(BIN)/python -m tests.release
+
+# What Binder would build: not a part of `make test`, as it takes most of a minute.
+binder: .venv/.test
+	$(BIN)/python -m tests.binder
 
 chromium:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
