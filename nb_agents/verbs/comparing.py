@@ -11,7 +11,7 @@ from nb_agents.session.lookup import find_turn
 from nb_agents.verbs.verb import Caller, Outcome
 from nb_agents.view.receipt import total_cost
 
-MAX_CELL = 400
+MAX_CELL = 160
 """Characters of an answer; the turn's card has it all."""
 
 

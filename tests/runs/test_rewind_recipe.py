@@ -1,0 +1,161 @@
+"""A recipe of all kinds of steps: from each point it comes to the same end, files included."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents import events as ev
+from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
+from nb_agents.session.journal import read_journal
+from nb_agents.testing import Call, ScriptedModel, Turn
+from nb_agents.view.points import points_of
+from tests.model_server import wait_until
+from tests.session.test_snapshots import state
+from tests.team_kit import events, finish, team_by_rules
+
+INNER = """\
+name: inner
+description: d
+version: 1.0.0
+steps:
+- {id: deep, type: bash, command: "mv log old; tac old > log; cat log", output: deep}
+"""
+RECIPE = """\
+name: outer
+description: d
+version: 1.0.0
+context: {names: [x, y], turns: 0}
+stages:
+- name: begin
+  steps:
+  - {id: first, type: bash, command: "echo 1 >> log; mkdir empty; ln -s log link", output: a}
+  - {id: each, foreach: "{{names}}", as: n, type: bash, command: "echo {{n}} >> log", output: b}
+  - {id: think, agent: a, prompt: "Think of {{a}}.", output: thought}
+  approval: {required: true, prompt: "Go on?"}
+- name: end
+  steps:
+  - {id: inner, type: recipe, recipe: inner.yaml, output: c}
+  - {id: write, agent: a, prompt: "Write it down.", output: d}
+  - id: last
+    type: bash
+    command: "rm link; cat log work.md; echo {{_approval_message}}"
+    output: e
+"""
+
+
+def _model(heard: list[str]) -> ScriptedModel:
+    def reply(messages: Any) -> Turn:
+        heard.append(str(messages))
+        done = sum(message.kind == "response" for message in messages)
+        calls = (
+            Call("write_file", {"path": "work.md", "content": "one two\n"}),
+            Call("edit_file", {"path": "work.md", "old": "two", "new": "2"}),
+        )
+        if "Write it" in str(messages) and done < len(calls):
+            return Turn(calls=(calls[done],))
+        return Turn("A thought.")
+
+    return ScriptedModel(reply)
+
+
+def _approve(run: Run, message: str = "Buy it.") -> None:
+    wait_until(lambda: bool(run.view.gates))
+    run.approve(message)
+
+
+def test_from_each_point_of_a_recipe_files_and_outputs_come_out_the_same(tmp_path: Path) -> None:
+    (tmp_path / "inner.yaml").write_text(INNER)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    heard: list[str] = []
+    team, options = team_by_rules({"a": _model(heard)}), RunOptions(session_root=tmp_path)
+    run = nb_agents.start("", team, "s", recipe=tmp_path / "recipe.yaml", options=options)
+    _approve(run)
+    finish(run)
+    assert run.status == "completed", run.view.notices
+    want, before = state(run.path / "workspaces"), state(run.path)
+    whole, calls = run.result, len(events(run, ev.ModelFinished))
+    own = read_journal(run.path / "events.jsonl").events
+    points = points_of(own)
+    assert {point.kind for point in points} >= {"start", "step", "call", "tool", "approval"}
+    for point in points:
+        heard.clear()
+        again = run.rewind(point.seq)
+        if not any(isinstance(e, ev.ApprovalGiven) and e.seq <= point.seq for e in own):
+            _approve(again)
+        finish(again)
+        kept = sum(isinstance(e, ev.ModelFinished) and e.seq <= point.seq for e in own)
+        assert (again.status, again.result) == ("completed", whole), point
+        assert state(again.path / "workspaces") == want, point
+        assert len(heard) == calls - kept, point
+        assert state(run.path) == before, point
+
+
+def test_a_gate_is_decided_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "inner.yaml").write_text(INNER)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    team, options = team_by_rules({"a": _model([])}), RunOptions(session_root=tmp_path)
+    run = nb_agents.start("", team, "s", recipe=tmp_path / "recipe.yaml", options=options)
+    _approve(run)
+    finish(run)
+    again = run.rewind("before approval begin")
+    _approve(again, "Sell it.")
+    finish(again)
+    assert "Sell it." in str(again.result)
+    assert "Buy it." in str(run.result)
+
+
+_BACK = """
+import sys
+import nb_agents
+from nb_agents import RunOptions
+options = RunOptions(session_root=sys.argv[1])
+print("begins", flush=True)
+nb_agents.rewind("s/1", sys.argv[2], options=options).wait(raise_on_stop=False)
+"""
+FILES = """\
+name: many
+description: d
+version: 1.0.0
+steps:
+- {id: make, type: bash, command: "for i in $(seq 400); do echo $i > f$i; done", output: a}
+- {id: change, type: bash, command: "for i in $(seq 400); do echo x >> f$i; done", output: b}
+- {id: look, type: bash, command: "cat f1 f400", output: c}
+"""
+KILLS = 3
+
+
+def test_a_kill_in_mid_rewind_leaves_the_old_turn_and_no_half_of_a_new_one(
+    tmp_path: Path,
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(FILES)
+    options = RunOptions(session_root=tmp_path)
+    run = finish(nb_agents.start("", None, "s", recipe=recipe, options=options))
+    before = state(run.path)
+    point = run.preview_rewind("step make").point
+    dice = random.Random(7)
+    for _ in range(KILLS):
+        words = [sys.executable, "-c", _BACK, str(tmp_path), str(point)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(dice.uniform(0, 0.35))  # whenever: each moment must do
+            os.kill(process.pid, signal.SIGKILL)
+        session = load_session(tmp_path / "s")
+        for turn in session.turns[1:]:
+            if turn.paths.has_begun:
+                assert (turn.view.resumes, turn.view.point) == (1, point)
+                assert len(list(turn.paths.workspaces.rglob("f*"))) == 400
+        assert state(run.path) == before
+    again = finish(run.rewind(point))
+    assert again.result == run.result
+    assert state(again.path / "workspaces") == state(run.path / "workspaces")
+    assert state(run.path) == before
