@@ -35,14 +35,15 @@ TAKES_A_RUN = {
 
 TAKES_A_SESSION = {
     "resume": ("--preview",),
+    "rewind": ("--to", "1", "--preview"),
     "rename": ("other",),
     "export": (),
     "delete": ("--yes",),
 }
 LISTS = {"runs": (), "sessions": (), "sweeps": (), "prune": ("--older", "0h")}
 WITH_NAME_ALONE = {"say", "approve", "deny", "answer", "rename", "export", "delete"}
-OTHERS = {"run", "chat", "demo", "check", "plan"}
-"""Commands that start something, or read a file."""
+OTHERS = {"run", "chat", "demo", "check", "plan", "diff", "acp", "mcp"}
+"""Commands that start or serve something, or read a file or two turns."""
 
 
 @pytest.fixture

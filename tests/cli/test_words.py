@@ -22,6 +22,8 @@ COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 CELLS = {"run": AgentsMagics.agents, **{verb or "runs": action for verb, action in VERBS.items()}}
 
 TERMINAL_ALONE = {
+    "acp": "for programs that start one",
+    "mcp": "for programs that start one",
     "chat": "in a notebook, each next cell is a prompt",
     "demo": "a cell without a team does the same",
     "follow": "in a notebook the panel does",
@@ -30,6 +32,7 @@ NOTEBOOK_ALONE = {
     ("run", "--tools"): "functions of the notebook",
     ("resume", "--tools"): "functions of the notebook",
     ("show", "--tools"): "functions of the notebook",
+    ("run", "--agents"): "variables of the notebook",
     ("run", "--options"): "a variable of the notebook",
     ("resume", "--options"): "a variable of the notebook",
     ("run", "--out"): "a variable of the notebook",
