@@ -16,10 +16,10 @@ from pathlib import Path
 from shutil import which
 from typing import Annotated, NamedTuple
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
 from nb_agents.config.mcp_servers import as_text, as_words
-from nb_agents.config.spec import Spec
+from nb_agents.config.spec import Spec, start_place
 
 _ASK_S = 10
 _VERSION = re.compile(r"v(\d+)\.")
@@ -41,6 +41,13 @@ class ProgramKeys(Spec):
     args: tuple[Annotated[str, BeforeValidator(as_text)], ...] = Field(default=(), repr=False)
     env: dict[str, Annotated[SecretStr, BeforeValidator(as_text)]] = Field(default_factory=dict)
     use_my_settings: bool = False
+
+    @field_validator("command", "args")
+    @classmethod
+    def _from_here(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        # The program works elsewhere, and a journal keeps its command.
+        here = start_place()
+        return tuple(str(here / word) if (here / word).is_file() else word for word in value)
 
 
 class ProgramType(NamedTuple):

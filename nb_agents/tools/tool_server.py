@@ -73,6 +73,7 @@ class ToolServer:
         self._starting = anyio.Lock()
         self._guests: dict[bytes, _Guest] = {}
         self._server: Any = None
+        self._serving = anyio.CancelScope(shield=True)
         self._ended = anyio.Event()
         self._url = ""
 
@@ -94,6 +95,7 @@ class ToolServer:
             self._server.should_exit = True
             with anyio.move_on_after(CLOSE_S, shield=True):
                 await self._ended.wait()
+            self._serving.cancel()
         self._tasks.cancel_scope.cancel()
         # The block's exception is kept from the group, which would wrap it.
         await self._tasks.__aexit__(None, None, None)
@@ -126,10 +128,15 @@ class ToolServer:
         self._tasks.start_soon(self._serve, listening)
 
     async def _serve(self, listening: socket.socket) -> None:
-        with listening:
+        # A stop does not cut it: `__aexit__` ends it.
+        with listening, self._serving:
             try:
                 await self._server.serve(sockets=[listening])
             finally:
+                # Else the loop would go on watching a closed socket, and be deaf to the next one
+                # that gets its number.
+                for each in self._server.servers:
+                    each.close()
                 self._ended.set()
 
     async def _host(

@@ -127,3 +127,12 @@ async def _call(address: ToolAddress, tool: str) -> None:
 async def test_a_server_that_offered_nothing_has_no_port() -> None:
     async with ToolServer() as server:
         assert not server._url
+
+
+async def test_after_a_stop_at_once_the_next_server_hears_its_agents() -> None:
+    for _ in range(3):
+        with anyio.CancelScope() as scope:
+            async with ToolServer() as server, client_of(await server.offer(offers(name))) as one:
+                assert text(await one.call_tool("name", {})) == "nobody"
+                scope.cancel()
+                await anyio.sleep_forever()

@@ -155,7 +155,6 @@ class AcpRound:
         self._check = place.check
         self._keep = place.keep
         self._ballot = Ballot(round)
-        self._replies = Replies(round.agent, name, round.context, round.emit)
         self._calls = _OwnCalls(round)
         self._cost = 0.0
         self._chars = 0
@@ -177,8 +176,15 @@ class AcpRound:
         """
         from pydantic_ai.messages import ModelResponse, TextPart
 
+        replies = Replies(
+            self._round.agent,
+            self._name,
+            self._round.context,
+            self._round.emit,
+            calls_tools=not session.is_team,
+        )
         for before in past.exchanges if past else ():
-            self._replies.recall(Exchange(before.call, ModelResponse(parts=[]), complaint="-"))
+            replies.recall(Exchange(before.call, ModelResponse(parts=[]), complaint="-"))
         while True:
             await self._round.scope.wait_if_paused()
             if heard := self._round.context.hear():
@@ -196,9 +202,9 @@ class AcpRound:
             was_cut = reason == "max_tokens"
             reply = ModelResponse(parts=parts, finish_reason="length" if was_cut else "stop")
             exchange, offer = Exchange(self._round.calls, reply), self._round.context.offer()
-            reading = self._replies.read(exchange, offer)
+            reading = replies.read(exchange, offer)
             self._round.decision = reading.decision
-            self._replies.settle(exchange, reading, offer)
+            replies.settle(exchange, reading, offer)
             if reading.decision is not None:
                 return reading.decision
             # A stop comes first: a resumed round gets a new note on the time left.

@@ -59,10 +59,13 @@ class AcpSession:
 
     Attributes:
         id: The session's id, once it is open.
+        is_team: Whether the program is a team of ours: it answers in words, and a second cancel
+            stops it at once.
     """
 
     def __init__(self, program: OpenCommand, name: str, permit: Permit) -> None:
         self.id = ""
+        self.is_team = False
         self._program = program
         self._name = name
         self._permit = permit
@@ -127,6 +130,7 @@ class AcpSession:
             raise ModelCallError(
                 self._name, f"It speaks version {found.protocol_version} of the protocol, not 1."
             )
+        self.is_team = bool(found.agent_info and found.agent_info.name == "nb_agents")
         able = found.agent_capabilities
         sessions = able.session_capabilities if able else None
         self._can_close = bool(sessions and sessions.close is not None)
@@ -194,7 +198,8 @@ class AcpSession:
         for scope in tuple(self._asked):
             scope.cancel()
         with suppress(ConnectionError):
-            await self._connection.cancel(session_id=self.id)
+            for _ in range(2 if self.is_team else 1):
+                await self._connection.cancel(session_id=self.id)
 
     async def _take(self, params: dict[str, Any]) -> None:
         """Pass on an update; those of other sessions, and of a past that is loaded, are dropped."""
