@@ -69,14 +69,10 @@ class KeptPath(NamedTuple):
 Tree = Mapping[str, KeptPath]
 
 
-class _Look(NamedTuple):
-    """A file's status: while it stays the same, so does what the file holds."""
-
-    mode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
+_Look = tuple[int, int, int, int, int]
+"""Mode, size, both times and inode of a file: while they stay the same, so does what it holds."""
+_RACY: _Look = (0, 0, 0, 0, 0)
+"""In the place of one that is too young to tell."""
 
 
 @dataclass
@@ -179,20 +175,26 @@ class SnapshotStore:
         return found
 
     def _keep_all(self, workspace: Path, index: Index) -> Kept:
+        old, before = index.tree, index.looks
         tree: dict[str, KeptPath] = {}
         looks: dict[str, _Look | None] = {}
-        now = time.time_ns()
+        put: list[str] = []
+        oldest_racy = time.time_ns() - _RACY_NS
         for path, name, folder, found in _walk(workspace):
-            look = _Look(
-                found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
-            )
-            known = index.tree.get(path)
-            if known is None or not _is_same(known, index.looks.get(path), look):
-                known = self._read(name, folder, found)
+            mtime, ctime = found.st_mtime_ns, found.st_ctime_ns
+            look = (found.st_mode, found.st_size, mtime, ctime, found.st_ino)
+            known = old.get(path)
+            if known is None or not (
+                before.get(path) == look or _is_copy(known, before, path, look)
+            ):
+                fresh = self._read(name, folder, found)
+                if fresh != known:
+                    put.append(path)
+                known = fresh
             tree[path] = known
-            is_racy = now - max(look.mtime_ns, look.ctime_ns) < _RACY_NS
-            looks[path] = _Look(0, 0, 0, 0, 0) if is_racy else look
-        return self._kept(index, tree, looks)
+            looks[path] = look if mtime < oldest_racy and ctime < oldest_racy else _RACY
+        gone = old.keys() - tree.keys() if len(old) != len(tree) or put else ()
+        return self._kept(index, tree, looks, [*put, *gone])
 
     def _read(
         self, name: str, folder: int, found: os.stat_result, *, writes: bool = True
@@ -259,10 +261,9 @@ class SnapshotStore:
         index: Index,
         tree: dict[str, KeptPath],
         looks: dict[str, _Look | None],
-        only: Iterable[str] | None = None,
+        names: Iterable[str],
     ) -> Kept:
         old = index.tree
-        names = {*old, *tree} if only is None else only
         put = {name: tree[name] for name in names if name in tree and old.get(name) != tree[name]}
         gone = [name for name in names if name in old and name not in tree]
         if index.id and not put and not gone:
@@ -408,17 +409,12 @@ def _walk(root: Path) -> Iterator[tuple[str, str, int, os.stat_result]]:
             os.close(folder)
 
 
-def _is_same(known: KeptPath, before: _Look | None, look: _Look) -> bool:
-    if before is not None:
-        return before == look
-    kind = stat.S_IFMT(look.mode)
-    if known.kind == "f":
-        return kind == stat.S_IFREG and (known.mode, known.size, known.mtime_ns) == (
-            stat.S_IMODE(look.mode) & 0o777,
-            look.size,
-            look.mtime_ns,
-        )
-    return False
+def _is_copy(known: KeptPath, before: Mapping[str, _Look | None], path: str, look: _Look) -> bool:
+    """Return whether a file of which only the times were known is as it was."""
+    if known.kind != "f" or path not in before or before[path] is not None:
+        return False
+    now = stat.S_IMODE(look[0]) & 0o777, look[1], look[2]
+    return stat.S_ISREG(look[0]) and (known.mode, known.size, known.mtime_ns) == now
 
 
 def _too_large(found: os.stat_result) -> KeptPath:

@@ -7,7 +7,7 @@ costs an append at most, a streamed word not even that; the number of entries is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, overload
 
 from nb_agents import events as ev
@@ -57,8 +57,8 @@ class TimelineEntry:
     tokens: int = 0
     cost: float | None = None
     text: str = ""
-    turn: int = 0
-    seq: int = 0
+    turn: int = field(default=0, compare=False)
+    seq: int = field(default=0, compare=False)
 
     @property
     def seconds(self) -> float:

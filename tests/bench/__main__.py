@@ -26,6 +26,7 @@ BENCHMARKS = (
     "round_trip",
     "panel",
     "disk",
+    "rewind",
     "recipes",
     "tools",
     "scenario",

@@ -137,7 +137,8 @@ def test_a_strangers_tree_writes_nothing_elsewhere(tmp_path: Path, path: str) ->
     (work / "x").write_text("x")
     kept = store.keep(work, known)
     held = kept.known.tree["x"]
-    bad = store._kept(Index(), {path: held, "link": KeptPath("l", 0o777, "/tmp"), "a": held}, {})
+    tree = {path: held, "link": KeptPath("l", 0o777, "/tmp"), "a": held}
+    bad = store._kept(Index(), tree, {}, tree)
     with pytest.raises(OSError, match="no path of a workspace"):
         store.lay(bad.known.id, tmp_path / "laid")
     assert not (tmp_path / "laid").exists()

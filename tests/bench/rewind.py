@@ -1,0 +1,136 @@
+"""What keeping files costs a call, and how soon a rewind's first new call is out."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents.session.journal import read_journal
+from nb_agents.session.snapshots import Index, SnapshotStore
+from nb_agents.testing import ScriptedModel, Turn, scripted_team
+from tests.bench.server import BenchServer
+from tests.bench.table import print_table, spread, verdict
+
+REPEATS = 7
+CHANGED = 5
+FILE_BYTES = 2_000
+EDIT_MS = 2.0
+SHELL_MS = {100: 5.0, 1_000: 5.0, 10_000: 40.0}
+FIRST_CALL_S = 0.5
+EVENTS = 5_000
+FILES = 10_000
+
+
+def main(server: BenchServer) -> None:
+    rows = [_kept(count) for count in SHELL_MS]
+    head = ("files", "edit, ms", "", "command, ms", "", "first, ms", "laid, ms", "disk/changed")
+    print_table(f"rewind: keeping a workspace of which {CHANGED} files changed", head, rows)
+    head = ("events", "files", "rewind to its first new call, s", "")
+    print_table("rewind: of a long turn", head, [_long_turn()])
+
+
+def _kept(count: int) -> list[str]:
+    with tempfile.TemporaryDirectory() as place:
+        work, store = Path(place, "work"), SnapshotStore(Path(place))
+        _fill(work, count)
+        time.sleep(0.1)  # until the clock of the file system has ticked
+        began = time.perf_counter()
+        known = store.keep(work, Index()).known
+        first = _ms(began)
+        size = _size(store.path)
+        commands, edits = list[float](), list[float]()
+        for number in range(REPEATS):
+            changed = [f"d0/f{each}" for each in range(CHANGED)]
+            _write(work, changed, number)
+            began = time.perf_counter()
+            known = store.keep(work, known).known
+            commands.append(_ms(began))
+        more = (_size(store.path) - size) / (REPEATS * CHANGED * FILE_BYTES)
+        for number in range(REPEATS):
+            _write(work, ["d0/f1"], number + REPEATS)
+            began = time.perf_counter()
+            known = store.keep(work, known, ["d0/f1"]).known
+            edits.append(_ms(began))
+        began = time.perf_counter()
+        store.lay(known.id, Path(place, "laid"))
+        laid = _ms(began)
+    edit, command = sorted(edits)[REPEATS // 2], sorted(commands)[REPEATS // 2]
+    return [
+        str(count),
+        spread(edits, 2),
+        verdict(edit <= EDIT_MS),
+        spread(commands, 1),
+        verdict(command <= SHELL_MS[count]),
+        f"{first:.0f}",
+        f"{laid:.0f}",
+        f"{more:.2f}",
+    ]
+
+
+def _long_turn() -> list[str]:
+    with tempfile.TemporaryDirectory() as place:
+        asked: list[float] = []
+
+        def reply(messages: object) -> Turn:
+            asked.append(time.perf_counter())
+            return Turn("Done.")
+
+        recipe = Path(place, "recipe.yaml")
+        recipe.write_text(_recipe())
+        team = scripted_team(a=ScriptedModel(reply))
+        options = RunOptions(session_root=Path(place))
+        run = nb_agents.start("", team, "s", recipe=recipe, options=options)
+        run.wait()
+        took = list[float]()
+        for _ in range(3):
+            asked.clear()
+            began = time.perf_counter()
+            again = run.rewind("step words")
+            again.wait()
+            took.append(asked[0] - began)
+        events = len(read_journal(run.path / "events.jsonl").events)
+    return [str(events), str(FILES), spread(took, 2), verdict(sorted(took)[1] <= FIRST_CALL_S)]
+
+
+def _recipe() -> str:
+    numbers = ", ".join(map(str, range(EVENTS // 4)))
+    files = (
+        f"for d in $(seq {FILES // 100}); do mkdir d$d; "
+        "for i in $(seq 100); do echo $i > d$d/f$i; done; done"
+    )
+    return f"""\
+name: long
+description: d
+version: 1.0.0
+context: {{numbers: [{numbers}]}}
+steps:
+- {{id: many, foreach: "{{{{numbers}}}}", as: n, max_iterations: 9999, type: bash, command: "true"}}
+- {{id: files, type: bash, command: "{files}", output: a}}
+- {{id: words, type: bash, command: "echo one > f1", output: b}}
+- {{id: think, agent: a, prompt: Think., output: c}}
+"""
+
+
+def _fill(work: Path, count: int) -> None:
+    work.mkdir()
+    for number in range(count):
+        folder = work / f"d{number // 100}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"f{number}").write_bytes(os.urandom(FILE_BYTES))
+
+
+def _write(work: Path, paths: list[str], number: int) -> None:
+    for path in paths:
+        (work / path).write_bytes(number.to_bytes(4, "big") + os.urandom(FILE_BYTES - 4))
+
+
+def _size(path: Path) -> int:
+    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+
+
+def _ms(began: float) -> float:
+    return (time.perf_counter() - began) * 1000
