@@ -194,7 +194,7 @@ SENT = {
 def test_a_request_to_the_server_sends_its_command_before_it_reads_a_journal(
     elsewhere: TurnPaths, others: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert SENT.keys() == BODIES.keys()
+    assert SENT.keys() == BODIES.keys() - {"rewind"}  # which begins a turn from what it reads
     monkeypatch.setenv("NB_AGENTS_SESSIONS", str(elsewhere.root))
     places = Places(elsewhere.root.parent)
     for action, kind in SENT.items():
