@@ -7,6 +7,7 @@ from what it finds.
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import sys
@@ -69,8 +70,16 @@ def page(tables: list[Table]) -> str:
         "# The proof\n\nWhat is lost, left and paid twice when agents are stopped or killed, here "
         "and in other libraries. `make proof` measures it on your machine and writes this page.\n\n"
         f"Written on {datetime.now(UTC):%Y-%m-%d}: {where}; {versions}.\n\n"
-        + "\n".join(map(_section, tables))
+        + "\n".join([*map(_section, tables), _drivers()])
     )
+
+
+def _drivers() -> str:
+    """Tell how each library is used, in the first line of its module."""
+    modules = [Path(__file__).parent / "libraries" / f"{lib.module}.py" for lib in peers.LIBRARIES]
+    said = [ast.get_docstring(ast.parse(file.read_text("utf-8"))) or "" for file in modules]
+    lines = "".join(f"- {each.splitlines()[0]}\n" for each in said)
+    return f"## How each library is used\n\nThe code is in `tests/bench/libraries`.\n\n{lines}"
 
 
 def _section(table: Table) -> str:

@@ -41,3 +41,4 @@ def test_the_proof_is_a_page_with_a_section_for_each_table() -> None:
     assert "## Stop\n\nFrom a press to the end.\nNever: not in 10 s.\n" in page
     assert "The machine's load was 7.5." in page
     assert "| panel | never | \\<= 5 |" in page
+    assert "- nb_agents: a run stopped by" in page
