@@ -85,9 +85,9 @@ def _drivers() -> str:
 def _section(table: Table) -> str:
     title, *notes = table.title.split("\n")
     name, _, rest = title.partition(": ")
-    about = [rest, *notes, f"The machine's load was {table.load}."]
+    about = [rest, *notes, f"the machine's load: {table.load}"]
     text = f"## {name[0].upper()}{name[1:]}\n\n"
-    text += "".join(f"{each[0].upper()}{each[1:].rstrip('.')}.\n" for each in about if each)
+    text += "".join(f"- {each}\n" for each in about if each)
     lines = [table.head, ["---"] * len(table.head), *table.rows]
     return text + "\n" + "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
 

@@ -35,8 +35,9 @@ def main(server: BenchServer) -> None:
     rows = [_row(tool, "now", _played(tool, "now"), _played(tool, "kill")) for tool in _TOOLS]
     rows.insert(1, _row("run_command", "graceful, f", _played("run_command", "graceful"), []))
     print_table(
-        "scenario: a has answered, b is mid-stream (30 ms a word), c is inside a tool of 30 s; "
-        f"stopped after {WORDS_BEFORE} words, resumed in a new process; least-greatest of {REPEATS}"
+        "scenario S here, by tool and stop: a has answered, b is mid-stream (30 ms a word), c is "
+        f"inside a tool of 30 s; stopped after {WORDS_BEFORE} words, resumed in a new process; "
+        f"least-greatest of {REPEATS}"
         f"\nf: b ends after {ENDING_WORDS} words, the tool after 6 s. Where its command is not run "
         "again, c is told that it was cut",
         (

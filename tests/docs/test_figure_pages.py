@@ -38,7 +38,7 @@ def test_without_figures_the_page_says_how_to_measure(tmp_path: Path) -> None:
 
 def test_the_proof_is_a_page_with_a_section_for_each_table() -> None:
     page = proof.page([table("never", "1.5")])
-    assert "## Stop\n\nFrom a press to the end.\nNever: not in 10 s.\n" in page
-    assert "The machine's load was 7.5." in page
+    assert "## Stop\n\n- from a press to the end\n- never: not in 10 s\n" in page
+    assert "- the machine's load: 7.5\n" in page
     assert "| panel | never | \\<= 5 |" in page
     assert "- nb_agents: a run stopped by" in page
