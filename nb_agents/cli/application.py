@@ -1,12 +1,14 @@
-"""The application that each command is added to, and what several commands share."""
+"""The application, and how a command is added to it."""
 
 from __future__ import annotations
 
 import atexit
 import gc
+import inspect
 import sys
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +16,7 @@ from nb_agents.cli.printing import complain, replace_what_is_lacking
 from nb_agents.errors import UserError
 from nb_agents.presentation.arguments import files_at, session_names
 from nb_agents.runs.finding import runs
+from nb_agents.verbs.verb import Parameter
 
 COMPLETE, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
 
@@ -53,50 +56,62 @@ def _files(incomplete: str) -> list[str]:
     return found
 
 
-LiveRun = Annotated[
-    str,
-    typer.Argument(
-        help="Run, session or session/turn; by default the only one of here.",
-        autocompletion=live_names,
-    ),
-]
-SomeLiveRun = Annotated[
-    str, typer.Argument(help="Session or session/turn.", autocompletion=live_names)
-]
-SomeRun = Annotated[
-    str,
-    typer.Argument(
-        help="Run, session or session/turn; by default the only one of here.", autocompletion=_runs
-    ),
-]
-Message = Annotated[str, typer.Argument(help="What is said about it.")]
-Root = Annotated[Path | None, typer.Option("--session-root", help="Where sessions are.")]
-Config = Annotated[
-    str | None,
-    typer.Option("--config", "-c", "--agents-config", help="Team file.", autocompletion=_files),
-]
-RecipeFile = Annotated[
-    str | None, typer.Option("--recipe", "-r", help="Recipe file.", autocompletion=_files)
-]
-File = Annotated[str, typer.Argument(help="Team file or recipe.", autocompletion=_files)]
-Model = Annotated[str | None, typer.Option("--model", "-m", help="openai:gpt-5-mini")]
-Bundles = Annotated[list[str] | None, typer.Option("--bundle", help="NAME=DIR")]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE")]
-Session = Annotated[
-    str | None,
-    typer.Option("--session", "-s", help="Its id.", autocompletion=session_names),
-]
-SomeSession = Annotated[
-    str, typer.Argument(help="By default the last one of a terminal.", autocompletion=session_names)
-]
-StoredSession = Annotated[str, typer.Argument(help="Its id.", autocompletion=session_names)]
-Continue = Annotated[bool, typer.Option("--continue", help="Next turn of a session.")]
-Timeout = Annotated[float | None, typer.Option("--orchestrator-timeout", help="Seconds.")]
-Detach = Annotated[bool, typer.Option("--detach", help="In a process of its own; returns at once.")]
-ClusterAddress = Annotated[
-    str | None, typer.Option("--cluster", help="Scheduler of a Dask cluster, or local:N.")
-]
-Trust = Annotated[
-    bool, typer.Option("--trust", help="Go on with a session that you have not made here.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+_COMPLETIONS: dict[str, Callable[..., list[str]]] = {
+    "config": _files,
+    "file": _files,
+    "recipe": _files,
+    "run": live_names,
+    "session": session_names,
+    "turn": _runs,
+}
+"""What completes an argument, by its name."""
+
+ROOT = Parameter("root", "where sessions are", None, is_option=True, flags=("--session-root",))
+JSON = Parameter("as_json", "answer in JSON", False, is_option=True, flags=("--json",))
+
+
+def add_command(
+    name: str, act: Callable[..., None], parameters: Iterable[Parameter], epilog: str = ""
+) -> None:
+    """Add a command to the application.
+
+    Args:
+        name: Its word.
+        act: Called with the values of the parameters by name; its docstring is the command's help.
+        parameters: Its arguments, of which those of a terminal count.
+        epilog: What its help ends in.
+    """
+
+    @wraps(act)
+    def command(**given: Any) -> None:
+        act(**given)
+
+    declared = [_keyword(each) for each in parameters if "terminal" in each.interfaces]
+    signature = inspect.Signature(declared)
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+    app.command(name, epilog=epilog)(command)
+
+
+def _keyword(parameter: Parameter) -> inspect.Parameter:
+    help = f"{parameter.help[:1].upper()}{parameter.help[1:]}."
+    completion = _COMPLETIONS.get(parameter.name)
+    more: dict[str, Any] = {"help": help, "autocompletion": completion}
+    if parameter.is_option:
+        info = typer.Option(*parameter.spellings, **more)
+    else:
+        info = typer.Argument(**more)
+    kind: Any = parameter.kind
+    default = parameter.default
+    if default is False:
+        kind = bool
+    elif default == ():
+        kind = list[str]
+    elif default is None:
+        kind = parameter.kind | None
+    return inspect.Parameter(
+        parameter.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if parameter.is_required else default,
+        annotation=Annotated[kind, info],
+    )

@@ -96,24 +96,18 @@ def say_json(value: Any) -> None:
     _print(_NOT_PRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", line) + "\n")
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], as_json: bool, empty: str) -> None:
-    """Print rows under their heads, or as JSON objects, or a sentence when there are none."""
-    rows = list(rows)
-    if as_json:
-        say_json([dict(zip(heads, row, strict=True)) for row in rows])
-    elif not rows:
-        say(empty)
-    else:
-        drawn = Table(box=None)
-        for head in heads:
-            drawn.add_column(head, no_wrap=head != "task")  # names are there to be typed
-        for row in rows:
-            drawn.add_row(*(Text(" ".join(shown(cell).split())) for cell in row))
-        # A program that reads it wants a row a line.
-        console = Console(width=None if sys.stdout.isatty() else MAX_WIDTH)
-        with console.capture() as captured:
-            console.print(drawn)
-        _print(captured.get())
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows under their heads."""
+    drawn = Table(box=None)
+    for head in heads:
+        drawn.add_column(head, no_wrap=head != "task")  # names are there to be typed
+    for row in rows:
+        drawn.add_row(*(Text(" ".join(shown(cell).split())) for cell in row))
+    # A program that reads it wants a row a line.
+    console = Console(width=None if sys.stdout.isatty() else MAX_WIDTH)
+    with console.capture() as captured:
+        console.print(drawn)
+    _print(captured.get())
 
 
 def _print(text: str) -> None:

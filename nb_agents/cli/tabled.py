@@ -1,75 +1,108 @@
-"""The commands of the table of verbs."""
+"""The commands of the table of verbs, and what a terminal shows of their outcomes."""
 
 from __future__ import annotations
 
-import inspect
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+import anyio
 import typer
 
-from nb_agents.cli.application import Json, Root, app, live_names
+from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE, JSON, ROOT, add_command
 from nb_agents.cli.printing import say, say_json, shown, table, warn
-from nb_agents.cli.starting import work
-from nb_agents.presentation.arguments import session_names
+from nb_agents.cli.run_end import begin_and_wait, card_of, wait_for_end
+from nb_agents.events import Event
 from nb_agents.presentation.asking import TERMINAL
+from nb_agents.presentation.sweep_list import SWEEP_HEADS, sweep_row
+from nb_agents.runs.run import Run
+from nb_agents.runs.status import log_lines
+from nb_agents.verbs.on_turns import facts_of_run
 from nb_agents.verbs.table import VERBS, carry_out
-from nb_agents.verbs.verb import Caller, Outcome, Parameter, Verb
+from nb_agents.verbs.verb import Caller, Outcome, Verb
 
-_COMPLETIONS = {"run": live_names, "session": session_names}
+if TYPE_CHECKING:
+    from nb_agents.verbs.verb import Work
 
 
 def _add(verb: Verb) -> None:
-    """Add a verb to the application, with an argument or option for each of its parameters."""
-
     def command(root: Any, as_json: bool, **given: Any) -> None:
-        done = carry_out(verb, Caller("cli", TERMINAL, root, _confirm), given)
-        if done.begin is not None:
-            work(done.begin, as_json)
-        _tell(done, as_json)
+        outcome = carry_out(verb, Caller("cli", TERMINAL, root, _confirm), given)
+        _show(outcome, as_json, is_detached=given.get("detach", False))
 
-    declared = [_keyword(each.name, _type_of(each), _default(each)) for each in verb.on_lines]
-    shared = [_keyword("root", Root, None), _keyword("as_json", Json, False)]
-    command.__signature__ = inspect.Signature([*declared, *shared])  # type: ignore[attr-defined]
-    command.__annotations__ = {}
     command.__doc__ = verb.help
-    app.command(verb.name)(command)
-
-
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
-
-
-def _default(parameter: Parameter) -> Any:
-    return inspect.Parameter.empty if parameter.is_required else parameter.default
-
-
-def _type_of(parameter: Parameter) -> Any:
-    help = f"{parameter.help[:1].upper()}{parameter.help[1:]}."
-    if not parameter.is_option:
-        completion = _COMPLETIONS.get(parameter.name)
-        argument = typer.Argument(help=help, autocompletion=completion)
-        return Annotated[str | None if parameter.default is None else str, argument]
-    option = typer.Option(parameter.flag, help=help)
-    if parameter.default is False:
-        return Annotated[bool, option]
-    return Annotated[str | None if parameter.default is None else str, option]
+    add_command(verb.name, command, (*verb.on_line("terminal"), ROOT, JSON))
 
 
 def _confirm(question: str) -> bool:
     return typer.confirm(shown(question), err=True)
 
 
-def _tell(outcome: Outcome, as_json: bool) -> None:
-    if outcome.heads:
-        table(outcome.heads, outcome.rows, as_json, outcome.said)
-    elif as_json:
-        say_json({**outcome.facts, "said": outcome.said})
+def _show(outcome: Outcome, as_json: bool, is_detached: bool) -> None:
+    if begin := outcome.begin:
+        begin_and_wait(lambda: begin().run, as_json, is_detached=is_detached)
+    elif outcome.follows:
+        _follow(outcome.follows, as_json)
+    elif outcome.shows is not None:
+        _show_work(outcome.shows, outcome.waits, as_json)
     else:
-        say(outcome.said)
+        _print(outcome, as_json)
     for note in outcome.notes:
         warn(note)
+    if not outcome.is_ok:
+        raise typer.Exit(FAILED)
+
+
+def _json(outcome: Outcome) -> Any:
+    if outcome.items is not None:
+        return [each if isinstance(each, Mapping) else asdict(each) for each in outcome.items]
+    if outcome.heads and not outcome.facts:
+        return [dict(zip(outcome.heads, row, strict=True)) for row in outcome.rows]
+    return {**outcome.facts, "said": outcome.said}
+
+
+def _print(outcome: Outcome, as_json: bool) -> None:
+    if as_json:
+        say_json(_json(outcome))
+        return
+    if outcome.rows:
+        table(outcome.heads, outcome.rows)
+    if outcome.said:
+        say(outcome.said)
+
+
+def _show_work(work: Work, waits: bool, as_json: bool) -> None:
+    if isinstance(work, Run):
+        if waits:
+            wait_for_end(work, as_json)
+        if as_json:
+            say_json(facts_of_run(work))
+        else:
+            say(card_of(work))
+        return
+    if waits:
+        work.wait()
+    row = sweep_row(work.path)
+    _print(Outcome(heads=SWEEP_HEADS, rows=[row]), as_json)
+    if waits:
+        raise typer.Exit(COMPLETE if row[1] == "complete" else INCOMPLETE)
+
+
+def _follow(events: AsyncIterator[Event], as_json: bool) -> None:
+    async def print_each() -> None:
+        async for event in events:
+            if as_json:
+                say_json(asdict(event))
+            else:
+                for line in log_lines([event]):
+                    say(line)
+
+    try:
+        anyio.run(print_each)
+    except KeyboardInterrupt:
+        warn("The run goes on.")
 
 
 for _verb in VERBS.values():
-    _add(_verb)
+    if "terminal" in _verb.interfaces:
+        _add(_verb)

@@ -18,13 +18,12 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from secrets import token_hex
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from anyio import to_thread
 
 from nb_agents import events as ev
-from nb_agents.cli.application import Config, Model, Root, app
+from nb_agents.cli.application import ROOT, add_command
 from nb_agents.config.programs import NO_LIBRARY
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import NbAgentsError, UserError
@@ -34,6 +33,7 @@ from nb_agents.presentation.cards import card_text
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.lookup import find_session
+from nb_agents.verbs.parameters import of_run
 
 RESUME = ("resume", "/resume")
 """Prompts that go on with the turn that was stopped."""
@@ -42,14 +42,8 @@ _SESSIONS = Path(".nb_agents", "sessions")
 _LAST_S = 5.0
 
 
-@app.command("acp")
 def serve_agent(
-    config: Config = None,
-    model: Model = None,
-    root: Root = None,
-    timeout: Annotated[
-        float | None, typer.Option("--orchestrator-timeout", help="Seconds of each turn.")
-    ] = None,
+    config: str | None, model: str | None, root: str | None, timeout: float | None
 ) -> None:
     """Be an agent of Jupyter AI, Zed and others: speak their protocol on stdin and stdout."""
     try:
@@ -73,6 +67,9 @@ def serve_agent(
             await agent.end()
 
     asyncio.run(main())
+
+
+add_command("acp", serve_agent, (*of_run("config", "model", "timeout"), ROOT))
 
 
 @dataclass

@@ -12,13 +12,12 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import anyio
-import typer
 from anyio import to_thread
 
-from nb_agents.cli.application import Config, Model, Root, app
+from nb_agents.cli.application import ROOT, add_command
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import NbAgentsError
 from nb_agents.launch.api import resume, start
@@ -28,6 +27,8 @@ from nb_agents.runs.finding import find_run
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import session_root, sessions_in
+from nb_agents.verbs.parameters import of_run
+from nb_agents.verbs.verb import Parameter
 
 MAX_LISTED = 50
 """Sessions that are listed, the latest first."""
@@ -36,17 +37,17 @@ _TOLD_S = 1.0
 """How often a client is told of a turn's progress, seconds."""
 
 
-@app.command("mcp")
+_HTTP = Parameter(
+    "http", "port of 127.0.0.1; by default stdin and stdout", None, is_option=True, kind=int
+)
+
+
 def serve_tools(
-    config: Config = None,
-    model: Model = None,
-    root: Root = None,
-    http: Annotated[
-        int | None, typer.Option("--http", help="Port of 127.0.0.1; by default stdin and stdout.")
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option("--orchestrator-timeout", help="Seconds of each turn.")
-    ] = None,
+    config: str | None,
+    model: str | None,
+    root: str | None,
+    timeout: float | None,
+    http: int | None,
 ) -> None:
     """Be tools of a coding agent: run_team, status, stop, resume, list_sessions."""
     team = chosen_team(config, model)
@@ -57,6 +58,9 @@ def serve_tools(
         anyio.run(server.run_stdio_async)
     else:
         anyio.run(_serve, server, http)
+
+
+add_command("mcp", serve_tools, (*of_run("config", "model", "timeout"), _HTTP, ROOT))
 
 
 async def _serve(server: Any, port: int) -> None:

@@ -35,7 +35,7 @@ def load(ip: InteractiveShell) -> None:
     kernel.when_idle(ip, partial(providers.load_in_background, ["openai"]))
     for event, callback in _CALLBACKS:
         ip.events.register(event, callback)
-    magics.tell_of_dead_turns()
+    magics.report_dead_turns()
 
 
 def unload(ip: InteractiveShell) -> None:

@@ -85,7 +85,7 @@ def _values(action: Action, word: str, names: Mapping[str, Any]) -> list[str]:
             return _beginning(word, session_names())
         case "run":
             return _beginning(word, _runs())
-        case "what":
+        case "turn":
             return _beginning(word, [*_runs(), *session_names()])
         case "tools":
             functions = [name for name, value in names.items() if inspect.isroutine(value)]

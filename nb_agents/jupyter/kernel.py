@@ -43,7 +43,7 @@ from nb_agents.verbs.verb import Caller
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nb_agents.verbs.on_runs import Work
+    from nb_agents.verbs.verb import Work
 
 DRAWN_REQUEST = "nb_agents_drawn_request"
 DRAWN_REPLY = "nb_agents_drawn_reply"

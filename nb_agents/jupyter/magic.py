@@ -21,28 +21,20 @@ from nb_agents.config.team import chosen_team, with_objects
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, TaskError, UserError
 from nb_agents.jupyter import verbs
+from nb_agents.jupyter.dead_turns import report_dead_turns
 from nb_agents.jupyter.ipython import (
     Magics,
-    argument,
     arguments,
     cell_magic,
     line_magic,
     magics_class,
     parse_line,
     parse_message,
+    root_option,
 )
 from nb_agents.jupyter.panel import show_turn
-from nb_agents.jupyter.sweep_verbs import sweep_options, work_over
-from nb_agents.jupyter.verbs import (
-    bundle_option,
-    cluster_option,
-    options_of,
-    options_option,
-    set_option,
-    tell_of_dead_turns,
-    tools_option,
-    trust_option,
-)
+from nb_agents.jupyter.sweep_cell import work_over
+from nb_agents.jupyter.verbs import declared
 from nb_agents.jupyter.waiting import follow_new
 from nb_agents.launch.once import begin_new, once_is_default, run_once
 from nb_agents.launch.start import StartRequest
@@ -52,11 +44,16 @@ from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.functions import find_functions
 from nb_agents.unicode import without_controls
+from nb_agents.verbs.parameters import RUN
+from nb_agents.verbs.resuming import options_of
 from nb_agents.verbs.table import VERBS as TABLE
 from nb_agents.verbs.verb import Verb
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+USAGE_WIDTH = 88
+"""Columns of a verb's usage in help."""
 
 _WITH_OVER = ("limit", "name", "max_cost", "score", "retry_failed")
 
@@ -96,66 +93,8 @@ class AgentsMagics(Magics):
     shell: InteractiveShell
 
     @arguments("%agents")
-    @argument(
-        "--config", "-c", "--agents-config", metavar="F", help="team file (MassGen's YAML or JSON)"
-    )
-    @argument("--recipe", "-r", metavar="F", help="recipe to work through; see above")
-    @set_option
-    @bundle_option
-    @tools_option
-    @argument("--model", "-m", metavar="T:M", help="one agent of this model: openai:gpt-5-mini")
-    @argument(
-        "--agents",
-        metavar="A,B",
-        help="agents of the notebook: functions, or agents of other frameworks",
-    )
-    @argument(
-        "--skip-unsupported",
-        action="store_true",
-        help="run a team without its agents that can't run here",
-    )
-    @argument("--session", "-s", metavar="S", help="session to go on in, or to begin by that name")
-    @argument(
-        "--continue",
-        dest="continue_",
-        action="store_true",
-        help="next turn of this notebook's last session (or of --session)",
-    )
-    @argument(
-        "--from",
-        dest="from_turn",
-        type=int,
-        metavar="TURN",
-        help="with --continue: go on from this turn, in a new session",
-    )
-    @argument(
-        "--orchestrator-timeout",
-        dest="timeout",
-        type=float,
-        metavar="S",
-        help="seconds until the run is stopped (default: the config's, else 1800)",
-    )
-    @argument(
-        "--session-root",
-        metavar="DIR",
-        help="where sessions are (default: $NB_AGENTS_SESSIONS, else .nb_agents/sessions)",
-    )
-    @options_option
-    @argument(
-        "--detach", action="store_true", help="in a process of its own, which outlives the kernel"
-    )
-    @cluster_option
-    @trust_option
-    @argument("--wait", action="store_true", help="stay in the cell until the run is over")
-    @argument(
-        "--once",
-        action="store_true",
-        help="an unchanged cell shows the turn that it has had ($NB_AGENTS_ONCE=1: every cell)",
-    )
-    @argument("--fresh", action="store_true", help="with --once: start a new turn in any case")
-    @argument("--out", metavar="NAME", help="keep the run in this variable")
-    @argument("--debug", action="store_true", help="write debug.log into the turn's directory")
-    @sweep_options
+    @declared(*RUN)
+    @root_option
     @cell_magic("agents")
     def agents(self, line: str, cell: str) -> None:
         r"""Start a team of agents on the task that the cell holds, in the background.
@@ -175,20 +114,9 @@ class AgentsMagics(Magics):
     def agents_line(self, line: str) -> None:
         """Look after runs and sessions.
 
-        %agents                                  table of this kernel's runs, and of live ones
+        %agents                  the same as %agents runs
+        %agents --recipe FILE    starts a recipe, as %%agents does
         {verbs}
-        %agents wait [RUN]                       stay in the cell until it is over
-        %agents show [RUN | SESSION[/TURN]]      the live panel, or the card
-               [--tools F,G]                     offers a detached run its functions again
-        %agents log [RUN | SESSION[/TURN]]       what happened, line by line
-        %agents check FILE [--config F]          what would become of a team file or a recipe
-               [--bundle N=DIR] [--connect]      tries its custom tools and MCP servers, too
-        %agents resume [SESSION] [--preview]     go on with the incomplete turn; also [--wait]
-               [--config F] [--recipe F] [--set N=V] [--from STEP] [--tools F,G]
-               [--options NAME]
-               [--orchestrator-timeout S] [--detach] [--cluster ADDRESS | local:N] [--trust]
-        %agents --recipe FILE [--set N=V]        start a recipe, as %%agents does
-        %agents plan RECIPE                      what a recipe would do, as a diagram
 
         A RUN is a run's id, or the name of a session here, else of a live one anywhere. Without
         one, the latest run of this kernel is meant, else the only live one of this notebook. With
@@ -208,15 +136,16 @@ class AgentsMagics(Magics):
         args = _parse(action, rest, has_message=bool(declared and declared.ends_in_text))
         self._guarded(lambda: action(self.shell, args))
 
-    def tell_of_dead_turns(self) -> None:
+    def report_dead_turns(self) -> None:
         """Print which turns were cut off when their kernel died, and mend their files."""
-        self._guarded(tell_of_dead_turns)
+        self._guarded(report_dead_turns)
 
     def _start_by_line(self, line: str) -> None:
         """Start a recipe without a cell of values: IPython refuses a cell magic without a body."""
         args = _parse(type(self).agents, line)
         if not args.recipe and line.split()[0].startswith("--session-root"):
-            self._guarded(lambda: verbs.table(self.shell, _parse(verbs.table, line)))
+            runs = verbs.VERBS[""]
+            self._guarded(lambda: runs(self.shell, _parse(runs, line)))
             return
         if not args.recipe:
             raise UsageError("A task goes below %%agents; only --recipe starts from a line.")
@@ -227,7 +156,7 @@ class AgentsMagics(Magics):
         if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
             raise TaskError(f"--out {args.out} is not a variable name. Write, say, --out run.")
         if args.over:
-            made = work_over(self.shell, args, cell, options_of(args, names))
+            made = work_over(self.shell, args, cell, options_of(vars(args), names))
             if args.out:
                 names[args.out] = made
             return
@@ -249,7 +178,7 @@ class AgentsMagics(Magics):
             context=context_of(cell, args.settings, names) if args.recipe else None,
             session=args.session,
             continue_=args.continue_,
-            options=replace(options_of(args, names), context_paths=named.paths),
+            options=replace(options_of(vars(args), names), context_paths=named.paths),
         )
         if args.once or args.fresh or once_is_default():
             begin = partial(run_once, request, fresh=args.fresh)
@@ -265,13 +194,17 @@ class AgentsMagics(Magics):
 
 
 def _lines_of(verb: Verb) -> str:
-    line, help = f"        %agents {verb.usage}", f"{verb.help[:1].lower()}{verb.help[1:-1]}"
-    return f"{line:<48} {help}" if len(line) < 48 else f"{line}\n{'':<48} {help}"
+    parts = [f"{'':<8}%agents {verb.name}", *(each.usage for each in verb.on_line("cell"))]
+    lines = [parts[0]]
+    for part in parts[1:]:
+        fits = len(lines[-1]) + len(part) < USAGE_WIDTH
+        lines[-1:] = [f"{lines[-1]} {part}"] if fits else [lines[-1], f"{'':<15}{part}"]
+    return "\n".join([*lines, f"{'':<12}{verb.help}"])
 
 
 _agents_line = AgentsMagics.agents_line
 _agents_line.__doc__ = (_agents_line.__doc__ or "").format(
-    verbs="\n".join(map(_lines_of, TABLE.values()))
+    verbs="\n".join(_lines_of(TABLE[name]) for name in verbs.VERBS if name)
 )
 
 

@@ -296,7 +296,7 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]
         done = ROUTES[action].act(work, caller, **values_of(body))
         if done.begin is not None:
             with acting_for(origin_of(TurnPaths(path))):  # it stays its notebook's
-                return 202, done.begin()
+                return 202, done.begin().run
     except NotYoursError:
         raise
     except UserError as exc:

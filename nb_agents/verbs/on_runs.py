@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.presentation.asking import decide
-from nb_agents.runs.finding import attach, find_known
+from nb_agents.runs.finding import find_known
 from nb_agents.runs.run import Run
-from nb_agents.session.layout import session_root
-from nb_agents.session.lookup import find_turn
+from nb_agents.verbs.on_turns import find_past
 from nb_agents.verbs.verb import Caller, Outcome
 
 if TYPE_CHECKING:
     from nb_agents.sweeps.sweep_handle import SweepHandle
-
-    Work = Run | SweepHandle
+    from nb_agents.verbs.verb import Work
 
 
 def find_work(name: str, caller: Caller, agent: str | None = None) -> Work:
     """Return the run or the sweep that a person means.
 
     Args:
-        name: As for `find_run` and `find_sweep`; "" means the one of here.
+        name: As for `find_run` and `find_sweep`; "" means the one of here, and the sweep of a row.
         caller: Who asks.
         agent: The one agent of a run that is meant.
 
@@ -38,11 +34,36 @@ def find_work(name: str, caller: Caller, agent: str | None = None) -> Work:
     if sweep is not None and not sweep.is_over:
         return sweep
     try:
-        return find_known(name, caller.root)
+        run = find_known(name, caller.root)
     except UnknownRunError:
         if sweep is None:
             raise
         return sweep
+    return run if name or agent else _sweep_of(run) or run
+
+
+def _sweep_of(run: Run) -> SweepHandle | None:
+    from nb_agents.sweeps.manifest import sweep_of
+    from nb_agents.sweeps.sweep_lookup import open_sweep
+
+    path = sweep_of(run.path)
+    return None if path is None else open_sweep(path)
+
+
+def find_shown(name: str, caller: Caller) -> Work:
+    """Return the run or the sweep that a person wants to see; else a handle of a turn on disk.
+
+    Args:
+        name: As for `find_work` and `find_past`.
+        caller: Who asks.
+
+    Raises:
+        UserError: There is none, or there are several.
+    """
+    try:
+        return find_work(name, caller)
+    except UnknownRunError:
+        return find_past(name, caller)
 
 
 def stop(
@@ -61,7 +82,7 @@ def stop(
         UserError: There is no such agent, or it is asked of a sweep.
     """
     if agent or isinstance(work, Run):
-        result = _run_of(work).stop(now, agent, reason, source=caller.source)
+        result = run_of(work).stop(now, agent, reason, source=caller.source)
         rest = "calls in flight may finish"
     else:
         result = work.stop(now, reason=reason, source=caller.source)
@@ -106,80 +127,28 @@ def continue_(work: Work, caller: Caller) -> Outcome:
 
 def say(work: Work, caller: Caller, *, message: str) -> Outcome:
     """Add a text to a run's task while it works."""
-    run = _run_of(work)
+    run = run_of(work)
     run.say(message)
     return Outcome("Its agents read it with their next request.", facts_of_work(run))
 
 
 def approve(work: Work, caller: Caller, *, message: str = "", gate: str = "") -> Outcome:
     """Approve what a run waits for: a tool's call, or a recipe's gate."""
-    run = _run_of(work)
+    run = run_of(work)
     return Outcome(decide(run, True, message, gate), facts_of_work(run))
 
 
 def deny(work: Work, caller: Caller, *, message: str = "", gate: str = "") -> Outcome:
     """Deny what a run waits for; a recipe stops at its gate, and a resume asks again."""
-    run = _run_of(work)
+    run = run_of(work)
     return Outcome(decide(run, False, message, gate), facts_of_work(run))
 
 
 def answer(work: Work, caller: Caller, *, message: str) -> Outcome:
     """Answer the question that a run waits with."""
-    run = _run_of(work)
+    run = run_of(work)
     run.answer(message)
     return Outcome(f"Run {run.id} has its answer.", facts_of_work(run))
-
-
-def find_ended(name: str, caller: Caller) -> Run:
-    """Return the run that a person means, else the turn on disk.
-
-    Args:
-        name: As for `find_run`; "" means the one of here, else the last turn of this notebook.
-        caller: Who asks.
-
-    Raises:
-        UserError: There is neither.
-    """
-    try:
-        return find_known(name, caller.root)
-    except UnknownRunError:
-        return attach(find_turn(session_root(caller.root), name).path)
-
-
-def rewind(
-    work: Work,
-    caller: Caller,
-    *,
-    to: str,
-    say: str = "",
-    agent: str | None = None,
-    preview: bool = False,
-    now: bool = False,
-    trust: bool = False,
-) -> Outcome:
-    """Go back to a point of a turn, and on from there in a new turn; the old one stays.
-
-    Args:
-        work: The run.
-        caller: Who asks.
-        to: The point; see `nb_agents.rewind`.
-        say: A text for the agents.
-        agent: The one agent that it is for.
-        preview: Whether only to say what would be kept and what left out.
-        now: Whether to cut what is in flight in a live turn.
-        trust: Whether to go on with a session that this user has not made.
-    """
-    run = _run_of(work)
-    told = run.preview_rewind(to)
-    if preview:
-        points = [{"seq": p.seq, "at": p.at, "agent": p.agent, "says": str(p)} for p in told.points]
-        files = [file._asdict() for file in told.files]
-        facts = {**asdict(replace(told, points=())), "points": points, "files": files}
-        facts["lines"] = told.lines
-        return Outcome(str(told), {**facts_of_work(run), **facts})
-    options = replace(run.options, trust=trust, detach=True if caller.source == "rest" else None)
-    begin = partial(run.rewind, to, say, agent=agent or "", now=now, options=options)
-    return Outcome("", facts_of_work(run), begin=begin)
 
 
 def _hold(sweep: SweepHandle, is_paused: bool) -> None:
@@ -187,7 +156,12 @@ def _hold(sweep: SweepHandle, is_paused: bool) -> None:
         raise UserError(f"Sweep {sweep.name} is over ({_standing(sweep)}).")
 
 
-def _run_of(work: Work) -> Run:
+def run_of(work: Work) -> Run:
+    """Return a run as it is.
+
+    Raises:
+        UserError: It is a sweep.
+    """
     if isinstance(work, Run):
         return work
     raise UserError(

@@ -39,7 +39,8 @@ _MORE: dict[str, dict[str, Any]] = {
 
 
 def _body_of(verb: Verb) -> type[Request]:
-    fields: dict[str, Any] = {each.name: _field(each) for each in verb.parameters}
+    sent = (each for each in verb.parameters if "http" in each.interfaces)
+    fields: dict[str, Any] = {each.name: _field(each) for each in sent}
     base = TrustingRequest if verb.route in ("resume", "rewind") else Request
     more = _MORE.get(verb.route, {})
     return create_model(f"{verb.route.capitalize()}Body", __base__=base, **fields, **more)

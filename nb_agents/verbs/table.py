@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from nb_agents.presentation.asking import CELL
 from nb_agents.session.layout import LISTED, session_root
 from nb_agents.session.lookup import find_session
-from nb_agents.verbs import comparing, on_runs, on_sessions
-from nb_agents.verbs.verb import REQUIRED, Caller, Outcome, Parameter, Verb
-
-_TEXT = Parameter("message", "the text", REQUIRED, metavar="TEXT", wire="text")
-_MESSAGE = Parameter("message", "what is said about it")
-_GATE = Parameter(
-    "gate", "which gate; by default the one that has waited longest", is_on_lines=False
+from nb_agents.verbs import (
+    comparing,
+    on_files,
+    on_runs,
+    on_sessions,
+    on_turns,
+    parameters,
+    resuming,
 )
-_YES = Parameter("yes", "don't ask", False, is_option=True)
+from nb_agents.verbs.verb import REQUIRED, Caller, Outcome, Parameter, Verb
 
 
 def _with_text(name: str, act: Callable[..., Outcome], *parameters: Parameter) -> Verb:
@@ -25,42 +26,22 @@ def _with_text(name: str, act: Callable[..., Outcome], *parameters: Parameter) -
 
 
 _ALL = (
-    Verb(
-        "stop",
-        on_runs.stop,
-        parameters=(
-            Parameter("now", "cut the calls in flight", False, is_option=True, wire="immediate"),
-            Parameter("agent", "stop this agent alone", None, is_option=True, metavar="A"),
-            Parameter("reason", "why, for the record", is_option=True, metavar="T"),
-        ),
-        route="stop",
-    ),
+    Verb("runs", on_turns.runs, "root"),
+    Verb("show", on_turns.show, "shown", parameters.SHOW),
+    Verb("log", on_turns.log, "turn"),
+    Verb("follow", on_turns.follow, "turn", interfaces=("terminal",)),
+    Verb("wait", on_turns.wait),
+    Verb("resume", resuming.resume, "root", parameters.RESUME),
+    Verb("rewind", resuming.rewind, "turn", parameters.REWIND, route="rewind"),
+    Verb("check", on_files.check, "file", parameters.CHECK),
+    Verb("plan", on_files.plan, "file"),
+    Verb("stop", on_runs.stop, parameters=parameters.STOP, route="stop"),
     Verb("pause", on_runs.pause, route="pause"),
     Verb("continue", on_runs.continue_, route="resume"),
-    _with_text("say", on_runs.say, _TEXT),
-    _with_text("approve", on_runs.approve, _MESSAGE, _GATE),
-    _with_text("deny", on_runs.deny, _MESSAGE, _GATE),
-    _with_text("answer", on_runs.answer, _TEXT),
-    Verb(
-        "rewind",
-        on_runs.rewind,
-        "turn",
-        (
-            Parameter(
-                "to",
-                "an event's number, words, or a time",
-                REQUIRED,
-                is_option=True,
-                metavar="POINT",
-            ),
-            Parameter("say", "a text for the agents", is_option=True, metavar="TEXT"),
-            Parameter("agent", "the text is for this agent alone", None, True, "A"),
-            Parameter("preview", "only say what would be kept and left out", False, True),
-            Parameter("now", "cut the calls in flight of a live turn", False, True),
-            Parameter("trust", "go on with a session that you have not made here", False, True),
-        ),
-        route="rewind",
-    ),
+    _with_text("say", on_runs.say, parameters.TEXT),
+    _with_text("approve", on_runs.approve, *parameters.DECISION),
+    _with_text("deny", on_runs.deny, *parameters.DECISION),
+    _with_text("answer", on_runs.answer, parameters.TEXT),
     Verb(
         "sessions",
         on_sessions.sessions,
@@ -84,52 +65,42 @@ _ALL = (
         "session",
         (Parameter("file", "the zip (default: SESSION.zip here)", None),),
     ),
-    Verb("delete", on_sessions.delete, "session", (_YES,)),
-    Verb(
-        "prune",
-        on_sessions.prune,
-        "root",
-        (
-            Parameter(
-                "older",
-                "last used longer ago: 12h, 30d, 8w",
-                REQUIRED,
-                is_option=True,
-                metavar="AGE",
-            ),
-            Parameter("keep_answers", "keep answers, metadata and receipts", False, is_option=True),
-            Parameter("incomplete", "those, too, that could be resumed", False, is_option=True),
-            _YES._replace(help="remove it; without, only say what would go"),
-        ),
-    ),
+    Verb("delete", on_sessions.delete, "session", (parameters.YES,)),
+    Verb("prune", on_sessions.prune, "root", parameters.PRUNE),
 )
 VERBS = {verb.name: verb for verb in _ALL}
 ROUTES = {verb.route: verb for verb in _ALL if verb.route}
 
 
-def carry_out(verb: Verb, caller: Caller, given: dict[str, Any]) -> Outcome:
+def carry_out(verb: Verb, caller: Caller, given: Mapping[str, Any]) -> Outcome:
     """Carry out a verb of a line.
 
     Args:
         verb: The verb.
         caller: Who asks.
-        given: The arguments of the line by the names of `Verb.on_lines`.
+        given: The arguments of the line by the names of `Verb.on_line`.
 
     Raises:
         UserError: What it acts on is not there, or it can't be done.
     """
-    values = {each.name: given[each.name] for each in verb.parameters if each.is_on_lines}
-    on: Any
-    if verb.on == "run":
-        on = on_runs.find_work(given["run"], caller, values.get("agent"))
-    elif verb.on == "turn":
-        on = on_runs.find_ended(given["run"], caller)
-    elif verb.on == "session":
-        on = find_session(_root(caller), given["session"])
-    else:
-        on = _root(caller)
-    return verb.act(on, caller, **values)
+    interface = "cell" if caller.door is CELL else "terminal"
+    declared = (each for each in verb.parameters if interface in each.interfaces)
+    values = {each.name: given[each.name] for each in declared}
+    return verb.act(_found(verb, caller, given), caller, **values)
 
 
-def _root(caller: Caller) -> Path:
-    return session_root(caller.root)
+def _found(verb: Verb, caller: Caller, given: Mapping[str, Any]) -> Any:
+    """Return what the verb of a line acts on."""
+    match verb.on:
+        case "run":
+            return on_runs.find_work(given["run"], caller, given.get("agent"))
+        case "shown":
+            return on_runs.find_shown(given["turn"], caller)
+        case "turn":
+            return on_turns.find_past(given["turn"], caller)
+        case "session":
+            return find_session(session_root(caller.root), given["session"])
+        case "file":
+            return given["file"]
+        case "root":
+            return session_root(caller.root)

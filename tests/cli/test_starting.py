@@ -8,7 +8,7 @@ import pytest
 import nb_agents
 from nb_agents.cli.application import INCOMPLETE
 from nb_agents.cli.chat import Chat
-from nb_agents.cli.starting import work
+from nb_agents.cli.run_end import begin_and_wait
 from nb_agents.options import RunOptions
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Gate, ScriptedModel, Vote, scripted_team
@@ -47,7 +47,7 @@ def test_an_interrupt_before_a_command_waits_stops_its_run_gracefully(
 ) -> None:
     case = Interrupted(tmp_path)
     with pytest.raises(SystemExit) as left:
-        work(case.begin, as_json=True)
+        begin_and_wait(case.begin, as_json=True)
     assert left.value.code == INCOMPLETE
     assert case.run.session in capsys.readouterr().out
     assert_stopped_gracefully(case.run)
@@ -56,7 +56,7 @@ def test_an_interrupt_before_a_command_waits_stops_its_run_gracefully(
 def test_an_interrupt_of_a_command_that_does_not_wait_is_none_of_its_run(tmp_path: Path) -> None:
     case = Interrupted(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        work(case.begin, as_json=True, detach=True)
+        begin_and_wait(case.begin, as_json=True, is_detached=True)
     case.gate.open()
     assert "So." in case.run.wait()
 

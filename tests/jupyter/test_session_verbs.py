@@ -14,6 +14,8 @@ from nb_agents.session import history
 from nb_agents.verbs import on_sessions
 from tests.damage import small_sessions
 
+SHELL = SimpleNamespace(user_ns={})
+
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -40,7 +42,7 @@ def test_a_defect_of_ours_in_one_session_hides_no_other(
         return load(path)
 
     monkeypatch.setattr(on_sessions, "load_session", fails_for_one)
-    verbs.VERBS["sessions"](None, SimpleNamespace(session_root=tmp_path, all=False))
+    verbs.VERBS["sessions"](SHELL, SimpleNamespace(session_root=tmp_path, all=False))
     table, said = shown
     assert "recipe   1      incomplete (stopped)  " in table
     assert said == "Session 'team' can't be shown: RuntimeError: a defect."
@@ -53,7 +55,7 @@ def test_a_session_says_what_of_it_is_not_read_in_one_sentence(
     journal = team / "turn_1" / "events.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([lines[0], b"rubbish\n", *lines[1:], b'{"kind": "x"}\n']))
-    verbs.VERBS["sessions"](None, SimpleNamespace(session_root=tmp_path, all=False))
+    verbs.VERBS["sessions"](SHELL, SimpleNamespace(session_root=tmp_path, all=False))
     [_, said] = shown
     assert said == (
         "Not read: team/1: events.jsonl: 2 lines can't be read and were skipped "
@@ -64,7 +66,7 @@ def test_a_session_says_what_of_it_is_not_read_in_one_sentence(
 def test_the_table_of_sessions_is_one_line_a_session(tmp_path: Path, shown: list[str]) -> None:
     team, _ = small_sessions(tmp_path)
     team.rename(tmp_path / "te\nam\x1b[2J")
-    verbs.VERBS["sessions"](None, SimpleNamespace(session_root=tmp_path, all=False))
+    verbs.VERBS["sessions"](SHELL, SimpleNamespace(session_root=tmp_path, all=False))
     assert len(shown[0].splitlines()) == 3
     assert "te am" in shown[0] and "\x1b" not in shown[0]
 
@@ -82,9 +84,9 @@ def test_a_long_list_opens_those_alone_that_it_shows(
 
     monkeypatch.setattr(on_sessions, "LISTED", 1)
     monkeypatch.setattr(on_sessions, "load_session", load)
-    verbs.VERBS["sessions"](None, SimpleNamespace(session_root=tmp_path, all=False))
+    verbs.VERBS["sessions"](SHELL, SimpleNamespace(session_root=tmp_path, all=False))
     assert opened == [recipe.name]
     assert shown[-1] == "1 older session not listed: --all lists all."
     opened.clear()
-    verbs.VERBS["sessions"](None, SimpleNamespace(session_root=tmp_path, all=True))
+    verbs.VERBS["sessions"](SHELL, SimpleNamespace(session_root=tmp_path, all=True))
     assert opened == [recipe.name, team.name]

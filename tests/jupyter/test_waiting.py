@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents.jupyter import kernel, sweep_verbs, waiting
+from nb_agents.jupyter import kernel, sweep_cell, waiting
 from nb_agents.jupyter.magic import AgentsMagics
 from nb_agents.options import RunOptions
 from nb_agents.runs.run import Run
@@ -95,6 +95,6 @@ def test_an_interrupt_as_soon_as_there_is_a_sweep_stops_it_where_its_cell_waits(
     shell = SimpleNamespace(user_ns={"rows": [{"q": "one"}, {"q": "two"}]})
     args = AgentsMagics.agents.parser.parse_args(["--over", "rows", "--limit", "1", "--wait"])
     options = RunOptions(session_root=tmp_path)
-    monkeypatch.setattr(sweep_verbs, "chosen_team", lambda *_: team)
-    assert sweep_verbs.work_over(shell, args, "Why {{q}}?", options) is made[0]
+    monkeypatch.setattr(sweep_cell, "chosen_team", lambda *_: team)
+    assert sweep_cell.work_over(shell, args, "Why {{q}}?", options) is made[0]
     assert (made[0].status, made[0].view.completed) == ("cancelled", 1)

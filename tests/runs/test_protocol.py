@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -19,7 +18,7 @@ import nb_agents
 from nb_agents import RunCancelled, RunFailed, RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import ConfigError, UserError
-from nb_agents.jupyter.verbs import VERBS, options_of
+from nb_agents.jupyter.verbs import VERBS
 from nb_agents.models.retry import retry_delay_s
 from nb_agents.options import ApprovalConfig, CancelPolicy, Retry, Timeout
 from nb_agents.runs.run import Run
@@ -28,6 +27,7 @@ from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.ownership import new_mark
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
+from nb_agents.verbs.resuming import options_of
 from nb_agents.view.run_view import RunStatus
 from nb_agents.view.steps import GateView
 from tests.model_server import wait_until
@@ -166,7 +166,7 @@ def test_a_flag_beside_options_adds_to_them_and_is_refused_when_it_is_given_twic
     flag: str,
 ) -> None:
     name, value = GIVEN_TWICE[flag]
-    args = SimpleNamespace(**{"options": "mine", "debug": False, name: value})
+    args = {"options": "mine", "debug": False, name: value}
     policy = CancelPolicy()
     made = options_of(args, {"mine": RunOptions(cancel=policy)})
     assert made == replace(RunOptions(cancel=policy), **{name: value})
@@ -175,7 +175,7 @@ def test_a_flag_beside_options_adds_to_them_and_is_refused_when_it_is_given_twic
 
 
 def test_a_time_of_no_seconds_is_no_missing_one(tmp_path: Path) -> None:
-    options = options_of(SimpleNamespace(options=None, timeout=0.0, session_root=tmp_path), {})
+    options = options_of({"timeout": 0.0, "session_root": tmp_path}, {})
     with pytest.raises(ConfigError, match="must be a number over 0"):
         nb_agents.start("t", options=options)
 

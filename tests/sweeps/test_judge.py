@@ -15,7 +15,7 @@ from nb_agents import RunOptions
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NotYoursError, UserError
 from nb_agents.events import ModelFinished
-from nb_agents.jupyter.sweep_verbs import _scorer
+from nb_agents.jupyter.sweep_cell import _scorer
 from nb_agents.models.backend import Backend
 from nb_agents.runs import registry
 from nb_agents.session.history import load_session
