@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from nb_agents.config.decision_tools import ANSWER, VOTE
 from nb_agents.config.team import TeamSpec
 from nb_agents.models.backend import Backend, PydanticBackend
 from nb_agents.models.providers import load
@@ -123,12 +124,12 @@ class Turn:
 
 def Answer(content: str, **more: Any) -> Turn:
     """Return a turn that submits an answer; ``more`` is passed to `Turn`."""
-    return Turn(calls=(Call("new_answer", {"content": content}),), **more)
+    return Turn(calls=(Call(ANSWER.name, {"content": content}),), **more)
 
 
 def Vote(agent_id: str, reason: str = "best", **more: Any) -> Turn:
     """Return a turn that votes for ``agent1`` …; ``more`` is passed to `Turn`."""
-    return Turn(calls=(Call("vote", {"agent_id": agent_id, "reason": reason}),), **more)
+    return Turn(calls=(Call(VOTE.name, {"agent_id": agent_id, "reason": reason}),), **more)
 
 
 class ScriptedModel:

@@ -56,6 +56,18 @@ NEIGHBOURS = {
 }
 """(importer, imported) on one floor that are allowed, one way only."""
 
+USES_PYDANTIC_AI = (
+    "nb_agents.agents.message_json",
+    "nb_agents.agents.model_runner",
+    "nb_agents.agents.programs.",
+    "nb_agents.agents.replies",
+    "nb_agents.agents.stream_buffer",
+    "nb_agents.models.",
+    "nb_agents.testing",
+    "nb_agents.tools.base",
+)
+"""The runners that use it, the models, and what makes a function's schema; no other part."""
+
 SERVER_ONLY = {"jupyter_server", "tornado"}
 NOTEBOOK_ONLY = {"IPython", "anywidget", "comm", "ipykernel", "ipywidgets", "traitlets"}
 
@@ -169,6 +181,17 @@ def test_every_part_of_the_package_has_a_floor() -> None:
 
 def test_imports_go_strictly_down_and_notebook_libraries_stay_in_jupyter() -> None:
     assert breaches(all_imports()) == []
+
+
+def test_no_type_of_pydantic_ai_stands_outside_of_the_runners_that_use_it() -> None:
+    strays = {
+        module
+        for module, path in MODULES.items()
+        for each in imports_of(module, path.read_text(), for_types=True)
+        if each.target.partition(".")[0] == "pydantic_ai"
+        and not f"{module}.".startswith(USES_PYDANTIC_AI)
+    }
+    assert strays == set()
 
 
 @pytest.mark.parametrize(

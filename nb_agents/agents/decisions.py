@@ -1,4 +1,4 @@
-"""Decide what an agent may do in a round, which notes it gets, and what its response means.
+"""Decide what an agent may do in a round, which notes it gets, and what its calls mean.
 
 `TeamContext` calls the pure functions of `voting` with the current state and elapsed time. Each
 note to an agent is an event, so that a resume repeats its exact words. Apart from the context's
@@ -9,17 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts, voting
 from nb_agents.agents.capabilities import Results
 from nb_agents.agents.stream_buffer import Cut, join, read_arguments
 from nb_agents.agents.voting import STALE, Rules
-
-if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelResponse
-    from pydantic_ai.tools import ToolDefinition
+from nb_agents.config.decision_tools import (
+    ANSWER,
+    OF_JUDGES,
+    OF_MEMBERS,
+    RESTART,
+    SUBMIT,
+    VOTE,
+    DecisionTool,
+)
+from nb_agents.tools.base import ToolDefinition
 
 _UNREADABLE = "the arguments of its call could not be read"
 
@@ -69,11 +75,6 @@ class Refused:
 
 Decision = Answered | Voted | Stale | Abstention | Submitted | Refused
 
-_OF_JUDGES = ("submit", "restart_orchestration")
-_OF_OTHERS = ("new_answer", "vote")
-DECISIONS = frozenset({*_OF_JUDGES, *_OF_OTHERS})
-"""All tools that may end a turn."""
-
 
 @dataclass(frozen=True)
 class Offer:
@@ -100,14 +101,14 @@ class Offer:
     @property
     def decisions(self) -> tuple[str, ...]:
         """The names of tools that are no tools now, but end the turn."""
-        return _OF_JUDGES if self.judges else _OF_OTHERS
+        return OF_JUDGES if self.judges else OF_MEMBERS
 
     @property
     def names(self) -> str:
         """The tools that end a turn, in words."""
         if self.judges:
-            return " or ".join(_OF_JUDGES)
-        return " or ".join(["new_answer"] * self.answers + ["vote"] * bool(self.voters))
+            return " or ".join(OF_JUDGES)
+        return " or ".join([ANSWER.name] * self.answers + [VOTE.name] * bool(self.voters))
 
 
 class Verdict(NamedTuple):
@@ -171,35 +172,6 @@ class Reading(NamedTuple):
     kept: str = ""
 
 
-def read_response(
-    response: ModelResponse, context: RoundContext, offer: Offer, kept: str = ""
-) -> Reading:
-    """Read the answer or vote out of a response.
-
-    Args:
-        response: The model's message; of several answers or votes the last one counts.
-        context: Judges it.
-        offer: What the model was offered.
-        kept: The answer so far, of replies that were cut off.
-
-    Returns:
-        The decision, or why there is none.
-    """
-    deciding = [c for c in response.tool_calls if c.tool_name in offer.decisions]
-    if len({call.tool_name for call in deciding}) > 1 and not offer.judges:
-        return Reading(None, prompts.BOTH, "it answered and voted at once")
-    if deciding:
-        return read_call(deciding[-1].tool_name, deciding[-1].args, context, kept)
-    if offer.judges:
-        return Reading(None) if response.tool_calls else _read_plain(response.text or "", offer)
-    if response.tool_calls:
-        return Reading(None)
-    text = response.text or ""
-    if offer.text_counts and text.strip():
-        return _judged(join(kept, text).strip(), context)
-    return _read_plain(text, offer)
-
-
 def read_call(
     name: str, args: str | dict[str, Any] | None, context: RoundContext, kept: str = ""
 ) -> Reading:
@@ -211,15 +183,15 @@ def read_call(
         context: Judges it.
         kept: The answer so far, of replies that were cut off.
     """
-    if name == "submit":
+    if name == SUBMIT.name:
         return Reading(Submitted())
     known = read_arguments(args)
     if known is None:
         return Reading(None, prompts.UNREADABLE, _UNREADABLE)
     match name:
-        case "new_answer":
-            return _judged(join(kept, str(known.get("content") or "")).strip(), context)
-        case "vote":
+        case ANSWER.name:
+            return judged(join(kept, str(known.get("content") or "")).strip(), context)
+        case VOTE.name:
             return _read_vote(known, context)
         case _:
             return _read_restart(known)
@@ -232,7 +204,8 @@ def _read_restart(args: dict[str, Any]) -> Reading:
     return Reading(Refused(reason, instructions))
 
 
-def _read_plain(text: str, offer: Offer) -> Reading:
+def read_plain(text: str, offer: Offer) -> Reading:
+    """Return the reading of plain text where it is no answer."""
     if not text.strip():
         complaint = prompts.REMINDER.format(tools=offer.names) if offer.names else prompts.NO_TEXT
         return Reading(None, complaint, "it said nothing")
@@ -240,7 +213,8 @@ def _read_plain(text: str, offer: Offer) -> Reading:
     return Reading(None, complaint, "it wrote plain text and called no tool")
 
 
-def _judged(answer: str, context: RoundContext) -> Reading:
+def judged(answer: str, context: RoundContext) -> Reading:
+    """Return the reading of an answer that is whole."""
     if not answer:
         return Reading(None, prompts.EMPTY, "its answer was empty")
     if refusal := context.judge_answer(answer):
@@ -259,56 +233,25 @@ def _read_vote(args: dict[str, Any], context: RoundContext) -> Reading:
     return Reading(Voted(target, str(args.get("reason") or "")))
 
 
-def has_refused_answer(response: ModelResponse, complaint: str) -> bool:
-    """Return whether a response holds a complete answer that was refused with ``complaint``."""
-    answered = any(call.tool_name == "new_answer" for call in response.tool_calls)
-    malformed = ("", prompts.BOTH, prompts.UNREADABLE, prompts.EMPTY)
-    return answered and complaint not in malformed
-
-
 def decision_tools(offer: Offer) -> list[ToolDefinition]:
-    """Return the tools that end a turn; backends recognise them by their kind."""
-    from pydantic_ai.tools import ToolDefinition
-
+    """Return the tools that end a round."""
     text = {"type": "string"}
     if offer.judges:
-        submit = ToolDefinition(
-            kind="output",
-            name="submit",
-            description="Say that the final answer does all that the task asks.",
-            parameters_json_schema=_schema({"confirmed": {"type": "boolean", "enum": [True]}}),
-        )
-        restart = ToolDefinition(
-            kind="output",
-            name="restart_orchestration",
-            description="Let the team work again, because the final answer will not do.",
-            parameters_json_schema=_schema({"reason": text, "instructions": text}),
-        )
-        return [submit, restart]
-    answer = ToolDefinition(
-        kind="output",
-        name="new_answer",
-        description="Submit your complete answer to the task.",
-        parameters_json_schema=_schema({"content": text}),
-    )
-    vote = ToolDefinition(
-        kind="output",
-        name="vote",
-        description="Vote for the best of the current answers.",
-        parameters_json_schema=_schema(
-            {"agent_id": {"type": "string", "enum": list(offer.voters)}, "reason": text}
-        ),
-    )
-    return [answer] * offer.answers + [vote] * bool(offer.voters)
+        confirmed = {"type": "boolean", "enum": [True]}
+        return [_defined(SUBMIT, confirmed), _defined(RESTART, text, text)]
+    voted = {"type": "string", "enum": list(offer.voters)}
+    answers = [_defined(ANSWER, text)] * offer.answers
+    return [*answers, *[_defined(VOTE, voted, text)] * bool(offer.voters)]
 
 
-def _schema(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
+def _defined(tool: DecisionTool, *types: dict[str, Any]) -> ToolDefinition:
+    schema = {
         "type": "object",
-        "properties": properties,
-        "required": list(properties),
+        "properties": dict(zip(tool.arguments, types, strict=True)),
+        "required": list(tool.arguments),
         "additionalProperties": False,
     }
+    return ToolDefinition(tool.name, tool.description, schema, ends_round=True)
 
 
 @dataclass

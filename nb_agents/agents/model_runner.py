@@ -9,6 +9,7 @@ stop arrives at the same time.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,17 @@ from nb_agents.agents.decisions import (
     Decision,
     Offer,
     decision_tools,
-    has_refused_answer,
 )
 from nb_agents.agents.message_json import Opening, dump_messages, load_messages
 from nb_agents.agents.replay import Exchange, PastRound
-from nb_agents.agents.replies import MAX_PAUSES, Replies, is_paused, joined, with_images_kept
+from nb_agents.agents.replies import (
+    MAX_PAUSES,
+    Replies,
+    has_refused_answer,
+    is_paused,
+    joined,
+    with_images_kept,
+)
 from nb_agents.agents.runner import Promise, Round
 from nb_agents.agents.stop_scope import current_policy
 from nb_agents.agents.stream_buffer import Cut, StreamBuffer, cut_message
@@ -36,11 +43,12 @@ from nb_agents.models.backend import Backend, BrokenReplyError, ending_of, usage
 from nb_agents.models.failures import describe, is_throttled
 from nb_agents.models.retry import pace_of
 from nb_agents.models.streamed_calls import with_own_ids
-from nb_agents.tools.base import ToolCall, ToolResult, calling, summarize
+from nb_agents.tools.base import ToolCall, ToolDefinition, ToolResult, calling, summarize
 from nb_agents.unicode import well_formed
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+    from pydantic_ai.tools import ToolDefinition as RequestedTool
 
 logger = logging.getLogger("nb_agents")
 
@@ -55,6 +63,25 @@ LEFT_IN_THREAD = (
     "function: what it returns is dropped, and it is not called again here before its end."
 )
 CANCELLED_RETURN = "Cancelled: the run was stopped before this call began."
+
+
+def requested(tools: Iterable[ToolDefinition]) -> list[RequestedTool]:
+    """Return tools as a model request has them; backends recognise by its kind what ends a round.
+
+    Args:
+        tools: The tools.
+    """
+    from pydantic_ai.tools import ToolDefinition as RequestedTool
+
+    return [
+        RequestedTool(
+            name=tool.name,
+            description=tool.description,
+            parameters_json_schema=tool.parameters_json_schema,
+            kind="output" if tool.ends_round else "function",
+        )
+        for tool in tools
+    ]
 
 
 class ModelRunner:
@@ -238,7 +265,7 @@ class ModelRound:
         tools = [*(t for t in others if t.name not in offer.decisions), *decision_tools(offer)]
         response = None
         try:
-            async with self._backend.stream(messages, tools) as stream:
+            async with self._backend.stream(messages, requested(tools)) as stream:
                 async for event in stream:
                     add(event)
                     wake()

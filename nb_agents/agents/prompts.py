@@ -16,6 +16,7 @@ from nb_agents.agents import voting
 from nb_agents.agents.capabilities import Capability
 from nb_agents.agents.message_json import Opening
 from nb_agents.agents.voting import Restart, Rules
+from nb_agents.config.decision_tools import ANSWER, RESTART, SUBMIT, VOTE
 from nb_agents.config.orchestrator import Sensitivity
 from nb_agents.config.team import TeamSpec
 from nb_agents.process.writable import WritablePath
@@ -50,7 +51,7 @@ one that judges what it presented."""
 REMINDER = (
     "Finish your turn by calling exactly one of the tools {tools}. Plain text alone does not count."
 )
-BOTH = "Call either new_answer or vote in one turn, not both."
+BOTH = f"Call either {ANSWER.name} or {VOTE.name} in one turn, not both."
 UNREADABLE = (
     "The arguments of your call are not valid JSON; they may have been cut off. Call it again, "
     "with a shorter text if need be."
@@ -66,7 +67,7 @@ CUT_ANSWER = (
     "missing, write only {end}."
 )
 REST_AS_TEXT = "Write the rest alone"
-REST_BY_CALL = "Call new_answer again with the rest alone"
+REST_BY_CALL = f"Call {ANSWER.name} again with the rest alone"
 CUT_SILENT = (
     "Your reply was cut off {by} before anything that counts. Be brief, and come sooner to {how}."
 )
@@ -79,23 +80,23 @@ MAY_HAVE_HAPPENED = (
     "have happened, and it was not made again. Look at what is there, then do what is missing."
 )
 NO_REASON = "Call it again, with a reason and with instructions for the next attempt."
-EMPTY = "The answer was empty. Call new_answer with the full text of your answer."
+EMPTY = f"The answer was empty. Call {ANSWER.name} with the full text of your answer."
 
 NO_TOOLS = "Error: the time of this round is over. Finish with {tools}."
 
-_TEAM = """You are one of a team of agents that work on the same task side by side.
+_TEAM = f"""You are one of a team of agents that work on the same task side by side.
 Every turn of yours ends in exactly one of two tool calls:
-- `new_answer(content)`: submit a complete answer of your own, when you can better what is there.
-- `vote(agent_id, reason)`: vote for the best answer, when that is the better choice.
+{ANSWER.line}
+{VOTE.line}
 Answers of others are anonymous. When somebody submits a new answer you see it and decide again.
 A copy of an answer that is there already is refused."""
 
-_TEAM_WITHOUT_VOTES = """You are one of a team of agents that work on the same task side by side.
-Your turn ends when you call `new_answer(content)` with a complete answer of your own. A copy of an
+_TEAM_WITHOUT_VOTES = f"""You are one of a team of agents that work on the same task side by side.
+Your turn ends when you call `{ANSWER.call}` with a complete answer of your own. A copy of an
 answer that is there already is refused."""
 
-_VOTER = """You are one of a team of agents. All answers are in. End your turn by calling
-`vote(agent_id, reason)` for the best of them."""
+_VOTER = f"""You are one of a team of agents. All answers are in. End your turn by calling
+`{VOTE.call}` for the best of them."""
 
 _CRITERIA: dict[Sensitivity, str] = {
     "lenient": "Vote as soon as an answer solves the task and you could not make it substantially "
@@ -119,28 +120,26 @@ _CRITERIA |= {
     "roi_aggressive": _GAIN.format(percent=5),
 }
 
-_SOLO = """Work on the task. End your turn by calling `new_answer(content)` with your complete
+_SOLO = f"""Work on the task. End your turn by calling `{ANSWER.call}` with your complete
 answer."""
 
-_PRESENT = """Your answer won the team's vote. Present the final answer to the person who asked:
+_PRESENT = f"""Your answer won the team's vote. Present the final answer to the person who asked:
 complete, in your own words, using what is good in the other answers. Write it as plain text, or
-call `new_answer` once with it."""
+call `{ANSWER.name}` once with it."""
 
-_CHOSEN = """Your answer was chosen. Present the final answer to the person who asked: complete, in
+_CHOSEN = f"""Your answer was chosen. Present the final answer to the person who asked: complete, in
 your own words, using what is good in the other answers. Write it as plain text, or call
-`new_answer` once with it."""
+`{ANSWER.name}` once with it."""
 
-_SYNTHESIZE = """All agents of the team have answered. Put their answers together into one final
+_SYNTHESIZE = f"""All agents of the team have answered. Put their answers together into one final
 answer for the person who asked: keep what is best in each, settle where they differ, and say
-everything once. Write it as plain text, or call `new_answer` once with it."""
+everything once. Write it as plain text, or call `{ANSWER.name}` once with it."""
 
-_JUDGE = """You have given the final answer. Before the person gets it, look at it as a stranger
+_JUDGE = f"""You have given the final answer. Before the person gets it, look at it as a stranger
 would: does it do all that the task asks, and is what it says so? Check files and claims with the
 tools that you have; nothing is changed now. Then end your turn in exactly one of two tool calls:
-- `submit(confirmed)`: it will do.
-- `restart_orchestration(reason, instructions)`: it will not, and the team works again from the
-beginning: what is missing or wrong, and what the next attempt is to do, in detail. That costs as
-much again; a gain in style is not worth it."""
+{SUBMIT.line}
+{RESTART.line}"""
 
 _AGAIN = """The team has worked on this task before, and found that its final answer will not do:
 {reason}
@@ -398,7 +397,7 @@ def time_note(elapsed: Elapsed, tools: str, *, wraps_up: bool) -> str:
 
     Args:
         elapsed: Where the agent is in its time.
-        tools: What it can finish with, as "new_answer or vote".
+        tools: What it can finish with, as names joined by "or".
         wraps_up: Whether the note says that time is nearly over.
 
     Returns:

@@ -26,10 +26,13 @@ from nb_agents.agents.decisions import (
     Offer,
     Reading,
     RoundContext,
-    read_response,
+    judged,
+    read_call,
+    read_plain,
 )
 from nb_agents.agents.stream_buffer import Cut, cut_message, cut_of, join, marked
 from nb_agents.agents.voting import MAX_REJECTED_TURNS
+from nb_agents.config.decision_tools import ANSWER
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import ending_of
 from nb_agents.tools.base import ToolError
@@ -281,3 +284,39 @@ async def _kept(part: FilePart, name: str, keep: Keep | None) -> str:
     except ToolError as exc:
         return f"[An image was made, and is not kept: {exc}.]"
     return f"[The image that was made is the file {path} of the workspace, {len(data)} bytes.]"
+
+
+def read_response(
+    response: ModelResponse, context: RoundContext, offer: Offer, kept: str = ""
+) -> Reading:
+    """Read the answer or vote out of a response.
+
+    Args:
+        response: The model's message; of several answers or votes the last one counts.
+        context: Judges it.
+        offer: What the model was offered.
+        kept: The answer so far, of replies that were cut off.
+
+    Returns:
+        The decision, or why there is none.
+    """
+    deciding = [c for c in response.tool_calls if c.tool_name in offer.decisions]
+    if len({call.tool_name for call in deciding}) > 1 and not offer.judges:
+        return Reading(None, prompts.BOTH, "it answered and voted at once")
+    if deciding:
+        return read_call(deciding[-1].tool_name, deciding[-1].args, context, kept)
+    if offer.judges:
+        return Reading(None) if response.tool_calls else read_plain(response.text or "", offer)
+    if response.tool_calls:
+        return Reading(None)
+    text = response.text or ""
+    if offer.text_counts and text.strip():
+        return judged(join(kept, text).strip(), context)
+    return read_plain(text, offer)
+
+
+def has_refused_answer(response: ModelResponse, complaint: str) -> bool:
+    """Return whether a response holds a complete answer that was refused with ``complaint``."""
+    answered = any(call.tool_name == ANSWER.name for call in response.tool_calls)
+    malformed = ("", prompts.BOTH, prompts.UNREADABLE, prompts.EMPTY)
+    return answered and complaint not in malformed

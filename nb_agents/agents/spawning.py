@@ -35,9 +35,14 @@ from nb_agents.cancel import (
     current_token,
 )
 from nb_agents.config.orchestrator import CoordinationSpec
-from nb_agents.tools.base import Tool, ToolError, ToolResult, current_call
+from nb_agents.tools.base import BuiltInTool, Tool, ToolError, ToolResult, current_call, declare
 
-SPAWNING_TOOLS = ("spawn_subagents", "list_subagents", "wait_for_subagents", "cancel_subagent")
+SPAWNING_TOOLS = declare(
+    BuiltInTool("spawn_subagents"),
+    BuiltInTool("list_subagents"),
+    BuiltInTool("wait_for_subagents"),
+    BuiltInTool("cancel_subagent"),
+)
 MAX_INPUT_CHARS = 50_000
 _GUIDE = """Parts of the work that do not need one another can be done by sub-agents, at most
 {most} at once: spawn_subagents gives each a task, which must hold all that it has to know, and you

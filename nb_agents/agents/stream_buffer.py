@@ -1,6 +1,6 @@
 """Buffer the stream of one model call, and recover the answer from a truncated reply.
 
-A model's answer arrives as the JSON arguments of `new_answer`. What a person reads, and what an
+A model's answer arrives as the JSON arguments of an answer. What a person reads, and what an
 immediate stop keeps, is the text inside: it is taken from the unfinished JSON at each batch.
 Gathering costs an append a token. Pure.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic_core import from_json
 
 from nb_agents.agents import prompts
+from nb_agents.config.decision_tools import ANSWER
 from nb_agents.errors import ReplyTooLongError
 from nb_agents.events import Channel, TextStreamed
 from nb_agents.models.backend import ending_of
@@ -30,8 +31,6 @@ MAX_TOOL_CALLS = 256
 """Calls of one reply; OpenAI's models make 128 at most."""
 MAX_PARTS = 1000
 """Stretches of text, thoughts and calls in one reply."""
-
-ANSWER_TOOL = "new_answer"
 
 _SURROGATES = re.compile(r"(\\\\)|(\\u[dD][89abAB]..\\u[dD][c-fC-F]..)|\\u[dD][89a-fA-F]..")
 _CONTENT = re.compile(
@@ -154,7 +153,7 @@ def _start(part: Any) -> tuple[_Part | None, str]:
         case "thinking":
             return _Part("thinking"), part.content or ""
         case "tool-call":
-            channel: Channel = "answer" if part.tool_name == ANSWER_TOOL else "call"
+            channel: Channel = "answer" if part.tool_name == ANSWER.name else "call"
             return _Part(channel, part.tool_name), _json_text(part.args)
         case "builtin-tool-call":  # which the provider runs
             return _Part("call", part.tool_name), _json_text(part.args)
@@ -186,7 +185,7 @@ def read_arguments(args: str | dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def answer_so_far(arguments: str) -> str:
-    """Read the answer out of a call of `new_answer` whose JSON may be unfinished."""
+    """Read the answer out of a call of an answer whose JSON may be unfinished."""
     try:
         known = from_json(arguments, allow_partial="trailing-strings")
     except ValueError:
@@ -221,7 +220,7 @@ class Cut(NamedTuple):
     Attributes:
         by: The cause, in words.
         text: The part of an answer that arrived; "" when the reply broke off elsewhere.
-        is_call: Whether it broke off in a call of `new_answer`, not in plain text.
+        is_call: Whether it broke off in a call, not in plain text.
         call: Position of another tool's call that it broke off in, or -1.
     """
 
@@ -251,7 +250,7 @@ def cut_of(response: ModelResponse, *, text_counts: bool) -> Cut | None:
     last = calls[-1]
     if response.parts[-1] is not last or _is_whole(last):
         return None
-    if last.tool_name == ANSWER_TOOL:
+    if last.tool_name == ANSWER.name:
         return Cut(end.by, answer_so_far(str(last.args)), is_call=True)
     return Cut(end.by, call=len(calls) - 1)
 

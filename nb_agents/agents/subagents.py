@@ -38,11 +38,20 @@ from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ModelCallError, UserError, said_by
 from nb_agents.loop import submit
-from nb_agents.tools.base import Tool, ToolCall, ToolError, current_call
+from nb_agents.tools.base import (
+    BuiltInTool,
+    Tool,
+    ToolCall,
+    ToolDefinition,
+    ToolError,
+    current_call,
+    declare,
+)
 from nb_agents.tools.policy import AgentTools
 
 logger = logging.getLogger("nb_agents")
 
+(CALL_AGENT,) = declare(BuiltInTool("call_agent"))
 MAX_DEPTH = 3
 """Levels of nested calls: a task loses detail each time it is passed on, and users can't follow a
 deeper tree."""
@@ -140,8 +149,6 @@ class SubAgents:
         return [self._tool(agent, names)] if names else []
 
     def _tool(self, agent: str, names: Sequence[str]) -> Tool:
-        from pydantic_ai.tools import ToolDefinition
-
         async def ask(args: dict[str, Any]) -> str:
             name, asked = args.get("name"), args.get("input")
             if name not in names:
@@ -160,9 +167,7 @@ class SubAgents:
             "required": ["name", "input"],
             "additionalProperties": False,
         }
-        definition = ToolDefinition(
-            name="call_agent", description=described, parameters_json_schema=schema
-        )
+        definition = ToolDefinition(CALL_AGENT, described, schema)
         return Tool.from_definition(definition, ask, is_repeatable=True)
 
     @contextmanager

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nb_agents import events as ev
+from nb_agents.config.decision_tools import ANSWER
 from nb_agents.config.orchestrator import FinalAnswerStrategy, Sensitivity
 from nb_agents.config.team import TeamSpec
 
@@ -35,9 +36,9 @@ _WORD = re.compile(r"\w+")
 MAX_REJECTED_TURNS = 3
 """Malformed turns of one round after which the agent is out. Source: MassGen (3 attempts)."""
 
-NO_ANSWERS = "Cannot vote when no answers exist. Use the new_answer tool."
-NO_VOTING = "There is nothing to vote on. Use the new_answer tool."
-TOO_EARLY = "Votes count once every agent has answered. Use the new_answer tool."
+NO_ANSWERS = f"Cannot vote when no answers exist. Use the {ANSWER.name} tool."
+NO_VOTING = f"There is nothing to vote on. Use the {ANSWER.name} tool."
+TOO_EARLY = f"Votes count once every agent has answered. Use the {ANSWER.name} tool."
 STALE = "stale"
 
 LIMIT_EACH = "You have given all the answers that you may give ({limit}). Please vote for the best."

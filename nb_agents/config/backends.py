@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
+from nb_agents.config.decision_tools import OF_MEMBERS
 from nb_agents.config.model_keys import Assignment, ModelKeys, WireFormat, assignments
 from nb_agents.config.programs import ACP, ACP_TYPES, PROGRAM_TYPES, ProgramKeys
 from nb_agents.config.tools import (
@@ -29,9 +30,6 @@ from nb_agents.config.tools import (
     needs_ordinary_search,
 )
 from nb_agents.config.uploads import UploadSpec, is_taken
-
-_DECIDING = frozenset({"new_answer", "vote"})
-"""Tools by which an agent decides: `tool_choice` neither removes nor forces them."""
 
 
 class BackendSpec(ToolKeys, ModelKeys, ProgramKeys):
@@ -145,7 +143,7 @@ class BackendSpec(ToolKeys, ModelKeys, ProgramKeys):
             case "none":
                 return ()
             case tuple(names):
-                return tuple(name for name in names if name not in _DECIDING)
+                return tuple(name for name in names if name not in OF_MEMBERS)
         return None
 
     @property

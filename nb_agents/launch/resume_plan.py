@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from nb_agents.agents import voting
-from nb_agents.agents.decisions import DECISIONS
 from nb_agents.agents.message_json import calls_of
 from nb_agents.agents.placed_calls import fate_of
 from nb_agents.agents.replay import Fate, Past, PastChild, PastRound, readable, replay
+from nb_agents.agents.subagents import CALL_AGENT
 from nb_agents.agents.voting import Rules, rules_of
+from nb_agents.config.decision_tools import DECISIONS
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.events import Event, ModelFinished, TurnStarted
@@ -331,7 +332,7 @@ def _calls_left(
     """Return the calls, but for those that only wait for a sub-agent that goes on."""
     waiting = {(c.called.caller, c.called.call_id) for c in called.values()}
     calls = [call for agent, each in rounds.items() for call in _calls_of(agent, each)]
-    return [c for c in calls if c.tool != "call_agent" or (c.agent, c.id) not in waiting]
+    return [c for c in calls if c.tool != CALL_AGENT or (c.agent, c.id) not in waiting]
 
 
 def _cost_of(agents: Sequence[str], finished: Sequence[ModelFinished]) -> float | None:

@@ -18,6 +18,7 @@ from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, session_root
 from nb_agents.session.lookup import find_turn
 from nb_agents.session.snapshots import SnapshotStore
+from nb_agents.tools.base import BUILT_IN
 from nb_agents.view.fold import fold
 from nb_agents.view.points import Point, find_point, points_of
 from nb_agents.view.prefix import Prefix, prefix_of
@@ -25,7 +26,7 @@ from nb_agents.view.prefix import Prefix, prefix_of
 MAX_NAMED = 20
 """Files that the words of a preview name."""
 
-_OUR_TOOLS = RESERVED_NAMES - {"run_python"}
+_OUR_TOOLS = RESERVED_NAMES - {tool.name for tool in BUILT_IN.values() if tool.action == "code"}
 """Tools whose effects are in files or in the journal alone; an interpreter has variables, too."""
 
 

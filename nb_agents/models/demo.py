@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from nb_agents.config.decision_tools import ANSWER, VOTE
 from nb_agents.models.backend import PydanticBackend
 
 if TYPE_CHECKING:
@@ -82,13 +83,13 @@ def _next_move(messages: list[Any], tools: set[str], name: str) -> tuple[str, st
     # The others' answers come with the first prompt, and later ones between two calls.
     prompt = _prompts(messages)
     done = [p.tool_name for m in messages for p in m.parts if p.part_kind == "tool-return"]
-    if not tools & {"new_answer", "vote"}:
+    if not tools & {ANSWER.name, VOTE.name}:
         return _step(prompt, tools - set(done), name)
     task = _task(prompt)
     if "<FINAL PRESENTATION>" in prompt:
         return _presentation(task), "", {}
     peers = _PEERS.findall(prompt)
-    if peers and "vote" in tools:
+    if peers and VOTE.name in tools:
         return _judge(peers, done, prompt)
     if "write_file" in tools and "write_file" not in done:
         note = f"# Notes on the task\n\n{task}\n\nWritten by the demo model; no LLM was called.\n"
@@ -97,7 +98,7 @@ def _next_move(messages: list[Any], tools: set[str], name: str) -> tuple[str, st
             "write_file",
             {"path": "notes.md", "content": note},
         )
-    return "Now I can answer. ", "new_answer", {"content": _answer(task, name)}
+    return "Now I can answer. ", ANSWER.name, {"content": _answer(task, name)}
 
 
 def _step(prompt: str, tools: set[str], name: str) -> tuple[str, str, dict[str, str]]:
@@ -133,7 +134,11 @@ def _judge(peers: list[str], done: list[str], prompt: str) -> tuple[str, str, di
         said = f"I look at {best}'s notes. " if others else "Mine is the only answer so far. "
         return said, "read_file", {"path": path}
     reason = "It covers the task in full. (The demo model prefers the first answer of another.)"
-    return f"I compared {len(set(peers))} answer(s). ", "vote", {"agent_id": best, "reason": reason}
+    return (
+        f"I compared {len(set(peers))} answer(s). ",
+        VOTE.name,
+        {"agent_id": best, "reason": reason},
+    )
 
 
 def _answer(task: str, name: str) -> str:

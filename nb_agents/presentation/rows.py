@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nb_agents.config.decision_tools import VOTE
 from nb_agents.events import PlannedUnit
 from nb_agents.presentation import text
 from nb_agents.presentation.panel_types import AgentRow, Asked, RowStop, Tone
@@ -85,7 +86,7 @@ def doing(agent: AgentView, view: RunView) -> str:
         case "tool":
             return agent.tool
         case "writing" if agent.partial_call:
-            return "voting" if agent.tool == "vote" else agent.tool
+            return "voting" if agent.tool == VOTE.name else agent.tool
         case _:
             if view.winner == agent.id and not view.is_over and agent.phase != "stopped":
                 return "presenting"

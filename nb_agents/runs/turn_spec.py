@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nb_agents import events as ev
+from nb_agents.agents import planning, spawning, subagents
 from nb_agents.agents.replay import Past
-from nb_agents.agents.spawning import SPAWNING_TOOLS
 from nb_agents.cancel import CancelPolicy
+from nb_agents.config.decision_tools import OF_MEMBERS
 from nb_agents.config.orchestrator import DEFAULT_ORCHESTRATOR_TIMEOUT_S
 from nb_agents.config.secrets import secrets_of_environment, secrets_of_team, snapshot
 from nb_agents.config.team import AgentSpec, TeamSpec
@@ -26,12 +27,11 @@ from nb_agents.process.writable import WritablePath
 from nb_agents.session.conversation import PastMessage
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.ownership import OwnerMark
-from nb_agents.tools.data_tools import DATA_TOOLS
+from nb_agents.tools import run_tools
+from nb_agents.tools.base import BUILT_IN
 from nb_agents.tools.functions import function_tool
 from nb_agents.tools.offer import CallInbox, OfferedFunction
 from nb_agents.tools.policy import ApprovalConfig
-from nb_agents.tools.task_plan import PLAN_ACTIONS
-from nb_agents.tools.workspace import FILE_TOOLS
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import TimelineFold
 
@@ -39,10 +39,9 @@ if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
     from nb_agents.recipes.progress import Progress
 
-RESERVED_NAMES = frozenset(
-    {"new_answer", "vote", "run_command", "run_python", "call_agent"}
-    | {*FILE_TOOLS, *DATA_TOOLS, *PLAN_ACTIONS, *SPAWNING_TOOLS}
-)
+_DECLARING = (planning, run_tools, spawning, subagents)
+"""The modules that declare built-in tools, or import those that do."""
+RESERVED_NAMES = frozenset({*BUILT_IN, *OF_MEMBERS})
 """Names of built-in tools, which functions can't have."""
 
 

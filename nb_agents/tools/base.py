@@ -1,4 +1,4 @@
-"""Tools that models call: a tool, a call, its result, and the context of the calling agent.
+"""Tools that agents call: a tool, a call, its result, and the context of the calling agent.
 
 Schema and argument checking are pydantic-ai's. A tool reports a failure to the model by raising
 `ToolError`; a stop passes through every tool as `AgentStopped`.
@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,15 +25,57 @@ from nb_agents.masking import Mask
 from nb_agents.process.writable import WritablePath, WriteAccess
 from nb_agents.unicode import well_formed
 
-if TYPE_CHECKING:
-    from pydantic_ai.tools import ToolDefinition
-
 logger = logging.getLogger("nb_agents")
 
 MAX_RESULT_CHARS = 100_000
 """Limit of one result in a conversation; a longer one is cut, with a note for the model."""
 
 _ANY_MAPPING = TypeAdapter(dict[str, Any]).validator
+
+
+class BuiltInTool(NamedTuple):
+    """What a built-in tool declares.
+
+    Attributes:
+        name: Its name, which no function of a user can have.
+        action: What it does, as `permissions` of a team's file name it; "" for nothing of that.
+        target: The argument that rules are about, and that a person who decides sees whole.
+        file: The file that it is about, in the workspace; "" for the one of its target.
+        is_asked: Whether a person decides on a call that no rule matches.
+    """
+
+    name: str
+    action: Literal["", "command", "code", "read_file", "write_file"] = ""
+    target: str = ""
+    file: str = ""
+    is_asked: bool = False
+
+
+BUILT_IN: dict[str, BuiltInTool] = {}
+"""The declared tools by name; each is declared where it is written."""
+
+
+def declare(*tools: BuiltInTool) -> tuple[str, ...]:
+    """Declare built-in tools; return their names."""
+    BUILT_IN.update({tool.name: tool for tool in tools})
+    return tuple(tool.name for tool in tools)
+
+
+@dataclass(frozen=True)
+class ToolDefinition:
+    """A tool as agents see it.
+
+    Attributes:
+        name: Its name.
+        description: What it does.
+        parameters_json_schema: The JSON schema of its arguments.
+        ends_round: Whether a call of it ends the agent's round.
+    """
+
+    name: str
+    description: str | None
+    parameters_json_schema: dict[str, Any]
+    ends_round: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,7 +209,9 @@ def _schema_of(function: Callable[..., Awaitable[str]]) -> tuple[ToolDefinition,
     if method in _schemas:
         return _schemas[method]
     tool: Any = PydanticTool(function)
-    made = tool.tool_def, tool.function_schema.validator
+    found = tool.tool_def
+    definition = ToolDefinition(found.name, found.description, found.parameters_json_schema)
+    made = definition, tool.function_schema.validator
     if method is not None:
         _schemas[method] = made
     return made

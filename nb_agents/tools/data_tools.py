@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from nb_agents.errors import UserError
 from nb_agents.masking import Mask
-from nb_agents.tools.base import Tool, ToolError, current_call
+from nb_agents.tools.base import BuiltInTool, Tool, ToolError, current_call, declare
 from nb_agents.tools.data_store import DEFAULT_NAMESPACE, DataStore
 
 
@@ -95,7 +95,7 @@ class AgentStore:
             raise ToolError("what you set holds a key, and keys are not kept")
 
 
-DATA_TOOLS = tuple(name for name in vars(AgentStore) if name.startswith("data_"))
+DATA_TOOLS = declare(*(BuiltInTool(name) for name in vars(AgentStore) if name.startswith("data_")))
 
 
 def _missing(key: str, namespace: str) -> str:

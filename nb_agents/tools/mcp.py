@@ -27,7 +27,7 @@ from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.secrets import secrets_of_server
 from nb_agents.config.tools import takes_all
 from nb_agents.masking import Mask
-from nb_agents.tools.base import Tool, ToolContext
+from nb_agents.tools.base import Tool, ToolContext, ToolDefinition
 from nb_agents.tools.mcp_server import MAX_TOOLS, Endpoint, Server
 
 if TYPE_CHECKING:
@@ -184,8 +184,6 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def _as_tool(name: str, listed: dict[str, Any], server: Server, timeout_s: float | None) -> Tool:
-    from pydantic_ai.tools import ToolDefinition
-
     async def call(arguments: dict[str, Any]) -> str:
         return await server.call(listed["name"], arguments, timeout_s)
 

@@ -35,7 +35,7 @@ from nb_agents.disk.directory import consume_file, read_file
 from nb_agents.disk.lock import is_held
 from nb_agents.errors import as_storage_error
 from nb_agents.service_loops import ServiceLoop
-from nb_agents.tools.base import Tool, ToolContext, ToolError, current_call
+from nb_agents.tools.base import Tool, ToolContext, ToolDefinition, ToolError, current_call
 from nb_agents.tools.functions import CLEANUP_S, function_tool
 
 MAX_BYTES = 1_000_000
@@ -304,11 +304,7 @@ class OfferedFunction:
         Args:
             context: Whose tool it is.
         """
-        from pydantic_ai.tools import ToolDefinition
-
-        definition = ToolDefinition(
-            name=self.name, description=self.description, parameters_json_schema=self.schema
-        )
+        definition = ToolDefinition(self.name, self.description, self.schema)
 
         async def call(args: dict[str, Any]) -> str:
             return await self._call(context, args)

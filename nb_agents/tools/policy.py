@@ -28,6 +28,7 @@ from nb_agents.config.tools import ToolKeys, rule_for
 from nb_agents.errors import UserError
 from nb_agents.process.writable import WriteAccess
 from nb_agents.tools.base import (
+    BUILT_IN,
     Tool,
     ToolError,
     ToolPlace,
@@ -36,10 +37,7 @@ from nb_agents.tools.base import (
     summarize,
 )
 from nb_agents.tools.command_guard import read_commands
-from nb_agents.tools.task_plan import PLAN_ACTIONS, PLAN_FILE
-from nb_agents.tools.workspace import FILE_TOOLS
 
-_UNASKED = frozenset({"list_files", "read_file", "write_file", "edit_file"})
 # None of these runs another program, as git may by its configuration, or writes a file.
 _LOOKS = frozenset("ls cat head tail pwd echo which whoami wc grep stat true".split())
 
@@ -178,18 +176,20 @@ def judge(permissions: PermissionSpec, tool: str, args: dict[str, Any], workspac
         args: The model's arguments, of any kind.
         workspace: The agent's directory, real.
     """
-    if tool == "run_command":
-        return _judge_commands(permissions, _text(args, "command"))
-    if tool == "run_python":
-        whole = Act("command", f"python -c {_text(args, 'code')}")
-        return permissions.decide([[whole], [Act("command", _UNREADABLE)]]) or "ask"
-    if action := FILE_TOOLS.get(tool):
-        acts = [Act(action, name) for name in _names(_text(args, "path") or ".", workspace)]
-        return permissions.decide([acts]) or ("allow" if tool in _UNASKED else "ask")
-    if action := PLAN_ACTIONS.get(tool):
-        acts = [Act(action, name) for name in _names(PLAN_FILE, workspace)]
-        return permissions.decide([acts]) or "allow"
-    return permissions.decide([_acts(tool, args)]) or "ask"
+    declared = BUILT_IN.get(tool)
+    if declared is None or not declared.action:
+        return permissions.decide([_acts(tool, args)]) or "ask"
+    about = _text(args, declared.target)
+    match declared.action:
+        case "command":
+            return _judge_commands(permissions, about)
+        case "code":
+            whole = Act("command", f"python -c {about}")
+            return permissions.decide([[whole], [Act("command", _UNREADABLE)]]) or "ask"
+        case action:
+            names = _names(declared.file or about or ".", workspace)
+            acts = [Act(action, name) for name in names]
+            return permissions.decide([acts]) or ("ask" if declared.is_asked else "allow")
 
 
 def _judge_commands(permissions: PermissionSpec, line: str) -> Verdict:
@@ -377,7 +377,9 @@ class Policy:
 
 def _about(name: str, args: dict[str, Any]) -> str:
     """Describe a call to the person who decides on it, with all arguments up to a limit."""
-    whole = args.get({"run_command": "command", "run_python": "code"}.get(name, ""))
+    declared = BUILT_IN.get(name)
+    is_code = declared is not None and declared.action in ("command", "code")
+    whole = args.get(declared.target) if declared and is_code else None
     if not isinstance(whole, str):
         first = "path" if "path" in args else next(iter(args), "")
         others = {key: value for key, value in args.items() if key != first}

@@ -19,10 +19,12 @@ from typing import Any
 from anyio import CancelScope, Event, Lock, create_task_group, move_on_after, to_thread
 
 from nb_agents.disk.directory import Directory
-from nb_agents.tools.base import Tool, ToolContext, ToolError
+from nb_agents.tools.base import BuiltInTool, Tool, ToolContext, ToolError, declare
 from nb_agents.tools.python_kernel import LOST, InterpreterEnded, Message, PythonInterpreter
 from nb_agents.tools.sandbox import Sandbox
 from nb_agents.tools.shell import OutputLog, kept_folder
+
+declare(BuiltInTool("run_python", "code", "code", is_asked=True))
 
 FOLDER = "plots"
 _MAX_BYTES = 10_000_000

@@ -18,9 +18,11 @@ from anyio import CancelScope, to_thread
 
 from nb_agents.masking import Mask
 from nb_agents.process.command import Finished
-from nb_agents.tools.base import Tool, ToolError
+from nb_agents.tools.base import BuiltInTool, Tool, ToolError, declare
 from nb_agents.tools.command_guard import CommandGuard
 from nb_agents.tools.sandbox import Sandbox
+
+declare(BuiltInTool("run_command", "command", "command", is_asked=True))
 
 MAX_SHOWN_CHARS = 20_000
 """Limit of one command's output for a model, half of it from the end."""

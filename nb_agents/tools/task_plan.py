@@ -27,24 +27,24 @@ from pydantic import (
 )
 
 from nb_agents.disk.directory import Directory
-from nb_agents.tools.base import Tool, ToolError, current_call
+from nb_agents.tools.base import BuiltInTool, Tool, ToolError, current_call, declare
 
 PLAN_FILE = "tasks/plan.json"
 MAX_PLAN_BYTES = 1_000_000
 MAX_CHARS = 2_000
 """Limit of each text of a task."""
 
-PLAN_ACTIONS: Mapping[str, Literal["read_file", "write_file"]] = {
-    "create_task_plan": "write_file",
-    "add_task": "write_file",
-    "update_task_status": "write_file",
-    "edit_task": "write_file",
-    "delete_task": "write_file",
-    "get_task_plan": "read_file",
-    "get_ready_tasks": "read_file",
-    "get_blocked_tasks": "read_file",
-}
-"""The tools, and how each accesses `PLAN_FILE`."""
+PLAN_TOOLS = declare(
+    BuiltInTool("create_task_plan", "write_file", file=PLAN_FILE),
+    BuiltInTool("add_task", "write_file", file=PLAN_FILE),
+    BuiltInTool("update_task_status", "write_file", file=PLAN_FILE),
+    BuiltInTool("edit_task", "write_file", file=PLAN_FILE),
+    BuiltInTool("delete_task", "write_file", file=PLAN_FILE),
+    BuiltInTool("get_task_plan", "read_file", file=PLAN_FILE),
+    BuiltInTool("get_ready_tasks", "read_file", file=PLAN_FILE),
+    BuiltInTool("get_blocked_tasks", "read_file", file=PLAN_FILE),
+)
+"""The tools of a plan."""
 
 Priority = Literal["low", "medium", "high"]
 Status = Literal["pending", "in_progress", "completed", "verified", "blocked"]
@@ -129,7 +129,7 @@ class TaskPlan:
 
     def tools(self) -> list[Tool]:
         """The tools over the plan."""
-        return [Tool(getattr(self, name), is_repeatable=True) for name in PLAN_ACTIONS]
+        return [Tool(getattr(self, name), is_repeatable=True) for name in PLAN_TOOLS]
 
     async def create_task_plan(self, tasks: list[NewTask]) -> str:
         """Make your plan of tasks; there must be none yet.

@@ -25,7 +25,7 @@ from anyio import to_thread
 from nb_agents.disk.directory import Directory, Guard, resolve_parent
 from nb_agents.disk.entry import RefusedError, printable_name
 from nb_agents.process.writable import MAX_LOOKED_AT, WritablePath, entries
-from nb_agents.tools.base import Tool, ToolError, current_call
+from nb_agents.tools.base import BuiltInTool, Tool, ToolError, current_call, declare
 
 Looks = Mapping[str, tuple[int, int, int]]
 """Each file's inode, size and time of change, by its absolute name."""
@@ -38,14 +38,14 @@ _BINARY_PROBE_BYTES = 8000
 """A NUL so early says binary. Source: git's buffer_is_binary."""
 PEERS = "peers"
 
-FILE_TOOLS = {
-    "list_files": "read_file",
-    "read_file": "read_file",
-    "write_file": "write_file",
-    "edit_file": "write_file",
-    "delete_file": "write_file",
-}
-"""The tools of an agent's workspace, each with the action that permissions name."""
+FILE_TOOLS = declare(
+    BuiltInTool("list_files", "read_file", "path"),
+    BuiltInTool("read_file", "read_file", "path"),
+    BuiltInTool("write_file", "write_file", "path"),
+    BuiltInTool("edit_file", "write_file", "path"),
+    BuiltInTool("delete_file", "write_file", "path", is_asked=True),
+)
+"""The tools of an agent's workspace."""
 
 
 class Changes(NamedTuple):

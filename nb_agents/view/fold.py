@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from nb_agents import events as ev
+from nb_agents.config.decision_tools import VOTE
 from nb_agents.view.growing import grown
 from nb_agents.view.run_view import (
     AgentPhase,
@@ -261,7 +262,7 @@ def _model_finished(view: RunView, e: ev.ModelFinished) -> RunView:
     agent, usage = view.agents[e.agent], e.usage
     cost = None if agent.cost is None or usage.cost is None else agent.cost + usage.cost
     # A vote is known once it is cast; any other call has events of its own.
-    is_vote = agent.tool == "vote"
+    is_vote = agent.tool == VOTE.name
     return _with_agent(
         view,
         e.agent,

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, ToolCallPart, ToolCallPartDelta
 
-from nb_agents.agents.stream_buffer import ANSWER_TOOL, StreamBuffer
+from nb_agents.agents.stream_buffer import StreamBuffer
+from nb_agents.config.decision_tools import ANSWER
 from nb_agents.runs.recorder import Recorder
 from nb_agents.session.journal import Journal
 from nb_agents.view.run_view import RunView
@@ -68,7 +69,7 @@ def _own_row(batch: int) -> list[str]:
 def _own_us(batch: int) -> float:
     """Measure what a token costs behind the SDK: buffered, masked, journalled and folded."""
     buffer = StreamBuffer("a", 1)
-    buffer.add(PartStartEvent(index=0, part=ToolCallPart(ANSWER_TOOL, '{"content": "')))
+    buffer.add(PartStartEvent(index=0, part=ToolCallPart(ANSWER.name, '{"content": "')))
     tokens = [
         PartDeltaEvent(index=0, delta=ToolCallPartDelta(args_delta=f"word{number} "))
         for number in range(batch)

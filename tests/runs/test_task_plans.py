@@ -8,7 +8,7 @@ from nb_agents import TeamSpec
 from nb_agents import events as ev
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
-from nb_agents.tools.task_plan import PLAN_ACTIONS
+from nb_agents.tools.task_plan import PLAN_TOOLS
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.runs.team_files import killed_at, options, write_team
 from tests.team_kit import events, finish, prompt
@@ -72,7 +72,7 @@ def test_a_killed_plan_goes_on_in_another_process_with_nothing_done_twice(
     assert calls == [("add_task", "error"), ("get_task_plan", "ok")]
     assert server.count() == 6  # the one that was cut was sent again, and none before it
     assert "a plan may have 2 tasks" in server.requests[-1].prompt
-    assert {*PLAN_ACTIONS} <= {*server.requests[0].tool_names}
+    assert {*PLAN_TOOLS} <= {*server.requests[0].tool_names}
 
 
 def test_agents_are_told_of_plans_and_read_those_of_others_but_write_their_own(
@@ -119,7 +119,7 @@ def test_without_the_key_or_where_a_team_only_plans_there_are_no_such_tools(tmp_
 
 def test_an_agents_own_list_of_tools_leaves_them_out(tmp_path: Path) -> None:
     model = ScriptedModel(Turn(calls=(Call("add_task", {"description": "x"}),)), Answer("A's"))
-    backend = {"type": "python", "instance": model, "exclude_tools": [*PLAN_ACTIONS]}
+    backend = {"type": "python", "instance": model, "exclude_tools": [*PLAN_TOOLS]}
     spec = TeamSpec.model_validate(
         {
             "agent": {"id": "a", "backend": backend},

@@ -193,14 +193,14 @@ async def test_no_arguments_whatever_break_a_call(args: str) -> None:
 
 
 async def test_a_tool_can_be_made_of_a_definition_and_a_call() -> None:
-    from pydantic_ai.tools import ToolDefinition
+    from nb_agents.tools.base import ToolDefinition
 
     async def call(arguments: dict[str, Any]) -> str:
         if not arguments:
             raise ToolError("nothing to say")
         return json.dumps(arguments)
 
-    definition = ToolDefinition(name="echo", parameters_json_schema={"type": "object"})
+    definition = ToolDefinition("echo", None, {"type": "object"})
     tool = Tool.from_definition(definition, call)
     assert (tool.name, tool.definition) == ("echo", definition)
     assert await tool.call('{"a": [1]}') == await tool.call({"a": [1]}) == '{"a": [1]}'

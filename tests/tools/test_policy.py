@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai.tools import ToolDefinition
 
 from nb_agents.config.tools import ToolKeys
-from nb_agents.tools.base import Tool
+from nb_agents.tools.base import Tool, ToolDefinition
 from nb_agents.tools.policy import MAX_ASKED_CHARS, ApprovalDecision, Policy
 
 
@@ -23,7 +22,7 @@ async def asked_about(tmp_path: Path, name: str, args: dict[str, Any]) -> str:
         return "done"
 
     keys = ToolKeys.model_validate({"tool_policy": [{"match": "*", "action": "ask"}]})
-    definition = ToolDefinition(name=name, parameters_json_schema={"type": "object"})
+    definition = ToolDefinition(name, None, {"type": "object"})
     guarded = Policy(keys, tmp_path, ask).guarded(Tool.from_definition(definition, call))
     assert await guarded.call(args) == "done"
     return told[0]

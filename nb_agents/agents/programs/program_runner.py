@@ -26,6 +26,7 @@ from nb_agents.agents.decisions import (
 from nb_agents.agents.programs.call_log import CallLog, Decided
 from nb_agents.agents.replay import PastRound
 from nb_agents.agents.runner import Promise, Round
+from nb_agents.config.decision_tools import ANSWER
 from nb_agents.errors import ModelCallError, NbAgentsError, said_by
 from nb_agents.tools.base import Tool, Toolbox, ToolResult
 
@@ -205,7 +206,7 @@ def read_text(said: str, round: Round) -> tuple[Decision | None, str]:
         return Abstention(), ""
     if not text:
         return None, prompts.NO_TEXT
-    reading = read_call("new_answer", {"content": text}, round.context)
+    reading = read_call(ANSWER.name, {"content": text}, round.context)
     if isinstance(reading.decision, Answered):
         return reading.decision, ""
     return None, reading.complaint
