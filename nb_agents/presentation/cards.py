@@ -255,9 +255,18 @@ def _resume(view: RunView, path: str, again: Preview | None, door: Door = CELL) 
     comment = f"; runs again: {text.clip(again.runs_again, 200)}" if again else ""
     if again and again.not_again:
         comment += f"; not run again: {text.clip(again.not_again, 200)}"
+    if again and again.goes_on:
+        comment += f"; {_promises(view, again)}"
     if again and again.would_run is not None:
         comment += "; not made by you: asks first"
     return [f"# same task, from here{comment}", door.line("resume", _words(view, path))]
+
+
+def _promises(view: RunView, again: Preview) -> str:
+    """Return which agents go on from what they had said, and which resume exactly."""
+    exact = [agent for agent in view.agents if agent not in again.goes_on]
+    said = f"from what they had said: {text.clip(', '.join(again.goes_on), 200)}"
+    return f"{said}; exactly: {text.clip(', '.join(exact), 200)}" if exact else said
 
 
 def _words(view: RunView, path: str) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from nb_agents import events as ev
-from nb_agents.presentation.cards import TURN_MIME, card_bundle
+from nb_agents.presentation.cards import TURN_MIME, card_bundle, card_text
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import AgentView, RunView, StopView
 from nb_agents.view.timeline import Timeline, fold_timeline
@@ -429,6 +429,13 @@ def test_the_card_of_a_team_has_those_that_were_called_with_their_words_and_file
         assert (
             "#### ada/critic#1: done\nIt is too long.\nFiles: notes.md 3 B" in bundle["text/plain"]
         )
+
+
+def test_a_card_says_which_agents_resume_exactly_and_which_go_on() -> None:
+    does = replace(again(asked=("ben",)), goes_on=("ada",))
+    for text in card_bundle(STOPPED, "p", None, does)["text/plain"], card_text(STOPPED, "p", does):
+        assert "; from what they had said: ada; exactly: ben\n" in text
+    assert "exactly" not in card_text(STOPPED, "p", again(asked=("ben",)))
 
 
 def test_a_card_says_what_a_resume_does_again_if_it_is_known() -> None:
