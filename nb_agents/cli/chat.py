@@ -46,7 +46,7 @@ class Chat:
     ) -> None:
         self._begin, self._show, self._tell = begin, show, tell
         self._run: Run | None = None
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
         self._tasks: Queue[str | None] = Queue()
 
     def talk(self, lines: Iterable[str]) -> None:
@@ -92,13 +92,13 @@ class Chat:
         return self._tasks.get()
 
     def _turn(self, task: str) -> bool:
-        """Wait for a turn's end: whether the chat goes on."""
+        """Wait for a turn's end; return whether the chat goes on."""
         try:
             run = self._run = self._begin(task)
         except UserError as exc:
             self._tell(in_terminal(exc))
             return True
-        self._told.clear()
+        self._printed.clear()
         end = run.subscribe(self._news)
         try:
             run.wait(raise_on_stop=False)
@@ -113,13 +113,13 @@ class Chat:
         return goes_on
 
     def _news(self, view: RunView) -> None:
-        """Print what a person would want to know, each thing once."""
+        """Print news of the turn, each once."""
         doing = " · ".join(f"{agent.id}: {agent.phase}" for agent in view.agents.values())
         asked = [f"{gate.prompt} {_how(gate.wants)}" for gate in view.gates.values()]
         stopping = [STOPPING] if view.stop and not view.is_over else []
         for news in (*view.notices, doing, *asked, *stopping):
-            if news and news not in self._told:
-                self._told.add(news)
+            if news and news not in self._printed:
+                self._printed.add(news)
                 self._tell(news)
 
 

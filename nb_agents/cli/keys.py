@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 POLL_S = 0.2
-"""Interval of looking whether no more keys are wanted."""
+"""Poll interval of the end of the block, seconds."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def keys(press: Callable[[str], object]) -> Iterator[None]:
 
 
 def _terminal() -> int | None:
-    """Return the descriptor of the terminal that the input is; None when it is none."""
+    """Return the descriptor of the input if it is a terminal, else None."""
     if os.name != "posix" or not sys.stdin.isatty():
         return None
     try:

@@ -29,15 +29,15 @@ from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import GateView
 
 REDRAWS = 4
-"""A second."""
+"""Redraws a second."""
 MAX_TASK = 60
 MAX_TAIL = 20_000
-"""Characters that are kept of an open agent's transcript."""
+"""Limit of an open agent's transcript, characters."""
 
 
 @contextmanager
-def told_of(run: Run) -> Iterator[Console]:
-    """Show on the error output how a run stands, its questions, and once that a stop was heard.
+def live_view(run: Run) -> Iterator[Console]:
+    """Show the state of a run on the error output, its questions, and that it is stopping.
 
     Args:
         run: The run.
@@ -46,13 +46,13 @@ def told_of(run: Run) -> Iterator[Console]:
         The console, for what else is to be said meanwhile.
     """
     console = Console(stderr=True)
-    told: set[str] = set()
+    printed: set[str] = set()
 
     def tell(view: RunView) -> None:
         stopping = [STOPPING] if view.stop and not view.is_over else []
         for news in (*(asked(run, gate) for gate in view.gates.values()), *stopping):
-            if news not in told:
-                told.add(news)
+            if news not in printed:
+                printed.add(news)
                 with suppress(OSError):  # nobody reads it; the run goes on
                     console.print(Text(news), soft_wrap=True)
 
@@ -77,7 +77,7 @@ def _keys(pressed: _Pressed, console: Console) -> AbstractContextManager[None]:
 
 
 class _Pressed:
-    """What a person has opened, and says, by keys; and what is drawn of that."""
+    """What keys have opened and typed, and how it is drawn."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -85,7 +85,7 @@ class _Pressed:
         self._line: str | None = None
 
     def press(self, key: str) -> None:
-        """Do what a key stands for; while a text is being written, add it to that."""
+        """Handle a key; while a text is typed, add it to the text."""
         if self._line is not None:
             self._write(key, self._line)
         elif key in "sS":
@@ -132,9 +132,9 @@ class _Open:
         """Return a title and as many of the last lines as there is room for."""
         more = True
         while more:
-            told = read_transcript(self._paths, self._agent, self._end)
-            more, self._end = told["more"] and told["end"] > self._end, told["end"]
-            for piece in told["pieces"]:
+            read = read_transcript(self._paths, self._agent, self._end)
+            more, self._end = read["more"] and read["end"] > self._end, read["end"]
+            for piece in read["pieces"]:
                 head = f"\n[{piece['title']}] " if piece["title"] else ""
                 self._text = f"{self._text}{head}{piece['text']}"[-MAX_TAIL:]
         lines = [line for line in shown(self._text).splitlines() if line.strip()]

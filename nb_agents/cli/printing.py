@@ -1,4 +1,4 @@
-"""The one way out to the terminal: no control sequence, no secret of this process.
+"""Print to the terminal, without control sequences and secrets of this process.
 
 JSON stays the data that it is, so there the controls are written as escapes, and so is what the
 output's encoding lacks; in words, that is replaced. An output that fails (a closed pipe, a full
@@ -35,17 +35,17 @@ _COMMANDS = {
     "%agents": "nb-agents",
     "%env ": "export ",
 }
-"""What a remedy names, and what that is in a terminal; the first that fits counts."""
+"""Commands of a notebook in error messages, and those of a terminal; the first match counts."""
 
 MAX_WIDTH = 1000
 
 _NOT_PRINTED = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
-"""What `json.dumps` leaves as it is, and a terminal obeys or can't be sent."""
+"""Characters that `json.dumps` keeps and a terminal interprets or can't show."""
 
 
 @cache
 def mask() -> Mask:
-    """Return what hides the secrets of this process; made once."""
+    """Return the mask of this process's secrets."""
     return Mask(secrets_of_environment())
 
 
@@ -55,7 +55,7 @@ def shown(text: str) -> str:
 
 
 def replace_what_is_lacking() -> None:
-    """Let standard streams replace what their encoding lacks, and not raise an error."""
+    """Let the standard streams replace characters that their encoding lacks."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -77,7 +77,7 @@ def warn(text: str) -> None:
 
 
 def complain(exc: UserError) -> None:
-    """Print a person's mistake on the error output."""
+    """Print a user's error on the error output."""
     warn(in_terminal(exc))
 
 
@@ -127,6 +127,6 @@ def _write(stream: IO[str] | None, text: str) -> None:
 
 
 def _discard(stream: IO[str]) -> None:
-    """Send what a stream still holds nowhere, as Python writes that at its exit."""
+    """Discard the buffer of a stream, which Python would write at its exit."""
     with suppress(OSError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())

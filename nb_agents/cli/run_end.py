@@ -10,7 +10,7 @@ from typing import NoReturn
 import typer
 
 from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE
-from nb_agents.cli.live_view import told_of
+from nb_agents.cli.live_view import live_view
 from nb_agents.cli.printing import say, say_json, warn
 from nb_agents.cli.saving import save
 from nb_agents.errors import RunCancelled, RunFailed
@@ -24,7 +24,7 @@ from nb_agents.verbs.on_turns import facts_of_run
 def begin_and_wait(
     begin: Callable[[], Run], as_json: bool, *, is_detached: bool = False
 ) -> NoReturn:
-    """Begin a run, wait for it, print its end and exit accordingly; one that is detached goes on.
+    """Begin a run, wait for it, print its end and exit accordingly, unless it is detached.
 
     Args:
         begin: Begins the run.
@@ -48,7 +48,7 @@ def _leave(run: Run, as_json: bool) -> NoReturn:
 
 def wait_for_end(run: Run, as_json: bool) -> NoReturn:
     """Show a run until it is over, print its end and exit accordingly."""
-    with told_of(run):
+    with live_view(run):
         nobody = "" if sys.stdin.isatty() else _stop_when_asked(run)
         code = _wait(run)
     with suppress(typer.Exit):  # the run is what it is, whoever can read of it
@@ -63,7 +63,7 @@ def wait_for_end(run: Run, as_json: bool) -> NoReturn:
 
 
 def _stop_when_asked(run: Run) -> str:
-    """Wait for the end; a gate that waits for a person, who is not there, stops the run.
+    """Wait for the end; stop the run at a gate that nobody can answer.
 
     Returns:
         What the person should know of that, or "".
@@ -90,5 +90,5 @@ def _wait(run: Run) -> int:
 
 
 def card_of(run: Run) -> str:
-    """Return the card of a run, as a terminal's text; whole, as it may be all that is left."""
+    """Return the card of a run as text, uncut: it may be all that is left."""
     return card_text(run.view, str(run.path), run.preview, TERMINAL, limit=sys.maxsize)

@@ -1,4 +1,4 @@
-"""What a command does when its run has ended and the disk refuses a part of it: it does not end.
+"""Keep a command alive while the disk refuses a part of its run, which has ended.
 
 In a terminal it asks, elsewhere it tries again for a while; what is lost then stands in its output.
 """
@@ -13,7 +13,7 @@ from nb_agents.runs.live_runs import save_patiently
 from nb_agents.runs.run import Run
 
 PATIENCE_S = 60.0
-"""How long the disk is tried where nobody can be asked."""
+"""How long saving is retried without a terminal, seconds."""
 
 _ASK = (
     "Enter: try again · a directory: save the session there · q: give it up. "
@@ -22,7 +22,7 @@ _ASK = (
 
 
 def save(run: Run, *, asks: bool) -> bool:
-    """Save a run that is over, where the disk has refused it.
+    """Save a run that is over and that the disk has refused.
 
     Args:
         run: The run.
@@ -40,8 +40,8 @@ def save(run: Run, *, asks: bool) -> bool:
         is_saved = save_patiently(run, PATIENCE_S)
     except KeyboardInterrupt:
         is_saved = False
-    told = "everything is on the disk" if is_saved else "what is printed here is all that is left"
-    warn(f"Run {run.session}: {told}.")
+    result = "everything is on the disk" if is_saved else "what is printed here is all that is left"
+    warn(f"Run {run.session}: {result}.")
     return is_saved
 
 

@@ -1,6 +1,6 @@
-"""The Jupyter server's door: runs and sessions under ``/nb-agents``, with no kernel.
+"""The Jupyter server extension: runs and sessions under ``/nb-agents``, without a kernel.
 
-It reads turns from the disk and writes commands to it; who may do so is the server's own to tell.
+It reads turns from the disk and writes commands to it; the server decides who may do so.
 Only this package knows jupyter_server, which loads it and so is there.
 """
 

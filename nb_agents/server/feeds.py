@@ -1,4 +1,4 @@
-"""Turns and sweeps as they stand, read on in their files for those who watch them.
+"""Follow turns and sweeps by their files, for the streams of pages.
 
 One of all who watch looks at what is followed, ten times a second and in one thread, and the others
 wait for what it finds. So ten pages that watch a turn cost its disk and its fold once, and what
@@ -42,11 +42,11 @@ _Feed = TypeVar("_Feed", bound="Feed")
 PROBE_S = 0.5
 """Minimal interval between two checks of a lock whose owner has not reported its end, seconds."""
 SWEEP_S = 0.2
-"""At least so long between two looks at a sweep, as its own process has it."""
+"""Minimal interval between two reads of a sweep, seconds."""
 
 
 class Feed(ABC):
-    """What is followed.
+    """A turn or a sweep that is followed.
 
     Args:
         path: Its directory.
@@ -70,19 +70,19 @@ class Feed(ABC):
         return self.is_live and now - self._read_at >= self.poll_s
 
     def read(self) -> bool:
-        """Read what has come, blocking; returns whether it stands differently."""
+        """Read what is new, blocking; return whether the state has changed."""
         now = self._read_at = time.monotonic()
         is_live = has_news = True
         with ServiceLoop.FEEDS.item():
             # Asked first: whatever its writer wrote last is read after it has let go.
-            if self._has_told_its_end or now - self._probed_at >= PROBE_S:
+            if self._has_recorded_end or now - self._probed_at >= PROBE_S:
                 self._probed_at, is_live = now, self._is_owned()
             has_news = self._read_on(is_live)
         self.is_live = is_live  # not before: others look at both
         return has_news or not is_live
 
     def state(self) -> Mapping[str, Any]:
-        """Return what a panel shows of it now; the same object until that changes."""
+        """Return the state of a panel; the same object until it changes."""
         now = time.time()
         # Between news only the clocks move, and these show seconds.
         key = (self.standing, int(now))
@@ -92,7 +92,7 @@ class Feed(ABC):
 
     @abstractmethod
     def card(self) -> dict[str, Any]:
-        """Return the card of what is over, blocking.
+        """Return the card at the end, blocking.
 
         Raises:
             FileNotFoundError: It was deleted or renamed.
@@ -100,12 +100,12 @@ class Feed(ABC):
 
     @property
     @abstractmethod
-    def _has_told_its_end(self) -> bool: ...
+    def _has_recorded_end(self) -> bool: ...
 
     @property
     @abstractmethod
     def standing(self) -> object:
-        """Differs whenever something has come."""
+        """A value that changes with the state."""
 
     @abstractmethod
     def _is_owned(self) -> bool: ...
@@ -141,7 +141,7 @@ class TurnFeed(Feed):
         return f"{self._paths.session}/{self._paths.number}"
 
     @property
-    def _has_told_its_end(self) -> bool:
+    def _has_recorded_end(self) -> bool:
         return bool(self.view.ending)
 
     @property
@@ -202,7 +202,7 @@ class SweepFeed(Feed):
         return sweep_bundle(self.view, sweep_title(self.path), shown_path(self.path), table)
 
     @property
-    def _has_told_its_end(self) -> bool:
+    def _has_recorded_end(self) -> bool:
         return self._reader.has_ended
 
     @property
@@ -244,7 +244,7 @@ class SweepFeed(Feed):
 
 
 class Feeds:
-    """What is followed by anybody."""
+    """All that is followed, once for all clients."""
 
     def __init__(self) -> None:
         self._feeds: dict[Path, Feed] = {}
@@ -277,7 +277,7 @@ class Feeds:
             return feed
 
     async def read(self, feeds: Iterable[Feed]) -> int:
-        """Read what has come, unless that was done a moment ago; returns what `news` waits with."""
+        """Read feeds that are due; return the number to wait with in `news`."""
         async with self._reading:
             now = time.monotonic()
             if due := [feed for feed in feeds if feed.is_due(now)]:
@@ -296,7 +296,7 @@ class Feeds:
             self._followed = +self._followed
 
     async def news(self, seen: int) -> int:
-        """Wait until something stands differently of what anybody follows, or only its clocks do.
+        """Wait until the state of a followed feed changes, or a second has passed.
 
         Args:
             seen: What this, or `read`, returned last.

@@ -1,14 +1,14 @@
-"""The routes of the Jupyter server under ``/nb-agents``; ``openapi.json`` tells what each does.
+"""The routes of the Jupyter server under ``/nb-agents``; ``openapi.json`` describes each.
 
-Reading needs the authorizer's leave to "read" the resource "nb_agents", all else to "execute" it.
-A stream of events is only looked at: closing it stops nothing.
+Reading needs the authorizer's permission to "read" the resource "nb_agents", all else to "execute"
+it. Closing a stream of events stops no run.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from asyncio import to_thread  # anyio's threads would outlive a server that is told to end
+from asyncio import to_thread  # anyio's threads would outlive the server
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict
@@ -42,8 +42,8 @@ from nb_agents.server.places import (
     UnknownNameError,
     continue_session,
     resume_turn,
+    sweep_facts,
     sweep_on_disk,
-    told_sweep,
 )
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.history import load_turn
@@ -65,21 +65,21 @@ from nb_agents.view.run_view import RunView
 __all__ = ["routes"]
 
 MAX_BODY = 200_000
-"""Bytes of a request: the longest text that a run hears, each character escaped."""
+"""Limit of a request, bytes: the longest follow-up text, each character escaped."""
 MAX_WATCHED = 200
-"""Turns and sweeps in one stream."""
+"""Limit of turns and sweeps in one stream."""
 MAX_FOLDERS = 100
-"""Folders whose sessions are listed at once."""
+"""Limit of folders whose sessions are listed."""
 MAX_ROWS = 100
-"""Sessions of a sweep's rows that are listed."""
+"""Limit of listed sessions of a sweep's rows."""
 MAX_LISTED = 1_000
-"""Sessions of a root that are listed: those that were used last."""
+"""Limit of listed sessions of a root, those used last."""
 CALLER = Caller("rest", TERMINAL)
-"""Who asks, for the verbs."""
+"""The caller of verbs."""
 EXPORT_PART = 1_000_000
-"""Bytes of a zip that are in memory at a time."""
+"""Size of the parts in which a zip is sent, bytes."""
 KEEP_ALIVE_S = 15.0
-"""After this long without news a stream says that it lives: proxies close silent ones."""
+"""Interval of comments in a silent stream, which proxies would close, seconds."""
 
 
 def routes(base_url: str, places: Places) -> list[tuple[str, type[web.RequestHandler], Any]]:
@@ -131,12 +131,12 @@ _CODES: dict[type[UserError], int] = {
     SessionChangedError: 409,
     NotYoursError: 428,
 }
-"""Status of a person's mistake, where it is not 400."""
+"""HTTP status of user errors, if not 400."""
 
 
 @web.stream_request_body
 class _Handler(APIHandler):
-    """What all routes share: who may, which turn, how large a body, and how a mistake is told."""
+    """Base of all routes: authorization, lookup of turns, limits of bodies, error replies."""
 
     auth_resource = "nb_agents"
 
@@ -150,7 +150,7 @@ class _Handler(APIHandler):
         length = self.request.headers.get("Content-Length", "0")
         if not length.isdecimal() or int(length) > MAX_BODY:
             raise web.HTTPError(413, f"A request has at most {MAX_BODY} bytes.")
-        # One that doesn't tell its length is cut. Tornado's types know no such connection.
+        # A body without a length is cut. Tornado's types lack this method.
         connection: Any = self.request.connection
         connection.set_max_body_size(MAX_BODY)
         await super().prepare()
@@ -167,15 +167,15 @@ class _Handler(APIHandler):
         super().write_error(status_code, **kwargs)
 
     def log_exception(self, *exc_info: Any) -> None:
-        if not isinstance(exc_info[1], UserError):  # a person's mistake, told to that person
+        if not isinstance(exc_info[1], UserError):  # the reply says it
             super().log_exception(*exc_info)
 
     def turn(self, name: str, number: str | None = None) -> TurnPaths:
-        """Find the turn that a path names."""
+        """Return the turn of a path."""
         return self.places.turn(name if number is None else f"{name}/turn_{number}")
 
     def body(self, kind: type[_Body]) -> _Body:
-        """Read what the request holds."""
+        """Return the parsed body."""
         return read(kind, self._body or b"{}")
 
     def reply(self, data: Any) -> None:
@@ -190,7 +190,7 @@ class _Handler(APIHandler):
 
 
 class OpenApi(_Handler):
-    """What this interface offers, for programs."""
+    """Serves the OpenAPI document."""
 
     @_allowed("read")
     def get(self) -> None:
@@ -198,7 +198,7 @@ class OpenApi(_Handler):
 
 
 class Runs(_Handler):
-    """What is live: turns, and sweeps in the place of their rows' turns."""
+    """Lists live turns and sweeps, and starts runs."""
 
     @_allowed("read")
     async def get(self) -> None:
@@ -233,31 +233,31 @@ class Runs(_Handler):
             )
 
     def _of_turn(self, turn: LiveTurn, feed: TurnFeed) -> dict[str, Any]:
-        told = _told(self.places.name(feed.path), feed.view, feed.is_live)
-        return {**told, "run": turn.run, "where": turn.where}
+        facts = _turn_facts(self.places.name(feed.path), feed.view, feed.is_live)
+        return {**facts, "run": turn.run, "where": turn.where}
 
     def _of_sweep(self, path: Path, feed: SweepFeed, rows: Sequence[LiveTurn]) -> dict[str, Any]:
-        told = told_sweep(self.places.name(path), path, feed.view, feed.changed_at)
-        return {**told, "where": rows[0].where if rows else ""}
+        facts = sweep_facts(self.places.name(path), path, feed.view, feed.changed_at)
+        return {**facts, "where": rows[0].where if rows else ""}
 
 
 class OneRun(_Handler):
-    """A turn or a sweep, live or over."""
+    """Shows a turn or a sweep, live or over."""
 
     @_allowed("read")
     async def get(self, name: str, number: str | None = None) -> None:
         if number is None and is_sweep(path := await to_thread(self.places.run, name)):
             known = await to_thread(sweep_on_disk, path)
-            self.reply(told_sweep(self.places.name(path), path, *known))
+            self.reply(sweep_facts(self.places.name(path), path, *known))
             return
         paths = await to_thread(self.turn, name, number)
         turn = await to_thread(load_turn, paths)
-        told = _told(self.places.name(paths.path), turn.view, turn.is_live)
-        self.reply({**told, "receipt": asdict(receipt(turn.view, str(paths.path)))})
+        facts = _turn_facts(self.places.name(paths.path), turn.view, turn.is_live)
+        self.reply({**facts, "receipt": asdict(receipt(turn.view, str(paths.path)))})
 
 
 class AgentTranscript(_Handler):
-    """What an agent of a turn wrote and did, since a place in the journal."""
+    """Reads an agent's transcript from a position in the journal on."""
 
     @_allowed("read")
     async def get(self, name: str) -> None:
@@ -269,7 +269,7 @@ class AgentTranscript(_Handler):
 
 
 class Command(_Handler):
-    """What a person asks of a turn or a sweep; whichever process writes it takes it from there."""
+    """Asks a verb of a turn or a sweep, whichever process runs it."""
 
     @_allowed("execute")
     async def post(self, name: str, action: str) -> None:
@@ -285,10 +285,10 @@ class Command(_Handler):
 
 
 def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]:
-    """Pass a verb to whoever writes the turn or sweep; return status and reply, or a new run."""
+    """Carry out a verb; return the HTTP status and the reply, or a new run."""
     work = open_sweep(path) or attach(path)
     # Its sweep may end the run before it is asked itself: then the request was followed.
-    is_sweep_told = action == "stop" and body.sweep and _stop_sweep(path.parents[1], body)
+    is_sweep_stopped = action == "stop" and body.sweep and _stop_sweep(path.parents[1], body)
     caller = CALLER._replace(source=getattr(body, "source", "rest"))
     try:
         if action == "resume" and isinstance(work, Run) and work.is_over:
@@ -304,14 +304,14 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]
             raise
         return 409, {"status": facts_of_work(work)["status"], "message": str(exc)}
     reply = {name: each for name, each in done.facts.items() if name not in ("run", "sweep")}
-    if reply["status"] == "finished" and not is_sweep_told:
+    if reply["status"] == "finished" and not is_sweep_stopped:
         return 409, {"status": facts_of_work(work)["status"], "message": done.said}
-    told = {"changed": True, "status": "asked"} if is_sweep_told else {}
-    return 202, {**reply, "message": done.said, **told}
+    facts = {"changed": True, "status": "asked"} if is_sweep_stopped else {}
+    return 202, {**reply, "message": done.said, **facts}
 
 
 def _stop_sweep(path: Path, body: Any) -> bool:
-    """Stop the sweep in a directory; return whether there is one, and it is running."""
+    """Stop the sweep in a directory; return whether one is running there."""
     sweep = open_sweep(path)
     if sweep is None:
         return False
@@ -320,7 +320,7 @@ def _stop_sweep(path: Path, body: Any) -> bool:
 
 
 class Sessions(_Handler):
-    """The sessions on disk; of each root, the one used last first."""
+    """Lists sessions and sweeps on disk, those used last first."""
 
     @_allowed("read")
     async def get(self) -> None:
@@ -339,17 +339,17 @@ class Sessions(_Handler):
     def _list(self, folders: Iterable[str]) -> list[dict[str, Any]]:
         roots, name = self.places.session_roots(*folders), self.places.name
         found = [path for root in roots for path in sweep_paths(root)]
-        sweeps = [told_sweep(name(path), path, *sweep_on_disk(path)) for path in found]
+        sweeps = [sweep_facts(name(path), path, *sweep_on_disk(path)) for path in found]
         found = [path for root in roots for path in sessions_in(root).by_use[:MAX_LISTED]]
         listed = [
-            {"id": told["id"], "session": told["session"], "turns": [], "sweep": told}
-            for told in sweeps
+            {"id": facts["id"], "session": facts["session"], "turns": [], "sweep": facts}
+            for facts in sweeps
         ]
         return [*listed, *(_session(self.places, path) for path in found)]
 
 
 class OneSession(_Handler):
-    """A session."""
+    """Shows or deletes a session."""
 
     @_allowed("read")
     async def get(self, name: str) -> None:
@@ -365,7 +365,7 @@ class OneSession(_Handler):
 
 
 class ContinueSession(_Handler):
-    """The next turn of a session."""
+    """Starts the next turn of a session."""
 
     @_allowed("execute")
     async def post(self, name: str) -> None:
@@ -375,7 +375,7 @@ class ContinueSession(_Handler):
 
 
 class RenameSession(_Handler):
-    """Another name for a session."""
+    """Renames a session."""
 
     @_allowed("execute")
     async def post(self, name: str) -> None:
@@ -387,7 +387,7 @@ class RenameSession(_Handler):
 
 
 class ExportSession(_Handler):
-    """A session as a zip."""
+    """Exports a session as a zip."""
 
     @_allowed("read")
     async def get(self, name: str) -> None:
@@ -405,7 +405,7 @@ class ExportSession(_Handler):
                 self.finish(set_content_type="application/zip")
 
 
-def _told(name: str, view: RunView, is_live: bool) -> dict[str, Any]:
+def _turn_facts(name: str, view: RunView, is_live: bool) -> dict[str, Any]:
     """Return the state of a turn."""
     return {
         "id": name,
@@ -424,7 +424,7 @@ def _told(name: str, view: RunView, is_live: bool) -> dict[str, Any]:
 
 
 def _session(places: Places, path: Path) -> dict[str, Any]:
-    """Return what a session holds, by its turns' metadata: a journal may be long."""
+    """Return the state of a session from its metadata; journals may be long."""
     turns, name = turns_of(path), places.name(path)
     return {
         "id": name,
@@ -454,7 +454,7 @@ def _turn(session: str, paths: TurnPaths, is_last: bool) -> dict[str, Any]:
 
 
 def _moment(timestamp: object) -> float | None:
-    """Return a time of this machine in Unix seconds: a page elsewhere knows no other."""
+    """Return a local timestamp as Unix seconds; None if it is invalid."""
     try:
         return datetime.fromisoformat(str(timestamp)).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -469,7 +469,7 @@ def _ending(known: dict[str, Any]) -> str:
 
 
 class _Stream(_Handler):
-    """Server-sent events, to whoever listens and as long as that one does."""
+    """Streams server-sent events until the client disconnects."""
 
     _is_gone = False
 
@@ -478,7 +478,7 @@ class _Stream(_Handler):
         super().on_connection_close()
 
     async def stream(self, messages: AsyncGenerator[str]) -> None:
-        """Send what comes until there is no more, or nobody listens.
+        """Send messages until they end or the client disconnects.
 
         Args:
             messages: Gives "" now and then where nothing has come.
@@ -504,7 +504,7 @@ class _Stream(_Handler):
 
 
 class Events(_Stream):
-    """What happens in a turn, or the notes of a sweep, as each comes.
+    """Streams the events of a turn, or the notes of a sweep.
 
     First those so far, or those after ``Last-Event-ID``.
     """
@@ -546,7 +546,7 @@ class Events(_Stream):
 
 
 class _Happened(NamedTuple):
-    """What is sent of it, numbered from 1."""
+    """An event or note to send, numbered from 1."""
 
     kind: str
     data: Any
@@ -582,7 +582,7 @@ def _all_of(items: Iterable[_Item], make: Callable[[_Item], _Happened]) -> list[
 
 
 class Views(_Stream):
-    """Turns and sweeps as they are to be drawn: as a panel while live, and at the end as a card.
+    """Streams the panels of turns and sweeps, and their cards at the end.
 
     One stream for all of them on a page: a browser keeps few connections to one server open, and
     JupyterLab needs them.

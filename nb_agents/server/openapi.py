@@ -1,4 +1,4 @@
-"""What requests hold, and the OpenAPI document that tells programs of it."""
+"""The bodies of requests, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from nb_agents.verbs.table import ROUTES
 
 
 class NextTask(TrustingRequest):
-    """What the team of a session is asked next, in a process of its own."""
+    """Body of a request for the next turn of a session."""
 
     task: str = Field(min_length=1, description="The task of the next turn.")
 
 
 class Rename(Request):
-    """How a session is to be called."""
+    """Body of a request to rename a session."""
 
     name: str = Field(min_length=1, max_length=200, description="The new id.")
 
 
 class Start(TrustingRequest):
-    """What to start, in a process of its own."""
+    """Body of a request to start a run in a process of its own."""
 
     task: str = Field("", description="What is asked; a recipe asks for itself.")
     config: str | None = Field(None, description="A team file; by default demo agents.")
@@ -54,7 +54,7 @@ _HAS_TURNS = (
 
 
 def _object(**types: str | dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object, from the types of what it has, as "number|null"."""
+    """Return the schema of an object from the types of its properties, such as "number|null"."""
     named = {
         name: each if isinstance(each, dict) else {"type": each.split("|")}
         for name, each in types.items()
@@ -300,7 +300,7 @@ def _post(
 
 
 def _replies(says: dict[str, str], schema: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the replies by their codes; the schema is that of a success."""
+    """Return the replies by HTTP status; `schema` is that of a success."""
     replies: dict[str, Any] = {}
     for code, text in says.items():
         replies[code] = {"description": text}

@@ -1,4 +1,4 @@
-"""Turns, sessions and sweeps that a request may name, how they are called, and how they go on.
+"""Find the turns, sessions and sweeps that a request names, and continue them.
 
 A turn's name is its directory, from the server's own root on, such as
 ``reports/.nb_agents/sessions/session_20261120_120000/turn_1``: a notebook knows where it is, and
@@ -42,7 +42,7 @@ _TURN = re.compile(r"turn_[1-9][0-9]{0,8}")
 
 
 class UnknownNameError(UserError):
-    """A name is unknown, ambiguous, or leads where it may not."""
+    """A name is unknown, ambiguous, or outside of the allowed directories."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -51,7 +51,7 @@ class UnknownNameError(UserError):
 
 
 class Live(NamedTuple):
-    """What is worked on.
+    """The live turns and sweeps.
 
     Attributes:
         turns: Those that are no rows of a live sweep, oldest first.
@@ -63,7 +63,7 @@ class Live(NamedTuple):
 
 
 class Places:
-    """Finds what a request names.
+    """Resolves the names in requests.
 
     Args:
         root_dir: What the server serves.
@@ -75,7 +75,7 @@ class Places:
         self._sweeps: set[Path] = set()
 
     def session_roots(self, *folders: str) -> list[Path]:
-        """List where sessions are looked for.
+        """Return the session roots.
 
         Args:
             folders: Of notebooks, from the server's root on: their sessions are beside them.
@@ -87,7 +87,7 @@ class Places:
         return list(dict.fromkeys(roots))
 
     def turn(self, name: str) -> TurnPaths:
-        """Find a turn.
+        """Return the turn of a name.
 
         Raises:
             UnknownNameError: There is none, or not one alone.
@@ -95,7 +95,7 @@ class Places:
         return TurnPaths(self._only(name, _is_turn))
 
     def run(self, name: str) -> Path:
-        """Find a turn or a sweep.
+        """Return the turn or the sweep of a name.
 
         Raises:
             UnknownNameError: There is none, or not one alone.
@@ -103,7 +103,7 @@ class Places:
         return self._only(name, lambda path: _is_turn(path) or is_sweep(path))
 
     def sweep(self, name: str) -> Path:
-        """Find a sweep.
+        """Return the sweep of a name.
 
         Raises:
             UnknownNameError: There is none, or not one alone.
@@ -111,7 +111,7 @@ class Places:
         return self._only(name, is_sweep)
 
     def session(self, name: str) -> Path:
-        """Find a session.
+        """Return the session of a name.
 
         Raises:
             UnknownNameError: There is none, or not one alone.
@@ -119,14 +119,14 @@ class Places:
         return self._only(name, _has_turns)
 
     def name(self, path: Path) -> str:
-        """Return what a turn or session is called."""
+        """Return the name of a turn or a session."""
         real = _real(path)
         if real.is_relative_to(self._root_dir):
             return real.relative_to(self._root_dir).as_posix()
         return real.as_posix()
 
     def folder(self, name: str) -> Path:
-        """Find a folder below the server's root.
+        """Return a folder below the server's root.
 
         Raises:
             UnknownNameError: There is none.
@@ -134,7 +134,7 @@ class Places:
         return self._below(name, self._root_dir, os.path.isdir)
 
     def file(self, folder: Path, name: str | None) -> Path | None:
-        """Find a file below the server's root, named from a folder; None for None.
+        """Return a file below the server's root, named from a folder; None for None.
 
         Raises:
             UnknownNameError: There is none.
@@ -149,7 +149,7 @@ class Places:
         raise UnknownNameError(name)
 
     def live(self) -> Live:
-        """Find what processes of this user work on now, wherever it is."""
+        """Return the live turns and sweeps of this user, in any root."""
         turns = [turn for turn in live_turns() if _is_turn(turn.paths.path)]
         found = [(sweep_of(turn.paths.path), turn) for turn in turns]
         # What was seen here once is found here later, too: as when it is over.
@@ -180,7 +180,7 @@ class Places:
                 yield path
 
     def _inside(self, path: Path) -> Path | None:
-        """Follow all links of a path; None when it leads out."""
+        """Return the real path; None if it is outside of the allowed directories."""
         real = _real(path)
         chosen = _chosen_root()
         roots = [self._root_dir, *([_real(chosen)] if chosen else []), *self._seen]
@@ -267,7 +267,7 @@ def continue_session(session: Path, task: str, trust: bool) -> Run:
 
 
 def _team(last: TurnPaths) -> str | TeamSpec:
-    """Find the team of a turn: its file, or else as the journal has it."""
+    """Return the team of a turn: its file, else the one in the journal."""
     started = started_of(past_events(last))
     if started.config and Path(started.config).is_file():
         return started.config
@@ -281,7 +281,7 @@ def _team(last: TurnPaths) -> str | TeamSpec:
 
 
 class SweepOnDisk(NamedTuple):
-    """What the files of a sweep say, without the rows at work.
+    """The state of a sweep by its files, without its live rows.
 
     Attributes:
         view: How it stands.
@@ -293,7 +293,7 @@ class SweepOnDisk(NamedTuple):
 
 
 def sweep_on_disk(path: Path) -> SweepOnDisk:
-    """Read how a sweep stands.
+    """Return the state of a sweep by its files.
 
     Args:
         path: Its directory.
@@ -308,13 +308,13 @@ def sweep_on_disk(path: Path) -> SweepOnDisk:
 
 @lru_cache(maxsize=1000)
 def _read(path: Path, changed_ns: int, size: int, is_live: bool) -> SweepOnDisk:
-    """Read it once for each state of its file, which may be long."""
+    """Read a sweep once for each state of its file, which may be long."""
     reader = SweepReader(path)
     reader.read()
     return SweepOnDisk(reader.view_of((), is_live), reader.changed_at)
 
 
-def told_sweep(
+def sweep_facts(
     name: str, path: Path, view: SweepView, changed_at: float | None = None
 ) -> dict[str, Any]:
     """Return the state of a sweep.

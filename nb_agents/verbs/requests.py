@@ -1,4 +1,4 @@
-"""Requests of verbs by programs and pages: what each holds, checked, and carried out."""
+"""The bodies of requests for verbs, by programs and pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 
 class Request(BaseModel):
-    """What a request holds: that and nothing else."""
+    """A request's body; other keys are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -79,8 +79,8 @@ def read(kind: type[_Body], sent: bytes | Mapping[str, Any]) -> _Body:
             return kind.model_validate_json(sent)
         return kind.model_validate(sent)
     except ValidationError as exc:
-        told = [f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in exc.errors()]
-        raise UserError(f"{'; '.join(told)}. openapi.json lists what can be sent.") from None
+        faults = [f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in exc.errors()]
+        raise UserError(f"{'; '.join(faults)}. openapi.json lists what can be sent.") from None
 
 
 def values_of(body: Request) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Counted(Feed):
     def card(self) -> dict[str, Any]:
         return {}
 
-    _has_told_its_end = False
+    _has_recorded_end = False
     standing = 0
 
     def _is_owned(self) -> bool:

@@ -18,7 +18,7 @@ from nb_agents.presentation.cards import TURN_MIME
 from nb_agents.presentation.sweep_card import SWEEP_MIME, sweep_bundle
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.server import places as places_module
-from nb_agents.server.places import Places, told_sweep
+from nb_agents.server.places import Places, sweep_facts
 from nb_agents.session.commands import has_commands, send
 from nb_agents.session.layout import TurnPaths
 from nb_agents.sweeps.sweep import Sweep
@@ -121,7 +121,7 @@ def test_what_was_asked_of_a_sweep_that_had_just_ended_is_not_heard_by_the_next(
 
 
 def test_a_sweep_waits_for_a_person_while_a_row_does(tmp_path: Path) -> None:
-    told = told_sweep("asked", tmp_path, view(live=live(RunView(), WAITING)))
+    told = sweep_facts("asked", tmp_path, view(live=live(RunView(), WAITING)))
     assert (told["status"], told["state"]) == ("awaiting", "running")
     assert "1 waits for you" in told["says"]
 
