@@ -37,7 +37,8 @@ def begin_and_wait(
 
 
 def _leave(run: Run, as_json: bool) -> NoReturn:
-    if run.where and not (run.options.cluster and not run.options.detach):
+    is_left = run.where and not (run.options.cluster and not run.options.detach)
+    if is_left and not run.is_over:
         if as_json:
             say_json(facts_of_run(run))
         else:
