@@ -57,6 +57,7 @@ NEIGHBOURS = {
 """(importer, imported) on one floor that are allowed, one way only."""
 
 USES_PYDANTIC_AI = (
+    "nb_agents.agents.acp.",
     "nb_agents.agents.message_json",
     "nb_agents.agents.model_runner",
     "nb_agents.agents.programs.",

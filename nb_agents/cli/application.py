@@ -8,6 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -66,7 +67,9 @@ _COMPLETIONS: dict[str, Callable[..., list[str]]] = {
 }
 """What completes an argument, by its name."""
 
-ROOT = Parameter("root", "where sessions are", None, is_option=True, flags=("--session-root",))
+ROOT = Parameter(
+    "root", "where sessions are", None, is_option=True, flags=("--session-root",), kind=Path
+)
 JSON = Parameter("as_json", "answer in JSON", False, is_option=True, flags=("--json",))
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -51,7 +52,7 @@ def run(
     continue_: bool,
     once: bool,
     fresh: bool,
-    root: str | None,
+    root: Path | None,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -77,7 +78,7 @@ def chat(
     model: str | None,
     session: str | None,
     continue_: bool,
-    root: str | None,
+    root: Path | None,
     **flags: Any,
 ) -> None:
     """Talk with a team, turn by turn. What is typed while it works is said to it; /quit ends."""
@@ -104,7 +105,7 @@ def chat(
         raise typer.Exit(FAILED)
 
 
-def demo(detach: bool, root: str | None, as_json: bool) -> None:
+def demo(detach: bool, root: Path | None, as_json: bool) -> None:
     """Let three demo agents answer: offline, free, no key needed."""
     options = options_of({"detach": detach, "session_root": root}, {})
     begin = partial(start, "Compare three ways to cache embeddings.", options=options)

@@ -43,7 +43,7 @@ _LAST_S = 5.0
 
 
 def serve_agent(
-    config: str | None, model: str | None, root: str | None, timeout: float | None
+    config: str | None, model: str | None, root: Path | None, timeout: float | None
 ) -> None:
     """Be an agent of Jupyter AI, Zed and others: speak their protocol on stdin and stdout."""
     try:

@@ -45,7 +45,7 @@ _HTTP = Parameter(
 def serve_tools(
     config: str | None,
     model: str | None,
-    root: str | None,
+    root: Path | None,
     timeout: float | None,
     http: int | None,
 ) -> None:

@@ -102,7 +102,7 @@ class Parameter(NamedTuple):
     metavar: str = ""
     wire: str = ""
     flags: tuple[str, ...] = ()
-    kind: type[str] | type[int] | type[float] = str
+    kind: type[str] | type[int] | type[float] | type[Path] = str
     interfaces: tuple[Interface, ...] = EVERYWHERE
 
     @property

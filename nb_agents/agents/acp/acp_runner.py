@@ -38,10 +38,9 @@ from nb_agents.agents.runner import Promise, Round, WordStream
 from nb_agents.config.team import AgentSpec
 from nb_agents.errors import ModelCallError
 from nb_agents.models.providers import find_key
-from nb_agents.tools.base import Tool, ToolCall, ToolError, ToolPlace, calling, summarize
+from nb_agents.tools.base import BUILT_IN, Tool, ToolCall, ToolError, ToolPlace, calling, summarize
 from nb_agents.tools.sandbox import Sandbox
 from nb_agents.tools.tool_server import ToolServer
-from nb_agents.tools.workspace import FILE_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,12 +55,6 @@ MAX_CALLS = 1_000
 _HEAR_S = 0.1
 """How often a working agent's new follow-up texts are looked for, seconds."""
 
-# It has tools of its own for these.
-_ITS_OWN = (FILE_TOOLS.keys() - {"list_files", "read_file"}) | {
-    "run_command",
-    "run_python",
-    "web_search",
-}
 _NAME = re.compile(r"[\w.-]{1,64}")
 
 _TOOLS_NOTE = (
@@ -163,7 +156,7 @@ class AcpRound:
 
     def tools(self) -> list[Tool]:
         """Return the tools that the program is offered."""
-        others = (tool for tool in self._round.toolbox.tools if tool.name not in _ITS_OWN)
+        others = (tool for tool in self._round.toolbox.tools if not _is_its_own(tool.name))
         return [*self._ballot.tools(), *others]
 
     async def run(self, session: AcpSession, text: str, past: PastRound | None) -> Decision:
@@ -445,3 +438,10 @@ def _resuming(whole: str, said: Iterable[str], past: PastRound, is_known: bool) 
         calls = "\n".join(f"- {about}" for about in past.doing.values())
         yield f"These calls may have happened in part; look before you repeat them:\n{calls}"
     yield "Go on where you were stopped."
+
+
+def _is_its_own(tool: str) -> bool:
+    """Return whether a program has a tool of its own that does the same."""
+    declared = BUILT_IN.get(tool)
+    changes = declared is not None and declared.target and declared.action != "read_file"
+    return bool(changes) or tool == "web_search"
