@@ -112,11 +112,22 @@ def attach(
         raise UserError(
             f"{paths.path} is not a turn: it has no {paths.journal.name}. Give its turn_N."
         )
-    name = f"{paths.session}/{paths.number}"
-    run = Run(name, TurnReader(paths, restart=restart, grace_s=grace_s), paths, where=where)
+    run = handle_of(paths, where, TurnReader(paths, restart=restart, grace_s=grace_s))
     run.options = options or run.options
     run.functions = tuple(functions)
     return run
+
+
+def handle_of(paths: TurnPaths, where: str = _ON_DISK, reader: TurnReader | None = None) -> Run:
+    """Return a handle of a turn on disk, whatever its files hold.
+
+    Args:
+        paths: The turn.
+        where: A description of the process that runs it, if any does.
+        reader: Reads it.
+    """
+    name = f"{paths.session}/{paths.number}"
+    return Run(name, reader or TurnReader(paths), paths, where=where)
 
 
 def _unknown(name: str, root: Root) -> UnknownRunError:

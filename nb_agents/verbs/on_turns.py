@@ -10,7 +10,7 @@ from nb_agents.errors import UnknownRunError, UnknownSessionError
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_bundle
 from nb_agents.presentation.sweep_list import live_work, place_of, sweep_row
-from nb_agents.runs.finding import find_known
+from nb_agents.runs.finding import find_known, handle_of
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import failure_of, log_lines, result_of
 from nb_agents.session.journal import follow as follow_journal
@@ -44,7 +44,7 @@ def find_past(name: str, caller: Caller) -> Run:
             paths = find_turn(session_root(caller.root), name)
         except UnknownSessionError as exc:
             raise exc if exc.nearest or not name else unknown from None
-        return find_known(str(paths.path), caller.root)
+        return handle_of(paths)
 
 
 def runs(root: Any, caller: Caller) -> Outcome:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nb_agents.cli import saving, starting
+from nb_agents.cli import run_end, saving
 from nb_agents.cli.application import COMPLETE, FAILED
 from nb_agents.runs.run import Run
 from nb_agents.session import journal
@@ -91,10 +91,10 @@ def waits(run: Run, patch: pytest.MonkeyPatch, typed: str | None) -> int:
     """Let a command wait for the end of a run; return its exit code."""
     stdin = StringIO(typed or "")
     patch.setattr(stdin, "isatty", lambda: typed is not None)
-    patch.setattr(starting.sys, "stdin", stdin)
-    patch.setattr(starting.sys.stderr, "isatty", lambda: typed is not None, raising=False)
+    patch.setattr(run_end.sys, "stdin", stdin)
+    patch.setattr(run_end.sys.stderr, "isatty", lambda: typed is not None, raising=False)
     with pytest.raises(SystemExit) as ended:
-        starting.wait_for_end(run, as_json=False)
+        run_end.wait_for_end(run, as_json=False)
     return int(str(ended.value.code or 0))
 
 
