@@ -31,10 +31,11 @@ from nb_agents.agents.acp.acp_updates import (
 )
 from nb_agents.agents.acp.agent_programs import prepare
 from nb_agents.agents.ballot import Ballot
-from nb_agents.agents.decisions import DECISIONS, Decision
+from nb_agents.agents.decisions import Decision
 from nb_agents.agents.replay import Exchange, PastRound
 from nb_agents.agents.replies import Replies
 from nb_agents.agents.runner import Promise, Round, WordStream
+from nb_agents.config.decision_tools import DECISIONS
 from nb_agents.config.team import AgentSpec
 from nb_agents.errors import ModelCallError
 from nb_agents.models.providers import find_key
