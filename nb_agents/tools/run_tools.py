@@ -25,7 +25,7 @@ from nb_agents.masking import Mask
 from nb_agents.process.bubblewrap import readable_directories
 from nb_agents.process.environment import remove_leftovers
 from nb_agents.process.writable import WritablePath, WriteAccess
-from nb_agents.tools.base import Tool, ToolContext, ToolPlace, current_call
+from nb_agents.tools.base import BUILT_IN, Tool, ToolContext, ToolPlace, current_call
 from nb_agents.tools.command_guard import CommandGuard, find_programs
 from nb_agents.tools.custom import CustomTools
 from nb_agents.tools.data_store import DataStore
@@ -36,7 +36,7 @@ from nb_agents.tools.policy import AgentTools, Ask, Policy
 from nb_agents.tools.python import PythonCells
 from nb_agents.tools.sandbox import Sandbox, confinement
 from nb_agents.tools.shell import Shell, last_chars
-from nb_agents.tools.task_plan import PLAN_ACTIONS
+from nb_agents.tools.task_plan import PLAN_TOOLS
 from nb_agents.tools.web_search import search_tool
 from nb_agents.tools.workspace import FILE_TOOLS
 
@@ -44,7 +44,7 @@ KeepFiles = Callable[[Path, str, str | None], Awaitable[None]]
 """Called with a workspace, the call that is about to write, and its one path, or None for any."""
 
 _LOOKS = frozenset(
-    {name for name, action in {**FILE_TOOLS, **PLAN_ACTIONS}.items() if action == "read_file"}
+    {name for name in (*FILE_TOOLS, *PLAN_TOOLS) if BUILT_IN[name].action == "read_file"}
     | {*DATA_TOOLS, "web_search"}
 )
 """Tools that write nothing into a workspace."""
