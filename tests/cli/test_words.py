@@ -30,7 +30,6 @@ TERMINAL_ALONE = {
 }
 NOTEBOOK_ALONE = {
     ("run", "--tools"): "functions of the notebook",
-    ("run", "--agents"): "objects of the notebook",
     ("resume", "--tools"): "functions of the notebook",
     ("show", "--tools"): "functions of the notebook",
     ("run", "--agents"): "variables of the notebook",
