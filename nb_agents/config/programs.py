@@ -12,6 +12,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from typing import Annotated, NamedTuple
@@ -147,6 +148,8 @@ def why_not_startable(kind: str, keys: ProgramKeys) -> str:
         keys: Its keys.
     """
     command, known = command_of(kind, keys), PROGRAM_TYPES.get(kind)
+    if find_spec("acp") is None:
+        return NO_LIBRARY
     if not command:
         return "Type 'acp' needs a `command`, such as `command: my-agent --acp`."
     path = which(os.path.expanduser(command[0]))
