@@ -1,4 +1,4 @@
-"""Record the README's picture from the real page: a team is stopped, its card comes, it goes on.
+"""Record the README's picture: a team is stopped, goes on, and goes back to an earlier moment.
 
     python -m tests.browser.film [FILE]
 
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import expect
+from playwright.sync_api import FloatRect, expect
 
 from tests.browser.lab import NotebookPage, chromium, start_lab
 from tests.browser.story import Story, demo_team
@@ -39,11 +39,16 @@ class Film:
     def __init__(self, story: Story) -> None:
         self.story = story
         self.frames: list[tuple[Image.Image, int]] = []
+        self._clip: FloatRect | None = None
 
     def shoot(self, shown_ms: int = 400) -> None:
         """Add the page as it is now."""
-        notebook = self.story.page.page.locator(".jp-NotebookPanel-notebook:visible").first
-        png = notebook.screenshot(animations="allow", caret="initial")
+        page = self.story.page.page
+        if self._clip is None:
+            box = page.locator(".jp-NotebookPanel-notebook:visible").first.bounding_box()
+            assert box is not None
+            self._clip = FloatRect(**box)
+        png = page.screenshot(clip=self._clip, animations="allow", caret="initial")
         self.frames.append((Image.open(io.BytesIO(png)).convert("RGB"), shown_ms))
 
     def roll(self, seconds: float) -> None:
@@ -95,6 +100,29 @@ def _play(story: Story, film: Film) -> None:
     expect(story.card(resumed)).to_contain_text("complete", timeout=120_000)
     story.card(resumed).scroll_into_view_if_needed()
     film.shoot(3000)
+    _go_back(story, film, resumed)
+
+
+def _go_back(story: Story, film: Film, i: int) -> None:
+    """Choose a point, look at it, say a word, and go on from there."""
+    page = story.page.page
+    story.page.outputs(i).get_by_role("button", name="Go back to here…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator(".says p").first).to_be_visible()
+    film.shoot(1200)
+    for _ in range(3):
+        page.keyboard.press("ArrowUp")
+        film.roll(0.8)
+    dialog.get_by_role("textbox").focus()
+    page.keyboard.type("Think of the cost, too.")
+    film.shoot(1800)
+    dialog.get_by_role("button", name="Go back and on from there").click()
+    expect(page.locator(".nba-tab [data-point], .nba-tab .nba").first).to_be_attached(
+        timeout=60_000
+    )
+    film.roll(3)
+    expect(page.locator(".nba-tab")).to_contain_text("complete", timeout=120_000)
+    film.shoot(3500)
 
 
 if __name__ == "__main__":

@@ -142,3 +142,22 @@ def test_a_point_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, t
     with pytest.raises(UserError, match="no agent 'z'"):
         played.run.rewind(1, "hello", agent="z")
     assert len(load_session(tmp_path / "s").turns) == 1
+
+
+def test_files_that_are_not_kept_stay_as_they_are_and_the_preview_says_so(tmp_path: Path) -> None:
+    model, options = ScriptedModel(_plays("a", [])), RunOptions(session_root=tmp_path)
+    team = team_by_rules({"a": model}).model_copy(update={"snapshots": False})
+    run = finish(nb_agents.start("the task", team, session="s", options=options))
+    assert events(run, ev.FilesKept) == []
+    assert not (tmp_path / "s" / "snapshots").exists()
+    assert "Files stay as they are now" in str(run.preview_rewind(1))
+
+
+def test_a_preview_names_what_each_file_becomes_and_changes_nothing(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    before = _files(tmp_path)
+    told = played.run.preview_rewind("a's 1st write_file")
+    lines = {file.path: (file.what, file.plus, file.minus) for file in told.files}
+    assert lines == {"a/work.md": ("changed", 1, 1)}
+    assert "-one 2\n+one two" in told.files[0].diff
+    assert _files(tmp_path) == before
