@@ -26,6 +26,13 @@ def _with_text(name: str, act: Callable[..., Outcome], *parameters: Parameter) -
 
 
 _ALL = (
+    Verb("stop", on_runs.stop, parameters=parameters.STOP, route="stop"),
+    Verb("pause", on_runs.pause, route="pause"),
+    Verb("continue", on_runs.continue_, route="resume"),
+    _with_text("say", on_runs.say, parameters.TEXT),
+    _with_text("approve", on_runs.approve, *parameters.DECISION),
+    _with_text("deny", on_runs.deny, *parameters.DECISION),
+    _with_text("answer", on_runs.answer, parameters.TEXT),
     Verb("runs", on_turns.runs, "root"),
     Verb("show", on_turns.show, "shown", parameters.SHOW),
     Verb("log", on_turns.log, "turn"),
@@ -35,13 +42,6 @@ _ALL = (
     Verb("rewind", resuming.rewind, "turn", parameters.REWIND, route="rewind"),
     Verb("check", on_files.check, "file", parameters.CHECK),
     Verb("plan", on_files.plan, "file"),
-    Verb("stop", on_runs.stop, parameters=parameters.STOP, route="stop"),
-    Verb("pause", on_runs.pause, route="pause"),
-    Verb("continue", on_runs.continue_, route="resume"),
-    _with_text("say", on_runs.say, parameters.TEXT),
-    _with_text("approve", on_runs.approve, *parameters.DECISION),
-    _with_text("deny", on_runs.deny, *parameters.DECISION),
-    _with_text("answer", on_runs.answer, parameters.TEXT),
     Verb(
         "sessions",
         on_sessions.sessions,
