@@ -486,7 +486,7 @@ EXEMPT = {
     "pydantic_agent:_JournaledModel._ask": "one call of a model",
     "commands:ask": "one command's sender",
     "journal:follow": "a user's own loop",
-    "handlers:ExportSession.get": "one response",
+    "handlers:Handler.send": "one response",
     "handlers:_Stream.stream": "one response; see Events._messages and Views._messages",
 }
 """Functions, or classes, whose loops wait and are no service loops, with the reason."""

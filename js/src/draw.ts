@@ -5,6 +5,7 @@
 
 import type { PanelState, Status, Tone } from "./panel-types";
 import { make, setAttr, setClass, setHidden, setLines, setText, setTextOrHide } from "./dom";
+import { askToDraw } from "./drawing";
 import { type Decide, makeGates } from "./gates";
 import { type StopAgent, makeRows } from "./rows";
 import { makeSay } from "./say";
@@ -181,7 +182,9 @@ export function makeCard(): { el: HTMLElement; draw(html: string): void } {
     draw(html) {
       setHidden(el, html === "");
       // Compared with what was given, not with what the browser made of it: opened details stay open.
-      if (html !== shown) el.innerHTML = shown = html;
+      if (html === shown) return;
+      el.innerHTML = shown = html;
+      if (html) askToDraw(el, { markdown: "", agent: "" });
     },
   };
 }

@@ -2,11 +2,13 @@
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { ICommandPalette, IToolbarWidgetRegistry } from "@jupyterlab/apputils";
+import { IFileBrowserFactory } from "@jupyterlab/filebrowser";
 import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { IStatusBar } from "@jupyterlab/statusbar";
 import { Api, type Session } from "./api";
+import { makeTurnFiles } from "./files";
 import type { Kernel } from "./kernel";
 import { LiveRuns } from "./live-runs";
 import { addPlaces } from "./page";
@@ -21,7 +23,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
   description: "Shows the runs of agents in a notebook's outputs, and all of them beside it.",
   autoStart: true,
   requires: [IRenderMimeRegistry],
-  optional: [INotebookTracker, ICommandPalette, IStatusBar, IToolbarWidgetRegistry],
+  optional: [INotebookTracker, ICommandPalette, IStatusBar, IToolbarWidgetRegistry, IFileBrowserFactory],
   activate(
     app: JupyterFrontEnd,
     rendermime: IRenderMimeRegistry,
@@ -29,7 +31,9 @@ const plugin: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     statusBar: IStatusBar | null,
     toolbars: IToolbarWidgetRegistry | null,
+    browsers: IFileBrowserFactory | null,
   ): void {
+    lookUpNoHosts();
     const { contents, serverSettings } = app.serviceManager;
     const api = new Api(serverSettings);
     const runs = new LiveRuns(() => api.runs());
@@ -43,6 +47,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const surroundings = {
       rendermime,
       api,
+      files: makeTurnFiles(app, browsers),
       watcher,
       shown,
       localPath: (path: string) => contents.localPath(path),
@@ -68,6 +73,14 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const actions = addPlaces({ app, api, runs, rendermime, isSeen, notebooks, palette, statusBar, toolbars });
   },
 };
+
+/** A browser would look up the hosts of links that a page shows, and a name of a host can tell a secret. */
+function lookUpNoHosts(): void {
+  const meta = document.createElement("meta");
+  meta.httpEquiv = "x-dns-prefetch-control";
+  meta.content = "off";
+  document.head.append(meta);
+}
 
 function sessionOf(turn: string): Pick<Session, "id" | "session"> {
   const names = turn.split("/").slice(0, -1);

@@ -10,21 +10,29 @@ import type { PanelState, SweepState } from "./panel-types";
 import { type IRenderMimeRegistry, MimeModel } from "@jupyterlab/rendermime";
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { Panel, type Widget } from "@lumino/widgets";
+import { drawAnswer, typeset } from "./answers";
 import { type Api, serverId } from "./api";
 import { type Target, makeDoors } from "./doors";
 import { make } from "./dom";
+import { DRAW, type Drawing } from "./drawing";
+import type { TurnFiles } from "./files";
+import { filesOn } from "./card-files";
+import { FILE, type Files, type TurnFile } from "./harmless";
 import type { Kernel } from "./kernel";
 import { makeLivePanel } from "./live";
 import { DRAWN_REQUEST, sendOnControl } from "./send";
 import { makeServerSweep } from "./server-sweep";
 import { isFinal } from "./state";
 import { isSweep } from "./sweep-state";
-import { type Bundle, type News, TURN_MIME, type Watcher, pathOf, statusOf } from "./watch";
+import { type Bundle, type News, TURN_MIME, type Watcher, answersOf, pathOf, statusOf } from "./watch";
 
 /** The server answers sooner, as a rule: what the bundle says would only flash up. */
 const STATIC_AFTER_MS = 400;
 /** A widget that is shown has its kernel send each change, so a slow server is waited for. */
 const WIDGET_AFTER_MS = 5000;
+
+/** What the server sends as an image. */
+const IMAGE = /\.(?:png|jpe?g|svg)$/i;
 
 export const WIDGET_MIME = "application/vnd.jupyter.widget-view+json";
 
@@ -45,6 +53,7 @@ export interface Surroundings {
   readonly rendermime: IRenderMimeRegistry;
   readonly watcher: Watcher;
   readonly api: Api;
+  readonly files: TurnFiles;
   /** A path without its drive. */
   localPath(path: string): string;
   /** All renderers that are there. */
@@ -94,6 +103,10 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.back.addEventListener("click", () => app.rewind(this.shownId));
     this.node.append(this.status);
     this.node.addEventListener("click", (event) => this.press(event));
+    this.node.addEventListener(DRAW, (event) => {
+      const { markdown, agent } = (event as CustomEvent<Drawing>).detail;
+      void this.drawInPanel(event.target as HTMLElement, markdown, agent);
+    });
     app.shown.add(this);
   }
 
@@ -228,7 +241,47 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     const renderer = factory?.createRenderer({ ...this.how, mimeType: "text/html" });
     const data = { "text/html": String(bundle["text/html"] ?? "") };
     await renderer?.renderModel(new MimeModel({ data, trusted }));
+    if (renderer) await this.drawAnswers(renderer.node, bundle);
     return renderer;
+  }
+
+  /** Have JupyterLab draw the answers of a card, in the place of the HTML that is for pages that can't. */
+  private async drawAnswers(card: HTMLElement, bundle: Bundle): Promise<void> {
+    const answers = answersOf(bundle);
+    const places = [...card.querySelectorAll<HTMLElement>(".nb-answer")];
+    const filesOf = filesOn(card, (agent, path) => this.file(agent, path), this.app.files.browse !== undefined);
+    if (places.length !== answers.length) return;
+    await Promise.all(places.map((place, i) => this.drawAt(place, answers[i] ?? "", filesOf(place))));
+  }
+
+  /** Draw an answer of an agent that is open, or the formulas of a card, in a document. */
+  private async drawInPanel(host: HTMLElement, markdown: string, agent: string): Promise<void> {
+    const file = (path: string): TurnFile | undefined => this.file(agent, path);
+    const image = (path: string): string => (IMAGE.test(path) ? (file(path)?.address ?? "") : "");
+    if (markdown) await this.drawAt(host, markdown, { file, image });
+    else filesOn(host, (agent, path) => this.file(agent, path), this.app.files.browse !== undefined);
+    typeset(this.app.rendermime, host);
+  }
+
+  private async drawAt(host: HTMLElement, markdown: string, files: Files): Promise<void> {
+    try {
+      const drawn = await drawAnswer(this.app.rendermime, this.how, markdown, files);
+      if (drawn) host.replaceChildren(drawn);
+    } catch (error) {
+      console.debug("nb_agents: an answer is shown as it was written.", error);
+    }
+  }
+
+  /** A file of an agent's workspace; nothing for a path that leads out of it. */
+  private file(agent: string, path: string): TurnFile | undefined {
+    if (path.split("/").some((name) => name === ".." || name === "")) return undefined;
+    const inTurn = `workspaces/${agent}/${path}`;
+    return { path: inTurn, address: this.app.files.address(this.turn(), inTurn) };
+  }
+
+  /** The turn that is drawn whole. */
+  private turn(): string {
+    return this.panel?.opened?.() || this.shownId;
   }
 
   /** Put a card into the place of another one, and of these. A focus that goes with them moves to it. */
@@ -287,6 +340,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
    * that is not trusted nothing runs at one press: its cell is added for a person to read and to run.
    */
   private press(event: MouseEvent): void {
+    if (this.openFile(event)) return;
     const [of, at] = (event.target as Element).closest("[data-point]")?.getAttribute("data-point")?.split(":") ?? [];
     if (at && this.back.parentNode) {
       this.app.rewind(this.shownId.replace(/turn_[0-9]+$/, `turn_${of}`), Number(at));
@@ -307,6 +361,18 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     else this.app.resume(turn);
   }
 
+  /** Open a file of a workspace, or the files of the turn, here and not in another tab. */
+  private openFile(event: MouseEvent): boolean {
+    const link = (event.target as Element).closest<HTMLElement>(`[${FILE}]`);
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return false;
+    event.preventDefault();
+    event.stopPropagation();
+    const path = link.getAttribute(FILE) ?? "";
+    if (path) this.app.files.open(this.turn(), path);
+    else this.app.files.browse?.(this.turn());
+    return true;
+  }
+
   private report(problem: string): void {
     this.problem = problem;
     if (this.panel && this.state) this.drawPanel(this.state);
@@ -317,6 +383,10 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
 function keepOpen(old: Element, card: Element): void {
   const shown = new Map([...old.querySelectorAll("details")].map((part) => [titleOf(part), part.open]));
   for (const part of card.querySelectorAll("details")) part.open = shown.get(titleOf(part)) ?? part.open;
+  const all = [...old.querySelectorAll<HTMLInputElement>(".nb-more > input")].map((box) => box.checked);
+  card.querySelectorAll<HTMLInputElement>(".nb-more > input").forEach((box, i) => {
+    box.checked = all[i] ?? false;
+  });
 }
 
 function titleOf(part: HTMLDetailsElement): string {

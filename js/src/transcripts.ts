@@ -4,6 +4,7 @@
  */
 
 import { make, setAttr, setClass, setHidden, setText } from "./dom";
+import { askToDraw } from "./drawing";
 import type { PanelState, Piece, PieceKind, Transcript } from "./panel-types";
 import { listen } from "./press";
 import type { Opener } from "./rows";
@@ -138,7 +139,7 @@ function makeOpenAgent(id: string, name: string, life: AbortSignal, read: ReadTr
   const problem = make("p", "note");
   setHidden(problem, true);
   const el = make("section", "agent", make("div", "top", title, button), problem, words);
-  const append = makeParts(words);
+  const append = makeParts(words, id);
   let end = 0;
   let isReading = false;
   let readAt = Number.NEGATIVE_INFINITY;
@@ -181,7 +182,7 @@ interface Part {
 }
 
 /** Make the function that adds pieces to a transcript, which stays at its end unless somebody has scrolled up. */
-function makeParts(list: HTMLElement): (pieces: readonly Piece[]) => void {
+function makeParts(list: HTMLElement, agent: string): (pieces: readonly Piece[]) => void {
   let parts: Part[] = [];
   const drop = (isGone: (part: Part) => boolean): void => {
     parts = parts.filter((part) => {
@@ -202,6 +203,7 @@ function makeParts(list: HTMLElement): (pieces: readonly Piece[]) => void {
     }
     part.text += piece.text;
     appendText(part.body, piece.text);
+    if (piece.kind === "answer") askToDraw(part.body, { markdown: part.text, agent });
   };
   return (pieces) => {
     if (pieces.length === 0) return;

@@ -18,6 +18,8 @@ export type Bundle = Readonly<Record<string, unknown>>;
 interface Facts {
   readonly path?: string;
   readonly state?: Status;
+  /** Of each answer on the card, its lines in the bundle's Markdown: the first, and that after it. */
+  readonly answers?: readonly (readonly [number, number])[];
 }
 
 function factsOf(bundle: Bundle): Facts {
@@ -33,6 +35,13 @@ export function pathOf(bundle: Bundle): string {
 /** How it stood when the bundle was made. */
 export function statusOf(bundle: Bundle): Status | undefined {
   return factsOf(bundle).state;
+}
+
+/** The answers on a card, as Markdown, in the card's order. */
+export function answersOf(bundle: Bundle): readonly string[] {
+  const { answers } = factsOf(bundle);
+  const lines = String(bundle["text/markdown"] ?? "").split("\n");
+  return Array.isArray(answers) ? answers.map(([first, after]) => lines.slice(first, after).join("\n")) : [];
 }
 
 export type News =

@@ -53,6 +53,7 @@ function make(hasKernel = true) {
     rendermime: { getFactory: () => ({ createRenderer: html }) },
     watcher: { watch: (_id: string, listener: Listener) => (listeners.push(listener), () => {}) },
     api: {},
+    files: { address: (turn: string, path: string) => `/files/${turn}/${path}`, open: vi.fn(), browse: vi.fn() },
     localPath: (path: string) => path,
     shown: new Set(),
     kernelOf: () => (hasKernel ? {} : undefined),

@@ -186,6 +186,15 @@ class Directory:
             require_file(stat_at(name, folder))
             os.unlink(name, dir_fd=folder)
 
+    def entries(self, path: str = ".") -> list[DirEntry]:
+        """List one directory: its files, sorted, then its subdirectories; errors as in `walk`."""
+        with self._parent_of(f"{path}/.") as (folder, name):
+            scanned = scan(name, folder, "")
+        try:
+            return list(scanned.entries)
+        finally:
+            os.close(scanned.folder)
+
     def walk(self, path: str = ".") -> Generator[DirEntry]:
         """Walk a directory tree, without following links.
 

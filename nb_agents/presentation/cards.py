@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from nb_agents.events import ContextChanged, FileInfo
 from nb_agents.launch.resume_plan import Preview, preview_of
 from nb_agents.presentation import recipe_card, text, timeline_picture
 from nb_agents.presentation.answer_diffs import revisions
 from nb_agents.presentation.asking import CELL, Door, how_to_answer, question
-from nb_agents.presentation.markdown import as_html, harmless, plots_of
+from nb_agents.presentation.markdown import as_html, harmless
+from nb_agents.presentation.renderer import shielded
 from nb_agents.presentation.stylesheet import with_stylesheet
+from nb_agents.presentation.workspace_images import WorkspaceImages
 from nb_agents.session.history import PastTurn, past_events
 from nb_agents.session.layout import session_root
 from nb_agents.view.run_view import AgentView, RunView
@@ -59,15 +62,38 @@ def card_bundle(
         A mime bundle: text/html, text/markdown, text/plain and `TURN_MIME`.
     """
     markdown = card_text(view, path, again, door)
+    mark = next(mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in markdown)
     html = _html(view, path, timeline or Timeline(), again, directory or Path(path), door)
-    return harmless(
+    bundle = harmless(
         {
             "text/html": with_stylesheet(html),
-            "text/markdown": markdown,
+            "text/markdown": card_text(view, path, again, door, mark=mark),
             "text/plain": card_text(view, path, again, door, MAX_PLAIN),
             TURN_MIME: _pointer(view, path, markdown),
         }
     )
+    bundle["text/markdown"], bundle[TURN_MIME]["answers"] = _unmarked(bundle["text/markdown"], mark)
+    return bundle
+
+
+def _marked(words: str, mark: str) -> str:
+    return f"{mark}\n\n{words}\n\n{mark}" if mark and words else words
+
+
+def _unmarked(marked: str, mark: str) -> tuple[str, list[list[int]]]:
+    """Return Markdown without marks, and the lines of each answer: its first, and that after it.
+
+    Lines, as Python and JavaScript count characters in two ways.
+    """
+    made, answers = "", []
+    for nth, part in enumerate(marked.split(mark)):
+        if nth % 2:
+            first = made.count("\n")
+            made += part.strip("\n")
+            answers.append([first, made.count("\n") + 1])
+        else:
+            made += part
+    return made, answers
 
 
 def turn_bundle(turn: PastTurn, shown: str) -> dict[str, Any]:
@@ -88,6 +114,7 @@ def card_text(
     again: Preview | None = None,
     door: Door = CELL,
     limit: int = MAX_SHOWN,
+    mark: str = "",
 ) -> str:
     """Return the card as Markdown that is readable as plain text.
 
@@ -97,6 +124,7 @@ def card_text(
         again: What a resume would do.
         door: The user interface.
         limit: Characters of one answer.
+        mark: Stands before and after each answer that the HTML has, too, in the same order.
     """
     match text.state(view):
         case "complete" if view.recipe:
@@ -104,13 +132,13 @@ def card_text(
         case "stopped" | "failed" if view.recipe:
             body = _recipe_text(view, path, again, door)
         case "complete":
-            body = [_cut(view.answer, limit), "", f"— {_how(view)}"]
+            body = [_marked(_cut(view.answer, limit), mark), "", f"— {_how(view)}"]
         case "failed" if view.stop is None:
             errors = [f"- {a.id}: {a.error or 'no answer'}" for a in view.agents.values()]
             cells = [f"    {line}" for line in _resume(view, path, again, door)]
             body = ["**Failed: no agent gave an answer.**", *errors, "", *cells]
         case "stopped" | "failed":
-            body = _incomplete_text(view, path, again, door, limit)
+            body = _incomplete_text(view, path, again, door, limit, mark)
         case _:
             body = _live_text(view, path, door)
     lines = [f"### {text.clip(view.task, 200)} [{text.state(view)}]", "", *body]
@@ -135,13 +163,13 @@ def _go_on(view: RunView, door: Door) -> str:
 
 
 def _incomplete_text(
-    view: RunView, path: str, again: Preview | None, door: Door, limit: int
+    view: RunView, path: str, again: Preview | None, door: Door, limit: int, mark: str
 ) -> list[str]:
     lines, of = [f"**Incomplete turn.** {_summary(view, door)}", ""], _files(view)
-    for agent in view.agents.values():
+    for agent in _best_first(view):
         best = " · best answer so far" if agent.id == view.best_agent else ""
         lines.append(f"#### {agent.id}: {text.agent_state(agent, view)}{best}")
-        words = _cut(agent.answer or agent.returned, limit)
+        words = _marked(_cut(agent.answer or agent.returned, limit), mark)
         lines += [part for part in (words, _partial(agent, limit), agent.error) if part]
         files = [f"{f.path} {text.size(f.size)}" for f in of[agent.id]]
         lines += [f"Files: {', '.join(files)}"] if files else []
@@ -149,6 +177,10 @@ def _incomplete_text(
     again_, next_ = _resume(view, path, again, door), _continue(view, path, door)
     cells = [f"    {line}" for line in [*again_, next_]]
     return [*lines, f"{_go_on(view, door)}:", "", *cells]
+
+
+def _best_first(view: RunView) -> list[AgentView]:
+    return sorted(view.agents.values(), key=lambda agent: agent.id != view.best_agent)
 
 
 def _live_text(view: RunView, path: str, door: Door) -> list[str]:
@@ -335,6 +367,15 @@ def _html(
     door: Door,
 ) -> str:
     template = card_template("card.html.j2")
+    images = WorkspaceImages(view, directory)
+
+    def workspace_of(agent: str) -> str:
+        known = view.agents.get(agent)
+        return (known and known.workspace) or agent or view.recipe
+
+    def markdown(words: str, agent: str = "") -> Markup:
+        return as_html(_cut(words), images.in_answer(workspace_of(agent)))
+
     return template.render(
         view=view,
         path=path,
@@ -356,9 +397,11 @@ def _html(
         buttons=_buttons(view, path) if door is CELL else {},
         continue_cell=_continue(view, path, door) + door.task_below,
         files=_files(view),
-        markdown=lambda words: as_html(_cut(words)),
+        agents=_best_first(view),
+        markdown=markdown,
+        workspace_of=workspace_of,
         took=recipe_card.took,
-        plots=plots_of(view, directory) if view.ending else (),
+        plots=images.plots,
         text=text,
     )
 
@@ -383,10 +426,12 @@ def card_template(name: str) -> Template:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    made = Environment(
         loader=PackageLoader("nb_agents.presentation"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["no_math"] = lambda words: Markup(shielded(words))
+    return made

@@ -1,38 +1,20 @@
-"""Markdown that models wrote as harmless HTML and Markdown, and a turn's plots in its card.
-
-Plots are embedded, as an image elsewhere would be a request to somebody's server. An agent may have
-put any file in a plot's place, or a link or a pipe: nothing outside its workspace is read, and
-nothing but a PNG is shown.
-"""
+"""Markdown that models wrote as harmless HTML and Markdown."""
 
 from __future__ import annotations
 
-import base64
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from nb_agents.config.secrets import secrets_of_environment
-from nb_agents.disk.directory import Directory
 from nb_agents.masking import Mask
-from nb_agents.presentation.renderer import renderer
-from nb_agents.tools.python import FOLDER
+from nb_agents.presentation.renderer import IMAGES, renderer
 from nb_agents.unicode import without_controls
-from nb_agents.view.run_view import RunView
-
-MAX_PLOTS = 6
-MAX_BYTES = 300_000
-
-_PNG = b"\x89PNG\r\n\x1a\n"
 
 _BEGINNING = re.compile(r"(\\*)(<|!\[)")
 
@@ -41,48 +23,15 @@ _TICKS = re.compile("`+")
 _OPENER = re.compile(r"\\.|`+", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class PlotImage:
-    """A plot as an image.
-
-    Attributes:
-        about: The agent and the file.
-        src: A data URI.
-    """
-
-    about: str
-    src: str
-
-
-def plots_of(view: RunView, path: Path) -> list[PlotImage]:
-    """Return the first plots in the turn's workspaces that are not too large.
+def as_html(words: str, image: Callable[[str], str] | None = None) -> Markup:
+    """Render Markdown as HTML, with raw HTML in it shown as text.
 
     Args:
-        view: The turn; only files that it lists are read.
-        path: Its directory.
+        words: The Markdown.
+        image: Returns the data URI of an image's address, or "" for one that is not shown; by
+            default none is.
     """
-    return list(islice(_images(view, path), MAX_PLOTS))
-
-
-def _images(view: RunView, turn: Path) -> Iterator[PlotImage]:
-    for file in view.files:
-        folder, _, name = file.path.rpartition("/")
-        if folder != FOLDER or not name.endswith(".png") or file.size > MAX_BYTES:
-            continue
-        data = b""
-        with (
-            suppress(OSError, ValueError),
-            Directory.at(turn / "workspaces" / file.agent) as workspace,
-        ):
-            data = workspace.read(f"{FOLDER}/{name}", MAX_BYTES)
-        if data.startswith(_PNG):
-            src = f"data:image/png;base64,{base64.b64encode(data).decode()}"
-            yield PlotImage(f"{file.agent}: {file.path}", src)
-
-
-def as_html(words: str) -> Markup:
-    """Render Markdown as HTML, with raw HTML in it shown as text."""
-    return Markup(renderer().render(words))
+    return Markup(renderer().render(words, {IMAGES: image} if image else {}))
 
 
 def without_html(markdown: str) -> str:

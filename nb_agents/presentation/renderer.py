@@ -1,8 +1,9 @@
 r"""The renderer of Markdown on cards: what a Markdown cell of JupyterLab takes, as static HTML.
 
-Raw HTML is shown as text, and images are disabled, as an image is a request to somebody's server.
-Math stays as it was written, delimiters included, for the page's MathJax; a dollar that begins none
-("costs $5 here and $7 there") is shielded from it. Code is coloured with the page's own colours.
+Raw HTML is shown as text, and so is an image, which would be a request to somebody's server, unless
+it is a file of the agent's own workspace: that one is embedded. Math stays as it was written,
+delimiters included, for the page's MathJax; a dollar that begins none ("costs $5 here and $7
+there") is shielded from it. Code is coloured with the page's own colours.
 """
 
 from __future__ import annotations
@@ -51,16 +52,21 @@ _COLOURS = {
 """For kinds of tokens, JupyterLab's names of its editor's colours, and its light ones."""
 
 _BRACKETS = {"(": ")", "[": "]"}
-_DOLLAR = "<span>$</span>"
-"""MathJax looks for the two ends of a formula in text without elements between."""
+_MATH_STARTS = re.compile(r"\$|\\(?=[(\[]|begin\b)")
+_ABSOLUTE = re.compile(r"https?://|mailto:", re.IGNORECASE)
+
+IMAGES = "images"
+"""In the renderer's environment: gives the data URI of an image's address, or ""."""
 
 
 @cache
 def renderer() -> MarkdownIt:
     """Return the renderer, which threads share: it keeps no state."""
     made = MarkdownIt("commonmark", {"html": False, "highlight": _highlight})
-    made.enable(["table", "strikethrough"]).disable("image")
-    dollarmath_plugin(made, allow_labels=False, allow_space=False, allow_digits=False)
+    made.enable(["table", "strikethrough"])
+    dollarmath_plugin(
+        made, allow_labels=False, allow_space=False, allow_digits=False, double_inline=True
+    )
     amsmath_plugin(made)
     tasklists_plugin(made)
     made.inline.ruler.before("escape", "math_brackets", _brackets)
@@ -89,18 +95,19 @@ def _set_blocks(state: StateCore) -> None:
 
 
 def _brackets(state: StateInline, silent: bool) -> bool:
-    r"""Take ``\(…\)`` and ``\[…\]`` as they are written."""
-    opener = state.src[state.pos : state.pos + 2]
-    closer = f"\\{_BRACKETS.get(opener[1:], '')}"
-    if opener[:1] != "\\" or len(closer) == 1:
+    r"""Take ``\(…\)`` and ``\[…\]``, as models write them, and ``\\(…\\)``, as Jupyter has it."""
+    found = re.compile(r"(\\{1,2})([(\[])").match(state.src, state.pos, state.posMax)
+    if found is None:
         return False
-    end = state.src.find(closer, state.pos + 2, state.posMax)
+    closer = found[1] + _BRACKETS[found[2]]
+    end = state.src.find(closer, found.end(), state.posMax)
     if end < 0:
         return False
     if not silent:
         token = state.push("math_brackets", "math", 0)
-        token.content = state.src[state.pos : end + 2]
-    state.pos = end + 2
+        inside = state.src[found.end() : end]
+        token.content = f"\\{found[2]}{inside}\\{_BRACKETS[found[2]]}"
+    state.pos = end + len(closer)
     return True
 
 
@@ -108,6 +115,7 @@ _Rule = Callable[[RendererHTML, Sequence[Token], int, Any, Any], str]
 
 _DELIMITERS = {
     "math_inline": ("$", "$"),
+    "math_inline_double": ("$$", "$$"),
     "math_block": ("<p>$$", "$$</p>\n"),
     "math_brackets": ("", ""),
     "amsmath": ("<p>", "</p>\n"),
@@ -122,7 +130,29 @@ def _math(before: str, after: str) -> _Rule:
 
 
 def _text(_: RendererHTML, tokens: Sequence[Token], index: int, *__: Any) -> str:
-    return str(escape(tokens[index].content)).replace("$", _DOLLAR)
+    return shielded(tokens[index].content)
+
+
+def shielded(words: str) -> str:
+    """Escape words in which MathJax, which wants a formula in one text, is to find none."""
+    return _MATH_STARTS.sub(r"<span>\g<0></span>", str(escape(words)))
+
+
+def _image(_: RendererHTML, tokens: Sequence[Token], index: int, __: Any, env: Any) -> str:
+    address, about = str(tokens[index].attrGet("src") or ""), tokens[index].content
+    data = env[IMAGES](address) if IMAGES in env else ""
+    if not data:
+        return shielded(f"![{about}]({address})")
+    named = f'alt="{escape(about)}" title="{escape(address)}"'
+    return f'<img src="{data}" {named} style="max-width:100%;max-height:400px">'
+
+
+def _link(made: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    """Open a link; one to a file leads nowhere in a page that does not have the workspace."""
+    address = str(tokens[index].attrGet("href") or "")
+    if not _ABSOLUTE.match(address):
+        return f'<a title="{escape(address)}">'
+    return made.renderToken(tokens, index, options, env)
 
 
 def _table(made: RendererHTML, tokens: Sequence[Token], index: int, options: Any, _: Any) -> str:
@@ -137,6 +167,8 @@ def _table_end(*_: Any) -> str:
 _RULES: dict[str, _Rule] = {
     "text": _text,
     "text_special": _text,
+    "image": _image,
+    "link_open": _link,
     "table_open": _table,
     "table_close": _table_end,
 }

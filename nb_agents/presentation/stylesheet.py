@@ -9,6 +9,7 @@ card is plain: headings, lists, tables and parts that open.
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64encode
 from hashlib import sha256
 
 COLOURS = {
@@ -26,11 +27,39 @@ COLOURS = {
 }
 """What templates call ``var(--nb-NAME)``."""
 
+_RULES = {
+    "nb-file": ".nb-file{padding:0;background:none;color:inherit}",
+    "nb-path": ".nb-path{overflow-wrap:anywhere}",
+    # The label lies below what is clipped, unless there is more of it.
+    "nb-fold": (
+        ".nb-fold{position:relative;max-height:var(--most);overflow:hidden}"
+        ".nb-fold:has(>.nb-more>:checked){max-height:none}"
+        ".nb-more{display:block;position:absolute;inset:calc(var(--most) - 34px) 0 auto;"
+        "padding:9px 0 5px;text-align:center;font-size:12px;line-height:20px;cursor:pointer;"
+        "color:var(--nb-brand);background:linear-gradient(transparent,var(--nb-paper) 40%)}"
+        '.nb-more::after{content:"Show all"}'
+        ".nb-more>input{position:absolute;opacity:0}"
+        ".nb-more:focus-within{text-decoration:underline}"
+        '.nb-more:has(:checked){position:static;&::after{content:"Show less"}}'
+        "@media print{.nb-fold{max-height:none}.nb-more{display:none}}"
+    ),
+}
+"""What is written for the class of an element that has one."""
+
 # In HTML that Jinja2 and markdown-it have made: in all that is not theirs, quotes are escaped.
 _STYLE = re.compile(r' style="([^"]*)"')
 _QUOTED = re.compile(r'="([\w.%#:+-]+)"(?=[ />])(/?)')
 _PICTURE = re.compile(r"<svg role=.*</svg>|<(table|ul)\b.*?</\1>", re.DOTALL)
+# In code, elements are spans.
+_ENDS = re.compile(r">\n+(?=</(?:div|details)>|\n<(?:div|details)\b)")
 _COLOUR = re.compile(r"var\(--nb-(\w+)\)")
+# MathJax has commands that write styles and links, which may name a server, or that make such a
+# command. (js/src/harmless.ts has the same.)
+_NO_MATH = re.compile(
+    r"<[^>]*>|\\(?=(?:href|url|style|class|cssId|data|require|includegraphics|csname|mmlToken|bbox"
+    r"|def|edef|gdef|xdef|let|(?:re)?newcommand|providecommand|(?:re)?newenvironment|setOptions"
+    r"|Newextarrow|enclose|unicode)(?![A-Za-z]))"
+)
 
 
 def with_stylesheet(html: str) -> str:
@@ -44,19 +73,30 @@ def with_stylesheet(html: str) -> str:
 
     def named(found: re.Match[str]) -> str:
         style = found[1]
-        # It begins with a letter, and two styles of a card don't get one name.
-        names.setdefault(style, f"n{sha256(style.encode()).hexdigest()[:6]}")
+        # It begins with a letter, and two styles on a page don't get one name.
+        names.setdefault(style, f"n{_digest(style)}")
         return f' class="{names[style]}"'
 
-    body = _QUOTED.sub(_bare, _STYLE.sub(named, html))
+    body = _QUOTED.sub(_bare, _STYLE.sub(named, _NO_MATH.sub(_shield, html)))
     # A line of a card is a line of JSON in a notebook, and of its diff.
     body = _PICTURE.sub(lambda found: found[0].replace(">\n<", "><"), body)
+    body = _ENDS.sub(">", body)
     # Twice the class, as a page's own rules for tables count more than one.
     rules = [f".{name}{{{style}}}" for style, name in sorted(names.items())]
+    rules += [rule for name, rule in _RULES.items() if f"={name}" in body]
     used = {"ink", *(found[1] for rule in rules for found in _COLOUR.finditer(rule))}
     colours = "".join(f"--nb-{name}:{COLOURS[name]};" for name in sorted(used))
     sheet = f".nb-card.nb-card{{{colours}{''.join(rules)}}}"
     return f"<div class=nb-card><style>{sheet}</style>\n{body}</div>"
+
+
+def _digest(style: str) -> str:
+    return urlsafe_b64encode(sha256(style.encode()).digest()[:3]).decode()
+
+
+def _shield(found: re.Match[str]) -> str:
+    """Keep MathJax, which wants a formula in one text, from a command; tags stay as they are."""
+    return "<span>\\</span>" if found[0] == "\\" else found[0]
 
 
 def _bare(found: re.Match[str]) -> str:

@@ -19,7 +19,8 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 def _load_jupyter_server_extension(server_app: Any) -> None:
     from nb_agents.server.handlers import routes
     from nb_agents.server.places import Places
+    from nb_agents.server.turn_files import file_routes
 
     places = Places(Path(server_app.root_dir))
     base = server_app.web_app.settings["base_url"]
-    server_app.web_app.add_handlers(".*$", routes(base, places))
+    server_app.web_app.add_handlers(".*$", [*routes(base, places), *file_routes(base, places)])

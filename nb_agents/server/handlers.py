@@ -15,7 +15,7 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
@@ -76,8 +76,8 @@ MAX_LISTED = 1_000
 """Limit of listed sessions of a root, those used last."""
 CALLER = Caller("rest", TERMINAL)
 """The caller of verbs."""
-EXPORT_PART = 1_000_000
-"""Size of the parts in which a zip is sent, bytes."""
+FILE_PART = 1_000_000
+"""Size of the parts in which a file is sent, bytes."""
 KEEP_ALIVE_S = 15.0
 """Interval of comments in a silent stream, which proxies would close, seconds."""
 
@@ -116,7 +116,7 @@ _Body = TypeVar("_Body", bound=BaseModel)
 _Item = TypeVar("_Item")
 
 
-def _allowed(action: Literal["read", "execute"]) -> Callable[[_Method], _Method]:
+def allowed(action: Literal["read", "execute"]) -> Callable[[_Method], _Method]:
     """Require that a request is authenticated and authorized for this action."""
 
     def guarded(method: _Method) -> _Method:
@@ -135,7 +135,7 @@ _CODES: dict[type[UserError], int] = {
 
 
 @web.stream_request_body
-class _Handler(APIHandler):
+class Handler(APIHandler):
     """Base of all routes: authorization, lookup of turns, limits of bodies, error replies."""
 
     auth_resource = "nb_agents"
@@ -182,6 +182,13 @@ class _Handler(APIHandler):
         """Answer with JSON."""
         self.finish(json.dumps(data))
 
+    async def send(self, file: BinaryIO) -> None:
+        """Answer with a file, a part at a time."""
+        with suppress(StreamClosedError):  # the client has gone
+            while part := await to_thread(file.read, FILE_PART):
+                self.write(part)
+                await self.flush()
+
     def reply_begun(self, run: Run) -> None:
         """Answer that a run has begun."""
         self.set_status(202)
@@ -189,18 +196,18 @@ class _Handler(APIHandler):
         self.reply({"id": name, "session": run.session, "turn": run.turn, "status": run.status})
 
 
-class OpenApi(_Handler):
+class OpenApi(Handler):
     """Serves the OpenAPI document."""
 
-    @_allowed("read")
+    @allowed("read")
     def get(self) -> None:
         self.reply(document(self.base_url))
 
 
-class Runs(_Handler):
+class Runs(Handler):
     """Lists live turns and sweeps, and starts runs."""
 
-    @_allowed("read")
+    @allowed("read")
     async def get(self) -> None:
         live = await to_thread(self.places.live)
         turns = [(turn, self.feeds.turn(turn.paths.path)) for turn in live.turns]
@@ -213,7 +220,7 @@ class Runs(_Handler):
             ]
         )
 
-    @_allowed("execute")
+    @allowed("execute")
     async def post(self) -> None:
         body = self.body(Start)
         self.reply_begun(await to_thread(self._start, body))
@@ -241,10 +248,10 @@ class Runs(_Handler):
         return {**facts, "where": rows[0].where if rows else ""}
 
 
-class OneRun(_Handler):
+class OneRun(Handler):
     """Shows a turn or a sweep, live or over."""
 
-    @_allowed("read")
+    @allowed("read")
     async def get(self, name: str, number: str | None = None) -> None:
         if number is None and is_sweep(path := await to_thread(self.places.run, name)):
             known = await to_thread(sweep_on_disk, path)
@@ -256,10 +263,10 @@ class OneRun(_Handler):
         self.reply({**facts, "receipt": asdict(receipt(turn.view, str(paths.path)))})
 
 
-class AgentTranscript(_Handler):
+class AgentTranscript(Handler):
     """Reads an agent's transcript from a position in the journal on."""
 
-    @_allowed("read")
+    @allowed("read")
     async def get(self, name: str) -> None:
         agent, after = self.get_query_argument("agent"), self.get_query_argument("after", "0")
         if not (after.isascii() and after.isdecimal() and len(after) < 16):
@@ -268,10 +275,10 @@ class AgentTranscript(_Handler):
         self.reply(await to_thread(read_transcript, paths, agent, int(after)))
 
 
-class Command(_Handler):
+class Command(Handler):
     """Asks a verb of a turn or a sweep, whichever process runs it."""
 
-    @_allowed("execute")
+    @allowed("execute")
     async def post(self, name: str, action: str) -> None:
         body = self.body(BODIES[action])
         path = await to_thread(self.places.run, name)
@@ -319,10 +326,10 @@ def _stop_sweep(path: Path, body: Any) -> bool:
     return stopped.status != "finished"
 
 
-class Sessions(_Handler):
+class Sessions(Handler):
     """Lists sessions and sweeps on disk, those used last first."""
 
-    @_allowed("read")
+    @allowed("read")
     async def get(self) -> None:
         folders = dict.fromkeys(self.get_query_arguments("folder"))
         if len(folders) > MAX_FOLDERS:
@@ -348,15 +355,15 @@ class Sessions(_Handler):
         return [*listed, *(_session(self.places, path) for path in found)]
 
 
-class OneSession(_Handler):
+class OneSession(Handler):
     """Shows or deletes a session."""
 
-    @_allowed("read")
+    @allowed("read")
     async def get(self, name: str) -> None:
         path = await to_thread(self.places.session, name)
         self.reply(await to_thread(_session, self.places, path))
 
-    @_allowed("execute")
+    @allowed("execute")
     async def delete(self, name: str) -> None:
         path = await to_thread(self.places.session, name)
         await to_thread(on_sessions.delete, path, CALLER, yes=True)
@@ -364,20 +371,20 @@ class OneSession(_Handler):
         self.finish()
 
 
-class ContinueSession(_Handler):
+class ContinueSession(Handler):
     """Starts the next turn of a session."""
 
-    @_allowed("execute")
+    @allowed("execute")
     async def post(self, name: str) -> None:
         body = self.body(NextTask)
         path = await to_thread(self.places.session, name)
         self.reply_begun(await to_thread(continue_session, path, body.task, body.trust))
 
 
-class RenameSession(_Handler):
+class RenameSession(Handler):
     """Renames a session."""
 
-    @_allowed("execute")
+    @allowed("execute")
     async def post(self, name: str) -> None:
         body = self.body(Rename)
         path = await to_thread(self.places.session, name)
@@ -386,10 +393,10 @@ class RenameSession(_Handler):
         self.reply({"id": named, "session": done.facts["session"]})
 
 
-class ExportSession(_Handler):
+class ExportSession(Handler):
     """Exports a session as a zip."""
 
-    @_allowed("read")
+    @allowed("read")
     async def get(self, name: str) -> None:
         path = await to_thread(self.places.session, name)
         with TemporaryDirectory(prefix="nb-agents-") as folder:
@@ -397,11 +404,8 @@ class ExportSession(_Handler):
             await to_thread(on_sessions.export, path, CALLER, file=str(zipped))
             self.set_header("Content-Type", "application/zip")
             self.set_attachment_header(f"{path.name}.zip")
-            with suppress(StreamClosedError):  # who asked for it has gone
-                with await to_thread(zipped.open, "rb") as file:
-                    while part := await to_thread(file.read, EXPORT_PART):
-                        self.write(part)
-                        await self.flush()
+            with await to_thread(zipped.open, "rb") as file:
+                await self.send(file)
                 self.finish(set_content_type="application/zip")
 
 
@@ -468,7 +472,7 @@ def _ending(known: dict[str, Any]) -> str:
 # Streams ----------------------------------------------------------------------------------------
 
 
-class _Stream(_Handler):
+class _Stream(Handler):
     """Streams server-sent events until the client disconnects."""
 
     _is_gone = False
@@ -509,7 +513,7 @@ class Events(_Stream):
     First those so far, or those after ``Last-Event-ID``.
     """
 
-    @_allowed("read")
+    @allowed("read")
     async def get(self, name: str) -> None:
         path = await to_thread(self.places.run, name)
         if not is_sweep(path) and not TurnPaths(path).journal.is_file():
@@ -588,7 +592,7 @@ class Views(_Stream):
     JupyterLab needs them.
     """
 
-    @_allowed("read")
+    @allowed("read")
     async def get(self, name: str = "", number: str | None = None) -> None:
         if number is not None:
             path = (await to_thread(self.turn, name, number)).path

@@ -48,7 +48,7 @@ def in_notebook(events: list[ev.Event], session: str = "session_20261126_120000"
 @pytest.mark.parametrize(
     ("agents", "answer", "final", "limit_kb"),
     [
-        (1, "Forty-two.", "Forty-two.", 8.3),
+        (1, "Forty-two.", "Forty-two.", 8),
         (20, SENTENCE * 3, SENTENCE * 8, 40),
         (1, SENTENCE * 190, SENTENCE * 190, 45),
         (3, SENTENCE * 190, SENTENCE * 180, 60),

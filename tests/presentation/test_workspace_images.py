@@ -10,7 +10,12 @@ import pytest
 
 from nb_agents import events as ev
 from nb_agents.presentation.cards import card_bundle
-from nb_agents.presentation.markdown import MAX_BYTES, MAX_PLOTS, plots_of
+from nb_agents.presentation.workspace_images import (
+    MAX_BYTES,
+    MAX_IMAGES,
+    WorkspaceImage,
+    WorkspaceImages,
+)
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
 
@@ -38,6 +43,10 @@ def view_of(*paths: str, size: int = len(PNG)) -> RunView:
     )
 
 
+def plots_of(view: RunView, turn: Path) -> list[WorkspaceImage]:
+    return list(WorkspaceImages(view, turn).plots())
+
+
 def test_a_plot_is_on_the_card_with_words_for_who_does_not_see_it(folder: Path) -> None:
     (folder / 'a"b.png').write_bytes(PNG)
     root = folder.parents[2]
@@ -48,11 +57,13 @@ def test_a_plot_is_on_the_card_with_words_for_who_does_not_see_it(folder: Path) 
 
 
 def test_only_so_many_are_shown(folder: Path) -> None:
-    names = [f"{n}.png" for n in range(MAX_PLOTS + 2)]
+    names = [f"{n}.png" for n in range(MAX_IMAGES + 2)]
     for name in names:
         (folder / name).write_bytes(PNG)
-    shown = plots_of(view_of(*(f"plots/{name}" for name in names)), folder.parents[2])
-    assert [image.about for image in shown] == [f"ada: plots/{n}" for n in names[:MAX_PLOTS]]
+    shown = list(
+        WorkspaceImages(view_of(*(f"plots/{name}" for name in names)), folder.parents[2]).plots()
+    )
+    assert [image.about for image in shown] == [f"ada: plots/{n}" for n in names[:MAX_IMAGES]]
 
 
 def test_what_is_no_small_png_of_that_folder_is_not_shown(folder: Path, tmp_path: Path) -> None:
@@ -77,3 +88,35 @@ def test_a_folder_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -
     (elsewhere / "a.png").write_bytes(PNG)
     folder.symlink_to(elsewhere)
     assert plots_of(view_of("plots/a.png"), tmp_path) == []
+
+
+def test_an_answer_shows_images_of_its_own_workspace_alone(tmp_path: Path) -> None:
+    for agent in ("ada", "ben"):
+        (tmp_path / "workspaces" / agent).mkdir(parents=True)
+    (tmp_path / "workspaces" / "ada" / "a b.png").write_bytes(PNG)
+    (tmp_path / "workspaces" / "ada" / "a.svg").write_text("<svg onload='x()'></svg>")
+    (tmp_path / "workspaces" / "ada" / "a.jpg").write_text("<script>")
+    (tmp_path / "workspaces" / "ben" / "b.png").write_bytes(PNG)
+    view = view_of("a b.png", "a.svg", "a.jpg", "../ben/b.png")
+    image = WorkspaceImages(view, tmp_path).in_answer("ada")
+    assert image("a%20b.png").startswith("data:image/png;base64,")
+    assert image("./a.svg").startswith("data:image/svg+xml;base64,")
+    for other in (
+        "a.jpg",
+        "b.png",
+        "../ben/b.png",
+        "gone.png",
+        "http://e/a.png",
+        "/a.svg",
+        "nul\0",
+    ):
+        assert image(other) == ""
+
+
+def test_an_answer_that_shows_one_image_often_is_bounded(tmp_path: Path) -> None:
+    (tmp_path / "workspaces" / "ada").mkdir(parents=True)
+    (tmp_path / "workspaces" / "ada" / "a.png").write_bytes(PNG)
+    image = WorkspaceImages(view_of("a.png"), tmp_path).in_answer("ada")
+    assert [bool(image("a.png")) for _ in range(MAX_IMAGES + 2)] == [True] * MAX_IMAGES + [
+        False
+    ] * 2

@@ -1,0 +1,177 @@
+"""Answers as JupyterLab draws Markdown, which ask no server for anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from nbconvert import HTMLExporter
+from playwright.sync_api import Locator, Page, Request, expect
+
+from tests.browser.lab import Lab, NotebookPage, write_notebook
+from tests.browser.story import Story, agent, server_team
+from tests.hostile import texts
+from tests.model_server import ModelServer
+
+GOOD = "It is **so**: $a < b$.\n\n```mermaid\nflowchart LR\n  A[first] --> B[second]\n```\n"
+
+
+class Canary:
+    """A server that a page must not ask for anything.
+
+    Attributes:
+        url: An address of it.
+        asked: What it was asked for.
+    """
+
+    def __init__(self) -> None:
+        asked = self.asked = list[str]()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append(self.path)
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, format: str, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/secret.png"
+
+
+@pytest.fixture
+def canary() -> Iterator[Canary]:
+    canary = Canary()
+    thread = Thread(target=canary.server.serve_forever)
+    thread.start()
+    yield canary
+    canary.server.shutdown()
+    thread.join()
+    canary.server.server_close()
+
+
+def requests_of(page: Page, allowed: str) -> list[str]:
+    """Note what a page asks others than this address for."""
+    asked: list[str] = []
+
+    def note(request: Request) -> None:
+        if not request.url.startswith((allowed, "data:", "blob:", "about:", "file:")):
+            asked.append(request.url)
+
+    page.on("request", note)
+    return asked
+
+
+def wait_drawn(page: NotebookPage, count: int) -> None:
+    """Wait until all cards are there, and the one that is harmless is whole."""
+    cards = page.page.locator(".nb-card")
+    expect(cards).to_have_count(count)
+    good = cards.filter(has_text="It is so")
+    expect(good.locator(".nb-answer mjx-container")).to_have_count(1)
+    expect(good.locator(".nb-answer .jp-RenderedMermaid img")).to_have_count(1)
+    expect(page.page.locator(".nb-answer .jp-RenderedMarkdown")).to_have_count(count)
+
+
+@pytest.mark.parametrize("view", ["lab/tree", "notebooks"])
+def test_an_answer_asks_no_server_for_anything(
+    lab: Lab, fresh_tab: NotebookPage, canary: Canary, tmp_path: Path, view: str
+) -> None:
+    page, name = fresh_tab, f"hostile_{view[:3]}.ipynb"
+    everything = texts(canary.url)
+    assert len(everything) >= 80
+    # JupyterLab draws 50 outputs of a cell at first.
+    show = "from IPython.display import display\nfrom tests.hostile import bundle, bundles\n"
+    each = f"[*bundles({canary.url!r}), bundle(999, {GOOD!r})]"
+    cells = [f"{show}for each in {each}[{nth}::3]: display(each, raw=True)" for nth in range(3)]
+    write_notebook(lab.root / name, cells)
+    asked = requests_of(page.page, lab.url)
+    page.open_notebook(name, view=view)
+    for nth in range(3):
+        page.run_cell(nth)
+    wait_drawn(page, len(everything) + 1)
+
+    page.save()
+    page.reload()
+    wait_drawn(page, len(everything) + 1)
+
+    page.page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    exported = tmp_path / "export.html"
+    exported.write_text(HTMLExporter().from_filename(str(lab.root / name))[0], "utf-8")
+    before = list(asked)
+    with page.page.context.new_page() as export:
+        # What the export itself loads, as MathJax, comes from elsewhere.
+        export.route(re.compile("^https://"), lambda route: route.abort())
+        export.goto(exported.as_uri(), wait_until="load")
+        expect(export.locator(".nb-card")).to_have_count(len(everything) + 1)
+    assert before == []
+    assert canary.asked == []
+
+    page.page.evaluate("url => fetch(url, {mode: 'no-cors'})", canary.url)
+    assert len(canary.asked) == 1
+
+
+SVG = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="300" height="120">'
+    '<rect width="300" height="120" fill="teal"/></svg>'
+)
+CELL = '{"cell_type": "markdown", "id": "a", "metadata": {}, "source": "Of an agent"}'
+KERNEL = '{"kernelspec": {"name": "python3", "display_name": "Python 3"}}'
+NOTEBOOK = f'{{"cells": [{CELL}], "metadata": {KERNEL}, "nbformat": 4, "nbformat_minor": 5}}'
+FILES = {"plot.svg": SVG, "data.csv": "name,reads\nmmap,17\n", "run.ipynb": NOTEBOOK}
+ANSWER = """The **memory-mapped** store wins, by $x^2$.
+
+![the plot](plot.svg)
+
+Read `data.csv`, [the notebook](run.ipynb) and [elsewhere](https://example.org/).
+"""
+
+
+def complete(story: Story, server: ModelServer, answer: str, view: str = "lab/tree") -> int:
+    """Run a team of which the first, who writes files, wins; returns the card's cell."""
+    server.script("quick", agent(answer, "I have it. ", FILES))
+    server.script("slow", agent("Redis is simplest."))
+    story.open(view=view)
+    i = story.start(
+        "Compare three stores", story.team(server_team(server, ada="quick", ben="slow"))
+    )
+    story.wait_card(i, "complete")
+    return i
+
+
+def test_an_answer_shows_an_image_of_its_workspace_and_opens_its_files(
+    story: Story, server: ModelServer
+) -> None:
+    i = complete(story, server, ANSWER)
+    shown = story.card(i).locator(".nb-answer .jp-RenderedMarkdown")
+    expect(shown.locator("mjx-container")).to_have_count(1)
+    image = shown.get_by_alt_text("the plot")
+    expect(image).to_have_js_property("naturalWidth", 300)
+    page = story.page.page
+    main = page.locator("#jp-main-dock-panel")
+    shown.get_by_role("link", name="data.csv").click()
+    expect(main.locator(".jp-CSVViewer")).to_be_visible()
+    page.locator(".jp-NotebookPanel").wait_for(state="attached")
+    story.page.show_notebook(story.page.notebook)
+    shown.get_by_role("link", name="the notebook").click()
+    expect(main.get_by_role("paragraph").filter(has_text="Of an agent")).to_be_visible()
+    story.page.show_notebook(story.page.notebook)
+    story.card(i).locator(".nb-path").click()
+    listing = main.locator(".jp-FileBrowser .jp-DirListing-content")
+    expect(listing.get_by_text("workspaces")).to_be_visible()
+
+
+def test_a_long_answer_folds_until_a_person_wants_it_all(story: Story, server: ModelServer) -> None:
+    i = complete(story, server, "\n\n".join(f"Paragraph {n} of it." for n in range(60)))
+    card = story.card(i)
+    assert height(card) <= 600
+    card.get_by_role("checkbox", name="Show all").check(force=True)
+    story.page.wait_until(lambda: height(card) > 1500)
+
+
+def height(card: Locator) -> float:
+    box = card.bounding_box()
+    return box["height"] if box else 0.0
