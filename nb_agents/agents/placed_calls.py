@@ -17,6 +17,9 @@ from nb_agents.view.growing import grown
 WORDS = "/words"
 """The place of what a function says itself, which is no call that can be replayed."""
 
+SAVED = "saved"
+"""Stands for the tool where a program keeps its state: the value is what it has kept, in order."""
+
 
 @dataclass(frozen=True)
 class PlacedCall:
@@ -65,6 +68,10 @@ def with_event(calls: Placed, event: ev.Event) -> Placed:
             return grown(calls, place, begun)
         case ev.ToolFinished(call_id=place) if place in calls:
             return grown(calls, place, _ended(calls[place], event))
+        case ev.ProgramSaved(place=place, form=form, data=data):
+            before = calls[place].value if place in calls else ()
+            value = (*before, (form, data))
+            return grown(calls, place, PlacedCall(SAVED, value=value, is_finished=True))
         case ev.ApprovalAsked(call_id=place) if place in calls:
             return grown(calls, place, replace(calls[place], has_begun=False))
         case ev.ApprovalGiven(call_id=place, approved=True) if place in calls:

@@ -458,6 +458,8 @@ def _apply(past: Past, event: ev.Event) -> Past:
             exchanges = open_round.exchanges if open_round else ()
             added = (*exchanges, Exchange(call, response, form=form))
             return _change(past, agent, exchanges=added, was_asking=False, doing={})
+        case ev.ProgramSaved():
+            return _placed(past, event)
         case ev.ToolStarted(agent=agent) | ev.ToolFinished(agent=agent):
             return _note_call(past, agent, event)
         case ev.ApprovalAsked(caller=agent) | ev.ApprovalGiven(caller=agent):

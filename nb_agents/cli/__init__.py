@@ -4,7 +4,7 @@ Exit codes: 0 complete, 1 failed, 2 usage, 3 incomplete. What models, tools and 
 by `nb_agents.cli.printing` alone.
 """
 
-from nb_agents.cli import starting, tabled, team_agent, team_server  # each adds its commands
+from nb_agents.cli import starting, tabled, team_agent, team_server, tracing  # adding commands
 from nb_agents.cli.application import app, main
 
-__all__ = ["app", "main", "starting", "tabled", "team_agent", "team_server"]
+__all__ = ["app", "main", "starting", "tabled", "team_agent", "team_server", "tracing"]

@@ -156,6 +156,23 @@ class ToolFinished(Event):
     form: str = ""
 
 
+@event
+class ProgramSaved(Event):
+    """A user's program saved a part of its state, such as a graph its checkpoint.
+
+    Attributes:
+        agent: Whose.
+        place: Where in the program, such as ``/r1/graph``.
+        form: The form of the data, for the program's framework.
+        data: Bytes, each as the character of its number.
+    """
+
+    agent: str
+    place: str
+    form: str
+    data: str
+
+
 Outcome = Literal["finished", "stopped", "killed", "failed", "never started"]
 
 

@@ -59,6 +59,7 @@ from nb_agents.runs.limits import Limits
 from nb_agents.runs.live_turns import watched
 from nb_agents.runs.recorder import Recorder, TurnFiles
 from nb_agents.runs.status import failure_of, result_of
+from nb_agents.runs.telemetry import live_trace
 from nb_agents.runs.turn_spec import TurnSpec, offered_of
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import has_commands, take_commands
@@ -154,6 +155,8 @@ class TurnWriter:
         self._recorder.observe(self.hooks.observe)
         self._recorder.observe(self._limits.observe)
         self._recorder.observe(lambda *_: self._has_news.set())
+        if (trace := live_trace()) is not None:
+            self._recorder.observe(lambda event, *_: trace.take(event))
         self.approvals = Approvals(self._token, self._recorder.emit, self.take, spec.approval)
         # The turn's first event and its incomplete metadata are written before anything else.
         with journal.in_one_write():

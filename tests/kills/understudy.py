@@ -27,7 +27,7 @@ from tests.processes import line, python, tell
 __all__ = ["NEVER", "Kill", "Understudy", "understudy"]
 
 KINDS = ("chatcompletion", "responses", "claude", "gemini")
-_CODE = "from tests.kills.understudy import serve; serve()"
+_CODE = "import sys; from tests.kills.understudy import serve; serve(*sys.argv[1:])"
 
 
 _STOPPED = 3
@@ -69,17 +69,24 @@ class Understudy:
 
 
 @contextmanager
-def understudy() -> Iterator[Understudy]:
-    with python(_CODE) as process:
+def understudy(*modules: str) -> Iterator[Understudy]:
+    """Start the process.
+
+    Args:
+        modules: What its forks need besides, imported once.
+    """
+    with python(_CODE, *modules) as process:
         yield Understudy(process)
 
 
 # In that process ----------------------------------------------------------------------------------
 
 
-def serve() -> None:
+def serve(*modules: str) -> None:
     """Fork a process for each line of the standard input."""
     _make_ready()
+    for module in modules:
+        import_module(module)
     assert threading.active_count() == 1
     gc.freeze()
     gc.disable()

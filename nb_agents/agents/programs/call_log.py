@@ -150,6 +150,16 @@ class CallLog:
             self.round.emit(ev.Noticed(text=told))
         return None
 
+    def save(self, place: str, form: str, data: str) -> None:
+        """Journal a part of a program's state."""
+        agent = self.round.agent
+        self.round.emit(ev.ProgramSaved(agent=agent, place=place, form=form, data=data))
+
+    def saved(self, place: str) -> list[tuple[str, str]]:
+        """Return the journalled parts of a program's state, in order, as (form, data)."""
+        past = self._past.get(place)
+        return [*past.value] if past else []
+
     @asynccontextmanager
     async def model(
         self, place: str, digest: str = "", name: str = ""

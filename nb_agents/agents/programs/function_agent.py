@@ -20,7 +20,7 @@ from nb_agents.agents.programs.program_runner import (
     Conversation,
     Framework,
     OfferedTools,
-    tools_of,
+    own_tools,
 )
 from nb_agents.models.backend import Backend, usage_of
 from nb_agents.tools.base import ToolError, ToolResult
@@ -144,9 +144,7 @@ class AgentContext:
         Raises:
             AgentStopped: A stop was asked for.
         """
-        tools = OfferedTools(
-            tools_of(self._log.round.toolbox), repeatable=self._log.round.toolbox.is_repeatable
-        )
+        tools = own_tools(self._log.round.toolbox)
         talk = Conversation("", prompt, prompt)
         with self._log.run():
             return await self._framework_of(agent).converse(agent, self._log, talk, tools, more)

@@ -33,7 +33,12 @@ class _Adapter(NamedTuple):
     module: str
 
 
-_ADAPTERS = (_Adapter("pydantic_ai", "AbstractAgent", "nb_agents.agents.programs.pydantic_agent"),)
+_ADAPTERS = (
+    _Adapter("pydantic_ai", "AbstractAgent", "nb_agents.agents.programs.pydantic_agent"),
+    _Adapter("agents", "AgentBase", "nb_agents.agents.programs.openai_agent"),
+    _Adapter("ag2", "Agent", "nb_agents.agents.programs.ag2_agent"),
+    _Adapter("langgraph", "Pregel", "nb_agents.agents.programs.graph_agent"),
+)
 """By the classes of their agents."""
 
 

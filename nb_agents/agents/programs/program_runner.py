@@ -7,8 +7,8 @@ round is. An agent decides by the tools that end a round, or by the text that it
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nb_agents import events as ev
@@ -46,12 +46,12 @@ class OfferedTools:
     Attributes:
         tools: The tools, whose calls do all there is to do but for journalling.
         deciding: The names of those that decide the round, which are not journalled.
-        repeatable: Whether a tool of ours may be called again when it was cut.
+        repeatable: The names of those that may be called again when they were cut.
     """
 
     tools: Sequence[Tool] = ()
     deciding: frozenset[str] = frozenset()
-    repeatable: Callable[[str], bool] = lambda name: False
+    repeatable: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -163,20 +163,16 @@ def _offered(round: Round, ballot: Ballot, log: CallLog) -> OfferedTools:
 
         return Tool.from_definition(tool.definition, call)
 
-    own = OfferedTools(
-        tools_of(round.toolbox),
-        frozenset(tool.name for tool in deciding),
-        round.toolbox.is_repeatable,
-    )
-    return OfferedTools([*map(ends, deciding), *own.tools], own.deciding, own.repeatable)
+    names = frozenset(tool.name for tool in deciding)
+    return replace(own_tools(round.toolbox, map(ends, deciding)), deciding=names)
 
 
 def _decides_by_tool(offer: Offer) -> bool:
     return offer.judges or not offer.text_counts
 
 
-def tools_of(toolbox: Toolbox) -> list[Tool]:
-    """Return the tools of a toolbox, each by itself."""
+def own_tools(toolbox: Toolbox, besides: Iterable[Tool] = ()) -> OfferedTools:
+    """Return the tools of a toolbox, after others, for a program to offer."""
 
     def through(name: str) -> Callable[[dict[str, Any]], Awaitable[ToolResult]]:
         async def call(args: dict[str, Any]) -> ToolResult:
@@ -184,7 +180,9 @@ def tools_of(toolbox: Toolbox) -> list[Tool]:
 
         return call
 
-    return [Tool.from_definition(each, through(each.name)) for each in toolbox.definitions]
+    tools = [Tool.from_definition(each, through(each.name)) for each in toolbox.definitions]
+    again = frozenset(tool.name for tool in tools if toolbox.is_repeatable(tool.name))
+    return OfferedTools((*besides, *tools), repeatable=again)
 
 
 def read_text(said: str, round: Round) -> tuple[Decision | None, str]:

@@ -102,7 +102,7 @@ class Journaled(AbstractCapability[Any]):
             return {"value": tool_return_ta.dump_python(value, mode="json")}
 
         place = self._log.place(f"t{self._log.count('m')}.{_position(ctx.messages, call)}")
-        again = self._tools.repeatable(call.tool_name)
+        again = call.tool_name in self._tools.repeatable
         said = await self._log.tool(place, call.tool_name, call.args, run, is_repeatable=again)
         if live or isinstance(said, ToolResult):
             return live[0] if live else str(said)

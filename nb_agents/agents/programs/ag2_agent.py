@@ -1,0 +1,165 @@
+"""ag2's agents, from version 1: one middleware journals their calls of models and tools.
+
+Of a response that is journalled its text, calls and usage are kept, field by field: ag2's own
+loader makes objects of any class that the data names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ag2 import Middleware, tool
+from ag2.events import (
+    ModelMessage,
+    ModelMessageChunk,
+    ModelResponse,
+    ToolCallEvent,
+    ToolCallsEvent,
+    ToolResultEvent,
+)
+from ag2.events.types import Usage
+from ag2.middleware import BaseMiddleware
+
+from nb_agents import events as ev
+from nb_agents.agents.programs.call_log import CallLog, digest_of
+from nb_agents.agents.programs.program_runner import Conversation, Framework, OfferedTools
+from nb_agents.tools.base import Tool, ToolResult
+
+FORM = "ag2 response"
+"""The form of a model's response in the journal: text, calls and usage, as JSON."""
+
+_IDS = frozenset({"id", "parent_id", "created_at", "timestamp"})
+
+
+def framework(agent: Any) -> Framework:
+    """Return how an agent is run."""
+    return Framework(converse)
+
+
+async def converse(
+    agent: Any,
+    log: CallLog,
+    talk: Conversation,
+    tools: OfferedTools,
+    more: Mapping[str, Any],
+) -> str:
+    """Run an agent until it replies; see `program_runner.Converse`."""
+    journaled = Middleware(_Journaled, log=log, ours={t.name: t for t in tools.tools}, tools=tools)
+    given = {"middleware": [journaled], "tools": [*map(_offered, tools.tools)]} | more
+    asks = agent if talk.history is None else talk.history
+    asked = f"{talk.system}\n\n{talk.prompt}" if talk.history is None else talk.prompt
+    talk.history = reply = await asks.ask(asked.strip(), **given)
+    content = await reply.content()
+    return content if isinstance(content, str) else json.dumps(content, default=str)
+
+
+def _offered(ours: Tool) -> Any:
+    async def handled_by_the_middleware(**args: Any) -> str:
+        return ""
+
+    made = ours.definition
+    return tool(
+        handled_by_the_middleware,
+        name=made.name,
+        description=made.description or made.name,
+        schema=made.parameters_json_schema,
+    )
+
+
+class _Journaled(BaseMiddleware):
+    def __init__(
+        self, event: Any, context: Any, log: CallLog, ours: Mapping[str, Tool], tools: OfferedTools
+    ) -> None:
+        super().__init__(event, context)
+        self._log = log
+        self._ours = ours
+        self._tools = tools
+        self._ids: list[str] = []
+
+    async def on_llm_call(self, call_next: Any, events: Any, context: Any) -> ModelResponse:
+        place = self._log.next_place("m")
+        digest = digest_of([_without_ids(each.to_dict()) for each in events])
+        past = self._log.finished(place, digest=digest)
+        response = (
+            _loaded(past.value)
+            if past
+            else await self._ask(call_next, events, context, place, digest)
+        )
+        self._ids = [call.id for call in response.tool_calls.calls]
+        return response
+
+    async def _ask(
+        self, call_next: Any, events: Any, context: Any, place: str, digest: str
+    ) -> ModelResponse:
+        async with self._log.model(place, digest) as call:
+
+            async def write(chunk: ModelMessageChunk) -> None:
+                call.write(chunk.content)
+
+            with context.stream.where(ModelMessageChunk).sub_scope(write):
+                response: ModelResponse = await call_next(events, context)
+            if not call.text and response.message:
+                call.write(response.message.content)
+            call.response, call.form = _dumped(response), FORM
+            call.usage = ev.Usage(
+                input_tokens=int(response.usage.prompt_tokens or 0),
+                output_tokens=int(response.usage.completion_tokens or 0),
+            )
+        return response
+
+    async def on_tool_execution(self, call_next: Any, event: Any, context: Any) -> Any:
+        name, live = event.name, list[Any]()
+        if name in self._tools.deciding:
+            return ToolResultEvent.from_call(
+                event, str(await self._ours[name].call(event.arguments))
+            )
+
+        async def run() -> Any:
+            if name in self._ours:
+                return await self._ours[name].call(event.arguments)
+            live.append(await call_next(event, context))
+            error = getattr(live[0], "error", None)
+            if error is not None:
+                return ToolResult(f"{type(error).__name__}: {error}", is_error=True)
+            parts = live[0].result.parts
+            return ToolResult("\n".join(str(getattr(p, "content", p)) for p in parts))
+
+        number = self._ids.index(event.id) if event.id in self._ids else 0
+        place = self._log.place(f"t{self._log.count('m')}.{number}")
+        again = name in self._tools.repeatable
+        said = await self._log.tool(place, name, event.arguments, run, is_repeatable=again)
+        return live[0] if live else ToolResultEvent.from_call(event, str(said))
+
+
+def _dumped(response: ModelResponse) -> dict[str, Any]:
+    calls = response.tool_calls.calls
+    return {
+        "text": response.message.content if response.message else None,
+        "calls": [[each.id, each.name, each.arguments, each.vendor_metadata] for each in calls],
+        "tokens": [response.usage.prompt_tokens, response.usage.completion_tokens],
+        "model": response.model,
+        "finish_reason": response.finish_reason,
+    }
+
+
+def _loaded(data: Mapping[str, Any]) -> ModelResponse:
+    calls = [
+        ToolCallEvent(id=id, name=name, arguments=arguments, vendor_metadata=meta)
+        for id, name, arguments, meta in data["calls"]
+    ]
+    sent, received = data["tokens"]
+    return ModelResponse(
+        message=None if data["text"] is None else ModelMessage(data["text"]),
+        tool_calls=ToolCallsEvent(calls),
+        usage=Usage(prompt_tokens=sent, completion_tokens=received),
+        model=data["model"],
+        finish_reason=data["finish_reason"],
+    )
+
+
+def _without_ids(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_ids(each) for k, each in value.items() if k not in _IDS}
+    return [*map(_without_ids, value)] if isinstance(value, list) else value

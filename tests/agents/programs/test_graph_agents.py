@@ -1,0 +1,90 @@
+"""LangGraph's graphs as agents: finished nodes are not run again after a stop."""
+
+import operator
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+import nb_agents
+from nb_agents import RunOptions, TeamSpec
+from nb_agents import events as ev
+from nb_agents.runs.run import Run
+from nb_agents.testing import Gate
+from tests.team_kit import events, finish
+
+
+class State(TypedDict):
+    task: str
+    found: Annotated[list[str], operator.add]
+    answer: str
+
+
+class Work:
+    """A graph of three nodes, two of them side by side, the last of which is held."""
+
+    def __init__(self, **compiled: Any) -> None:
+        self.gate, self.done = Gate(), list[str]()
+        graph = StateGraph(State)
+        for name in ("left", "right"):
+            graph.add_node(name, self._looks(name))
+            graph.add_edge(START, name)
+            graph.add_edge(name, "tell")
+        graph.add_node("tell", self._tell)
+        graph.add_edge("tell", END)
+        self.graph = graph.compile(**compiled)
+
+    def _looks(self, name: str) -> Any:
+        async def look(state: State) -> dict[str, Any]:
+            self.done.append(name)
+            return {"found": [name]}
+
+        return look
+
+    async def _tell(self, state: State) -> dict[str, Any]:
+        await self.gate.wait()
+        self.done.append("tell")
+        return {"answer": " and ".join(sorted(state["found"]))}
+
+
+def start(root: Path, graph: Any) -> Run:
+    return nb_agents.start("t", TeamSpec(agents=[graph]), options=RunOptions(session_root=root))
+
+
+def again(run: Run, graph: Any) -> Run:
+    options = RunOptions(session_root=run.path.parents[1])
+    return finish(nb_agents.resume(run.session, TeamSpec(agents=[graph]), options=options))
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_stop_keeps_the_finished_nodes_of_a_graph_that_may_have_a_checkpointer(
+    tmp_path: Path, keeps: bool
+) -> None:
+    work = Work(checkpointer=None if keeps else False)
+    run = start(tmp_path, work.graph)
+    work.gate.wait_reached()
+    run.stop(now=True)
+    finish(run)
+    assert run.status == "cancelled"
+    told = "with their finished steps kept" if keeps else "From the beginning run"
+    assert told in str(run.preview)
+    work.gate.open()
+    assert again(run, work.graph).result == "left and right"
+    assert sorted(work.done) == sorted(["left", "right", "tell"] + ["left", "right"] * (not keeps))
+
+
+def test_the_words_of_a_graphs_model_stream(tmp_path: Path) -> None:
+    model = GenericFakeChatModel(messages=iter([AIMessage("So it is.")]))
+
+    async def ask(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("ask", ask)
+    graph.add_edge(START, "ask")
+    run = finish(start(tmp_path, graph.compile()))
+    assert run.result == "So it is."
+    assert "".join(e.text for e in events(run, ev.TextStreamed)) == "So it is."

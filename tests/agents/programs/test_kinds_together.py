@@ -1,0 +1,92 @@
+"""A model of ours, an agent of another framework and a function, in one team."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions, TeamSpec
+from nb_agents import events as ev
+from tests.agents.programs.members import MODEL_URL
+from tests.model_server import ModelServer, Reply, Request, ToolCall
+from tests.team_kit import events, finish
+
+HERE = "tests.agents.programs.members"
+
+
+def _says(request: Request) -> Reply:
+    if "<FINAL PRESENTATION>" in request.prompt or "new_answer" not in request.tool_names:
+        return Reply("The end.") if "vote" not in request.tool_names else _vote()
+    return _vote() if "vote" in request.tool_names else _answer(request)
+
+
+def _vote() -> Reply:
+    return Reply(tool_calls=(ToolCall("vote", {"agent_id": "agent1", "reason": "good"}, "v"),))
+
+
+def _answer(request: Request) -> Reply:
+    return Reply(tool_calls=(ToolCall("new_answer", {"content": f"By {request.model}"}, "n"),))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
+    with ModelServer(default=_says) as made:
+        monkeypatch.setenv(MODEL_URL, made.url)
+        yield made
+
+
+def team(server: ModelServer) -> TeamSpec:
+    ours = {**server.backend("vllm"), "model": "ours"}
+    objects = {name: f"{HERE}:{name}" for name in ("writer", "function")}
+    agents: list[Any] = [{"id": "ada", "backend": ours}]
+    agents += [
+        {"id": name, "backend": {"type": "python", "object": where}}
+        for name, where in objects.items()
+    ]
+    return TeamSpec.model_validate({"agents": agents})
+
+
+def test_they_answer_vote_and_one_presents(tmp_path: Path, server: ModelServer) -> None:
+    run = finish(nb_agents.start("t", team(server), options=RunOptions(session_root=tmp_path)))
+    assert run.status == "completed"
+    assert {e.agent for e in events(run, ev.VoteCast)} == {"ada", "writer", "function"}
+    assert run.result
+
+
+RECIPE = """
+name: r
+description: d
+version: 1.0.0
+steps:
+- {id: one, agent: ada, prompt: Say one., output: one}
+- {id: two, agent: writer, prompt: "Say two after {{one}}.", output: two}
+- {id: three, agent: function, prompt: "Say three after {{two}}.", output: three}
+"""
+
+
+def test_each_does_a_step_of_a_recipe(tmp_path: Path, server: ModelServer) -> None:
+    path, options = tmp_path / "r.yaml", RunOptions(session_root=tmp_path)
+    path.write_text(RECIPE)
+    run = finish(nb_agents.start(config=team(server), recipe=path, options=options))
+    assert run.status == "completed"
+    assert run.result == {
+        "one": "The end.",
+        "two": "The end.",
+        "three": "The function's: Say three after The end..",
+    }
+
+
+def test_they_work_over_twenty_rows(tmp_path: Path, server: ModelServer) -> None:
+    options = RunOptions(session_root=tmp_path)
+    sweep = nb_agents.map(range(20), "row {{value}}", team(server), name="s", options=options)
+    sweep.wait()
+    assert [row["status"] for row in sweep.table()] == ["completed"] * 20
+
+
+def test_they_work_on_the_processes_of_a_cluster(tmp_path: Path, server: ModelServer) -> None:
+    options = RunOptions(session_root=tmp_path, cluster="local:2")
+    sweep = nb_agents.map(range(4), "row {{value}}", team(server), name="s", options=options)
+    sweep.wait()
+    assert [row["status"] for row in sweep.table()] == ["completed"] * 4
