@@ -483,6 +483,8 @@ EXEMPT = {
     "call_log:CallLog.settled": "waits; the agent's round guards it",
     "function_agent:AgentContext.model": "one call of a model",
     "function_agent:_converse": "one call of a function",
+    "graph_agent:converse": "one run of a graph",
+    "openai_agent:_SdkModel.get_response": "one call of a model",
     "pydantic_agent:_JournaledModel._ask": "one call of a model",
     "commands:ask": "one command's sender",
     "journal:follow": "a user's own loop",

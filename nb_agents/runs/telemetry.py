@@ -132,11 +132,7 @@ class TurnTrace:
         self._infos = {each.id: each for each in event.agents}
         before = [SpanContext(*ids(event.resumes), True, TraceFlags(1))] * bool(event.resumes)
         name = event.recipe or "team"
-        more = {
-            "gen_ai.workflow.name": name,
-            "gen_ai.conversation.id": event.session,
-            "nb_agents.turn": event.turn,
-        }
+        more = {"gen_ai.workflow.name": name, "nb_agents.turn": event.turn}
         self._tracer.id_generator = ids(event.turn)
         self._start((), "invoke_workflow", name, event, more, links=[*map(Link, before)])
 
@@ -162,7 +158,7 @@ class TurnTrace:
             f"{operation} {name}".strip(),
             set_span_in_context(parent, Context()) if parent else Context(),
             SpanKind.CLIENT if operation == "chat" else SpanKind.INTERNAL,
-            {"gen_ai.operation.name": operation} | known,
+            {"gen_ai.operation.name": operation, "gen_ai.conversation.id": self._key[0]} | known,
             links,
             int(event.at * 1e9),
         )
@@ -183,12 +179,8 @@ class TurnTrace:
     def _agent(self, agent: str, event: ev.Event, around: Key = ()) -> None:
         """Begin the span of an agent's round, if it is not open."""
         if (agent,) not in self._open:
-            more = {
-                "gen_ai.agent.id": agent,
-                "gen_ai.agent.name": agent,
-                "gen_ai.conversation.id": self._key[0],
-                **self._model_of(agent),
-            }
+            more = {"gen_ai.agent.id": agent, "gen_ai.agent.name": agent}
+            more |= self._model_of(agent)
             self._start((agent,), "invoke_agent", agent, event, more, around)
 
     def _end_agent(self, agent: str, event: ev.Event, error: str = "") -> None:
@@ -223,22 +215,15 @@ class TurnTrace:
             error = "model_call_failed" if isinstance(event, ev.ModelFailed) else ""
             self._finish(key, event, error, {"nb_agents.outcome": "" if error else "cut"})
             return
-        said = event.response if isinstance(event.response, dict) else {}
-        more = {
-            "gen_ai.usage.input_tokens": event.usage.input_tokens,
-            "gen_ai.usage.output_tokens": event.usage.output_tokens,
-            "gen_ai.response.model": str(said.get("model_name") or said.get("model") or ""),
-            "nb_agents.cost": event.usage.cost,
-        }
-        self._finish(key, event, "", more)
+        said, used = event.response if isinstance(event.response, dict) else {}, event.usage
+        tokens = {"input": used.input_tokens, "output": used.output_tokens}
+        more: dict[str, Any] = {f"gen_ai.usage.{k}_tokens": n for k, n in tokens.items()}
+        more["gen_ai.response.model"] = str(said.get("model_name") or said.get("model") or "")
+        self._finish(key, event, "", more | {"nb_agents.cost": used.cost})
 
     def _tool(self, event: ev.ToolStarted) -> None:
         self._agent(event.agent, event)
-        more = {
-            "gen_ai.tool.name": event.tool,
-            "gen_ai.tool.call.id": event.call_id,
-            "gen_ai.tool.type": "function",
-        }
+        more = {"gen_ai.tool.name": event.tool, "gen_ai.tool.call.id": event.call_id}
         around = self._around(event.agent, event.call_id.rpartition("/")[0])
         key = (event.agent, "tool", event.call_id)
         self._start(key, "execute_tool", event.tool, event, more, around)

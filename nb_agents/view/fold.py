@@ -552,6 +552,10 @@ def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
     )
 
 
+def _program_saved(view: RunView, _: ev.ProgramSaved) -> RunView:
+    return view  # a resume reads it
+
+
 def _command_answered(view: RunView, _: ev.CommandAnswered) -> RunView:
     return view  # what it changed has an event of its own
 

@@ -19,7 +19,7 @@ from nb_agents import RunOptions, TeamSpec
 from nb_agents.runs.run import Run
 from nb_agents.runs.telemetry import trace_events
 from nb_agents.session.journal import read_journal
-from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from tests.team_kit import finish
 
 CONVENTIONS = {
@@ -54,9 +54,18 @@ WRITES = Turn(calls=(Call("write_file", {"path": "a.md", "content": "x"}),))
 
 
 def test_a_turn_is_a_trace_of_agents_calls_and_tools_by_the_conventions(tmp_path: Path) -> None:
-    ada = ScriptedModel(WRITES, Answer("A"), Vote("agent1"), Answer("The end"))
-    ben = ScriptedModel(Answer("B"), Vote("agent1"))
-    run = finish(start(tmp_path, scripted_team(None, ada=ada, ben=ben)))
+    ada, ben = ScriptedModel(WRITES, Answer("A")), ScriptedModel(Answer("B"))
+    run = finish(
+        start(
+            tmp_path,
+            TeamSpec.model_validate(
+                {
+                    **dict(scripted_team(None, ada=ada, ben=ben)),
+                    "orchestrator": {"skip_voting": True},
+                }
+            ),
+        )
+    )
     spans = spans_of(run)
     [root] = named(spans, "invoke_workflow")
     assert root.name == "invoke_workflow team"

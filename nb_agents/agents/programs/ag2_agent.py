@@ -30,8 +30,6 @@ from nb_agents.tools.base import Tool, ToolResult
 FORM = "ag2 response"
 """The form of a model's response in the journal: text, calls and usage, as JSON."""
 
-_IDS = frozenset({"id", "parent_id", "created_at", "timestamp"})
-
 
 def framework(agent: Any) -> Framework:
     """Return how an agent is run."""
@@ -47,7 +45,7 @@ async def converse(
 ) -> str:
     """Run an agent until it replies; see `program_runner.Converse`."""
     journaled = Middleware(_Journaled, log=log, ours={t.name: t for t in tools.tools}, tools=tools)
-    given = {"middleware": [journaled], "tools": [*map(_offered, tools.tools)]} | more
+    given = {"middleware": [journaled], "tools": [*map(_offered, tools.tools)], **more}
     asks = agent if talk.history is None else talk.history
     asked = f"{talk.system}\n\n{talk.prompt}" if talk.history is None else talk.prompt
     talk.history = reply = await asks.ask(asked.strip(), **given)
@@ -80,7 +78,7 @@ class _Journaled(BaseMiddleware):
 
     async def on_llm_call(self, call_next: Any, events: Any, context: Any) -> ModelResponse:
         place = self._log.next_place("m")
-        digest = digest_of([_without_ids(each.to_dict()) for each in events])
+        digest = digest_of([_told(each) for each in events])
         past = self._log.finished(place, digest=digest)
         response = (
             _loaded(past.value)
@@ -123,8 +121,7 @@ class _Journaled(BaseMiddleware):
             error = getattr(live[0], "error", None)
             if error is not None:
                 return ToolResult(f"{type(error).__name__}: {error}", is_error=True)
-            parts = live[0].result.parts
-            return ToolResult("\n".join(str(getattr(p, "content", p)) for p in parts))
+            return ToolResult("\n".join(_text(part) for part in live[0].result.parts))
 
         number = self._ids.index(event.id) if event.id in self._ids else 0
         place = self._log.place(f"t{self._log.count('m')}.{number}")
@@ -159,7 +156,16 @@ def _loaded(data: Mapping[str, Any]) -> ModelResponse:
     )
 
 
-def _without_ids(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_ids(each) for k, each in value.items() if k not in _IDS}
-    return [*map(_without_ids, value)] if isinstance(value, list) else value
+def _told(event: Any) -> Any:
+    """Return what of an event tells one conversation from another: neither times nor ids."""
+    if isinstance(event, ModelResponse):
+        calls = [[each.name, each.arguments] for each in event.tool_calls.calls]
+        return [event.message.content if event.message else None, calls]
+    results = getattr(event, "results", None)
+    if results is not None:
+        return [[each.name, [_text(part) for part in each.result.parts]] for each in results]
+    return [type(event).__name__, [_text(part) for part in getattr(event, "parts", ())]]
+
+
+def _text(part: Any) -> str:
+    return str(getattr(part, "content", None) or getattr(part, "data", ""))

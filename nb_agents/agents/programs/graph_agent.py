@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, get_type_hints
 
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -61,7 +61,8 @@ async def converse(
 
 
 def _input_of(graph: Any, talk: Conversation) -> dict[str, Any]:
-    keys = list(graph.get_input_jsonschema().get("properties") or {"messages": {}})
+    builder = getattr(graph, "builder", None)
+    keys = list(get_type_hints(builder.input_schema)) if builder else ["messages"]
     if "messages" not in keys:
         return {keys[0]: talk.prompt}
     system = [("system", talk.system)] if talk.system else []

@@ -19,7 +19,7 @@ from agents import (
     Model,
     ModelProvider,
     ModelResponse,
-    MultiProvider,
+    ModelSettings,
     RunConfig,
     RunContextWrapper,
     Runner,
@@ -59,14 +59,15 @@ async def converse(
     more: Mapping[str, Any],
 ) -> str:
     """Run an agent until its final output; see `program_runner.Converse`."""
-    asked = [{"role": "user", "content": talk.prompt}]
-    system = [{"role": "system", "content": talk.system}] if talk.system else []
-    before = talk.history if talk.history is not None else system
+    asked: Any = [{"role": "user", "content": talk.prompt}]
+    system: Any = [{"role": "system", "content": talk.system}] if talk.system else []
+    before: Any = talk.history if talk.history is not None else system
     clones = _Clones(log, tools)
-    config = RunConfig(
-        model_provider=_JournaledProvider(MultiProvider(), log), tracing_disabled=True
-    )
-    given = {"run_config": config, "max_turns": MAX_TURNS} | more
+    theirs = more.get("run_config") or RunConfig(tracing_disabled=True)
+    asks = ModelSettings(include_usage=True).resolve(theirs.model_settings)
+    provider = _JournaledProvider(theirs.model_provider, log)
+    config = dataclasses.replace(theirs, model_provider=provider, model_settings=asks)
+    given: dict[str, Any] = {"max_turns": MAX_TURNS, **more, "run_config": config}
     result = await Runner.run(await clones.agent(agent), [*before, *asked], **given)
     talk.history = result.to_input_list()
     output = result.final_output
@@ -92,7 +93,7 @@ class _Clones:
             for each in given.handoffs
         ]
         if isinstance(given.model, Model):
-            made.model = _JournaledModel(given.model, self._log)
+            made.model = _SdkModel(given.model, self._log)
         return made
 
     def _handoff(self, given: Handoff[Any, Any]) -> Handoff[Any, Any]:
@@ -148,7 +149,7 @@ class _Clones:
         return live[0] if live else str(said) if isinstance(said, ToolResult) else said
 
 
-class _JournaledModel(Model):
+class _SdkModel(Model):
     def __init__(self, model: Model, log: CallLog) -> None:
         self._model = model
         self._log = log
@@ -199,7 +200,12 @@ def _reply(response: Response) -> ModelResponse:
     used = response.usage
     usage = Usage()
     if used:
-        usage = Usage(1, used.input_tokens, used.output_tokens, total_tokens=used.total_tokens)
+        usage = Usage(
+            requests=1,
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            total_tokens=used.total_tokens,
+        )
     return ModelResponse(output=response.output, usage=usage, response_id=response.id)
 
 
@@ -215,7 +221,7 @@ class _JournaledProvider(ModelProvider):
         self._log = log
 
     def get_model(self, model_name: str | None) -> Model:
-        return _JournaledModel(self._provider.get_model(model_name), self._log)
+        return _SdkModel(self._provider.get_model(model_name), self._log)
 
     async def aclose(self) -> None:
         await self._provider.aclose()

@@ -6,10 +6,13 @@ round is. An agent decides by the tools that end a round, or by the text that it
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import anyio
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts
@@ -32,6 +35,9 @@ from nb_agents.tools.base import Tool, Toolbox, ToolResult
 
 MAX_TRIES = 3
 """Runs of a program in one round, until it decides it."""
+
+END_S = 1.0
+"""Time of a program to close what it has open after a stop at once, seconds."""
 
 VOTE_BY_LABEL = (
     "You can call no tool here. If one of the answers is the best as it is, write only its label: "
@@ -73,7 +79,9 @@ class Conversation:
     voters: tuple[str, ...] = ()
 
 
-Converse = Callable[[Any, CallLog, Conversation, OfferedTools, Mapping[str, Any]], Awaitable[str]]
+Converse = Callable[
+    [Any, CallLog, Conversation, OfferedTools, Mapping[str, Any]], Coroutine[Any, Any, str]
+]
 """Runs an agent of a framework until it ends in a text; the last are arguments for its own run."""
 
 
@@ -120,9 +128,11 @@ class ProgramRunner:
             return Submitted() if offer.judges else Abstention()
         log, ballot = CallLog(round, past), Ballot(round)
         asked = "\n\n".join(opening.asks)
-        if offer.voters and not self.framework.calls_tools:
-            asked += "\n\n" + VOTE_BY_LABEL.format(labels=", ".join(offer.voters))
-        talk = Conversation(opening.system, asked, round.task, voters=offer.voters)
+        judge = round.context.judge_vote
+        voters = tuple(label for label in offer.voters if not judge(label).refusal)
+        if voters and not self.framework.calls_tools:
+            asked += "\n\n" + VOTE_BY_LABEL.format(labels=", ".join(voters))
+        talk = Conversation(opening.system, asked, round.task, voters=voters)
         tools = _offered(round, ballot, log) if self.framework.calls_tools else OfferedTools()
         for _ in range(MAX_TRIES):
             said = await self._run(log, talk, tools)
@@ -135,7 +145,9 @@ class ProgramRunner:
     async def _run(self, log: CallLog, talk: Conversation, tools: OfferedTools) -> str:
         try:
             with log.run():
-                return await self.framework.converse(self.program, log, talk, tools, {})
+                return await _cancelled_once(
+                    self.framework.converse(self.program, log, talk, tools, {})
+                )
         except Decided:
             return ""
         except NbAgentsError:
@@ -147,6 +159,24 @@ class ProgramRunner:
 
     async def close(self) -> None:
         """Do nothing: each run closes what it has opened."""
+
+
+async def _cancelled_once(run: Coroutine[Any, Any, str]) -> str:
+    """Await a program in a task of its own, which a stop at once cancels once.
+
+    Where the scopes of anyio cancel, each await of a clean-up is cancelled again: frameworks that
+    are made for asyncio don't come to the end of theirs.
+    """
+    task = asyncio.ensure_future(run)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.move_on_after(END_S, shield=True):
+            await asyncio.wait([task])
+        if task.done() and not task.cancelled():
+            task.exception()  # it is known that it was cut
+        raise
 
 
 def _offered(round: Round, ballot: Ballot, log: CallLog) -> OfferedTools:

@@ -12,7 +12,7 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.runs.run import Run
-from nb_agents.testing import Answer, Gate, ScriptedModel, Vote
+from nb_agents.testing import Gate
 from tests.agents.programs.frameworks import FRAMEWORKS
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.team_kit import events, finish
@@ -142,17 +142,19 @@ def test_it_votes_by_our_tools_and_presents(
     tmp_path: Path, server: ModelServer, make: Make
 ) -> None:
     def says(request: Request) -> Reply:
-        if "vote" in request.tool_names:
-            args = {"agent_id": "agent2", "reason": "mine"}
-            return Reply(tool_calls=(ToolCall("vote", args, "v"),))
         if "<FINAL PRESENTATION>" in request.prompt:
             return Reply("The end.")
-        return Reply(tool_calls=(ToolCall("new_answer", {"content": "Mine."}, "n"),))
+        if "Mine." in request.prompt or "A model's" in request.prompt and request.model == "ours":
+            best = "agent2" if "Mine." in request.prompt else "agent1"
+            args = {"agent_id": best, "reason": "good"}
+            return Reply(tool_calls=(ToolCall("vote", args, "v"),))
+        content = "A model's" if request.model == "ours" else "Mine."
+        return Reply(tool_calls=(ToolCall("new_answer", {"content": content}, "n"),))
 
     server.script("m", says)
-    ada = ScriptedModel(Answer("A model's"), Vote("agent2"))
-    backend = {"type": "python", "instance": ada}
-    run = finish(start(tmp_path, make(server), {"id": "ada", "backend": backend}))
+    server.script("ours", says)
+    ours = {"id": "ada", "backend": {**server.backend("vllm"), "model": "ours"}}
+    run = finish(start(tmp_path, make(server), ours))
     assert run.status == "completed"
     votes = {e.agent: e.target for e in events(run, ev.VoteCast)}
     [own] = set(run.view.agents) - {"ada"}
