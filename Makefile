@@ -145,8 +145,9 @@ coverage: .venv/.test $(PANEL) readers
 	$(BIN)/python -m pytest --ignore=tests/kernel --ignore=tests/browser --numprocesses=4 \
 		--dist=worksteal --cov=nb_agents --cov-branch --cov-report=term:skip-covered $(ARGS)
 
-# A pythons' list is of those that this machine has; uv finds the oldest versions that are allowed.
-COMPAT := $(foreach python,3.11 3.12 3.13,$(if $(shell python$(python) -c '' 2>/dev/null && echo yes),$(python)))
+# Those that run here, on the path or pyenv's; uv finds the oldest versions that are allowed.
+COMPAT = $(foreach version,3.11 3.12 3.13,$(firstword $(foreach python,python$(version) \
+	$(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python),$(if $(shell $(python) -c '' 2>/dev/null && echo yes),$(python)))))
 compat: $(PANEL) .venv/.test
 	for python in $(COMPAT); do for versions in lowest-direct highest; do \
 		$(BIN)/python -m tests.compat $$python $$versions || exit 1; done; done

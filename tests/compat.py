@@ -1,6 +1,6 @@
 """Tries a Python with the oldest, or the newest, dependencies that are allowed: ``make compat``.
 
-    python -m tests.compat 3.12 lowest-direct
+    python -m tests.compat python3.12 lowest-direct
 
 The quick start runs there, and the tests that need nothing beside the package and pytest.
 """
@@ -21,7 +21,7 @@ def main(python: str, versions: str) -> int:
     """Install, run, and return the exit status.
 
     Args:
-        python: Its version, such as "3.12".
+        python: Its name or path, such as "python3.12".
         versions: What uv calls it: "lowest-direct" or "highest".
     """
     print(f"=== Python {python}, {versions}", flush=True)
@@ -32,7 +32,7 @@ def main(python: str, versions: str) -> int:
         steps: tuple[tuple[str, ...], ...] = (
             (*uv, "venv", "--quiet", "--clear", "--python", python, place),
             (*uv, "pip", "install", "--quiet", *resolution, "--editable", ".[headless]", *PYTEST),
-            (own, "tests/run_demo.py", "notebooks/quickstart.ipynb", f"build/{python}.html"),
+            (own, "tests/run_demo.py", "notebooks/quickstart.ipynb", "build/compat.html"),
             (own, "-m", "pytest", "-q", "-o", f"cache_dir={place}/cache", *TESTS),
         )
         return next((code for step in steps if (code := _run(step))), 0)
