@@ -79,8 +79,11 @@ def model(at: str, command: str) -> Any:
             text = " ".join(f"w{number}" for number in range(400))
             return Reply(text=text, words_per_second=20)
         shell = next(name for name in request.tool_names if name in SHELLS)
-        args = {"command": command, "description": "Wait", "is_background": False}
-        args = {"cmd": command} if shell == "exec_command" else args
+        args: dict[str, Any] = {"command": command, "description": "Wait"}
+        if shell == "exec_command":
+            args = {"cmd": command}
+        elif shell == "run_shell_command" and request.protocol == "openai":
+            args["is_background"] = False
         return Reply(text="I go. ", tool_calls=(ToolCall(shell, args),))
 
     return reply
