@@ -17,7 +17,7 @@ from nb_agents.agents.programs.program_runner import Framework, ProgramRunner
 from nb_agents.agents.runner import AgentRunner, Promise
 from nb_agents.config.backends import BackendSpec
 from nb_agents.config.team import AgentSpec, TeamSpec
-from nb_agents.errors import ConfigError
+from nb_agents.errors import ConfigError, said_by
 
 CAN_BE = (
     "Give an async function (task, ctx), a pydantic-ai, OpenAI Agents or ag2 Agent, a compiled "
@@ -84,7 +84,7 @@ def _imported(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except Exception as exc:
-        said = f"{type(exc).__name__}: {exc}"
+        said = said_by(exc, named=True)
         raise ConfigError(
             f"Module {module!r} of an agent's `object` can't be imported: {said}."
         ) from exc
