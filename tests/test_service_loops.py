@@ -478,11 +478,7 @@ EXEMPT = {
     "limits:Limits._pass": "waits; see Limits._guarded",
     "hooks:Hooks._tell_statuses": "see Hooks.watch",
     # A person waits in the foreground, and is told the error.
-<<<<<<< Updated upstream
     "tabled:_follow.print_each": "a command of the terminal",
-=======
-    "tabled:_follow": "a command of the terminal",
->>>>>>> Stashed changes
     "live_runs:save_patiently": "a command of the terminal, or the end of a run's own process",
     "call_log:CallLog.settled": "waits; the agent's round guards it",
     "function_agent:AgentContext.model": "one call of a model",
