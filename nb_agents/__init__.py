@@ -26,7 +26,7 @@ from nb_agents.launch.once import once
 from nb_agents.options import RunOptions
 from nb_agents.runs.approvals import ask
 from nb_agents.runs.finding import runs
-from nb_agents.runs.run import Run
+from nb_agents.runs.run import Run, RunDisplay
 from nb_agents.session.journal import follow
 from nb_agents.tools.base import ToolError
 from nb_agents.tools.functions import tool
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
     from nb_agents.sweeps.mapping import map
     from nb_agents.sweeps.sweep import Sweep
+    from nb_agents.sweeps.sweep_handle import SweepHandle
 
 _logger = logging.getLogger("nb_agents")
 # Without a handler, Python prints warnings from the loop thread into whatever cell runs.
@@ -89,10 +90,39 @@ _LATER = {
 """What not every run needs, and takes its time to load: by name, where it is."""
 
 
+def _bundle(run: Run) -> dict[str, Any]:
+    from nb_agents.presentation.cards import card_bundle
+    from nb_agents.presentation.text import shown_path
+
+    return card_bundle(run.view, shown_path(run.path), run.timeline, run.preview)
+
+
+def _panel(run: Run) -> Any:
+    from nb_agents.jupyter.panel import panel_of
+
+    return panel_of(run)
+
+
+Run.display = RunDisplay(_bundle, _panel)
+
+
+def _sweep_bundle(sweep: SweepHandle) -> dict[str, Any]:
+    from nb_agents.presentation.sweep_card import sweep_bundle, sweep_title
+    from nb_agents.presentation.text import shown_path
+
+    table = sweep.table() if sweep.is_over else []
+    return sweep_bundle(sweep.view, sweep_title(sweep.path), shown_path(sweep.path), table)
+
+
 def __getattr__(name: str) -> Any:
     """Load what not every run needs when it is first asked for."""
     if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
+        found = getattr(import_module(_LATER[name]), name)
+        if name in ("Sweep", "map"):
+            from nb_agents.sweeps.sweep_handle import SweepHandle
+
+            SweepHandle.bundle_of = _sweep_bundle
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -53,6 +53,7 @@ NEIGHBOURS = {
     ("errors", "unicode"),
     ("models", "events"),
     ("agents", "session"),
+    ("jupyter", "cli"),  # IPython in a terminal shows a run as the commands there do
 }
 """(importer, imported) on one floor that are allowed, one way only."""
 

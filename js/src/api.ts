@@ -28,6 +28,8 @@ export interface Turn {
   /** Of a turn that went back: the number of the turn, and the event up to which that counts; else 0. */
   readonly rewinds?: number;
   readonly at?: number;
+  /** Name of the notebook that it was begun in, or "". */
+  readonly notebook?: string;
   /** Unix seconds. */
   readonly updated_at: number | null;
   readonly cost: number | null;
@@ -45,7 +47,7 @@ export interface Session {
 export class Refused extends Error {}
 
 /** The status of a session that this user has neither made nor trusted. */
-const NOT_YOURS = 428;
+export const NOT_YOURS = 428;
 
 /** Do it; for a session that is not this user's, ask whether it is trusted, and if so do it once more. */
 export async function trusting<T>(

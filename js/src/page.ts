@@ -15,7 +15,9 @@ import type { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import type { IStatusBar } from "@jupyterlab/statusbar";
 import { Widget } from "@lumino/widgets";
 import { type Api, Refused, type Run, type Session, trusting } from "./api";
+import type { Cells } from "./cells";
 import { makeClaims } from "./claims";
+import { make } from "./dom";
 import { TEAM_ICON } from "./icon";
 import type { LiveRuns } from "./live-runs";
 import { announce } from "./notices";
@@ -35,6 +37,7 @@ export interface Page {
   readonly api: Api;
   readonly runs: LiveRuns;
   readonly rendermime: IRenderMimeRegistry;
+  readonly cells: Cells;
   /** Whether a person sees how a turn or a sweep stands. */
   isSeen(id: string): boolean;
   /** What an application may be without. */
@@ -47,7 +50,7 @@ export interface Page {
 /** Add all of them; returns what a person can do with turns and sessions. */
 export function addPlaces(page: Page): Actions {
   const { app, api, runs } = page;
-  const open = (turn: string): void => void attempt(() => openTurn(page, turn));
+  const open = (turn: string): void => void attempt(() => (goTo(page, turn) ? undefined : openTurn(page, turn)));
   const stop = (now: boolean): Promise<void> => attempt(async () => refuse(await stopAll(api, runs, now)));
   const actions = makeActions(page, open, () => sidebar.refresh());
   const sidebar: Sessions = new Sessions(runs, actions);
@@ -67,7 +70,7 @@ export function addPlaces(page: Page): Actions {
     isSeen: page.isSeen,
     run: (id: string) => api.run(id),
     open(run: Run): void {
-      if (run.rows) void sidebar.reveal(run.id).then(show);
+      if (run.rows && !page.cells.find(run.id, true)) void sidebar.reveal(run.id).then(show);
       else open(run.id);
     },
   };
@@ -82,7 +85,7 @@ function addCommand({ app, palette }: Page, command: string, label: string, exec
 
 /** What is done with a turn or session, asked of the server; `changed` is called after each change. */
 function makeActions(
-  { api, runs, app, notebooks }: Page,
+  { api, runs, app, notebooks, cells }: Page,
   open: (turn: string) => void,
   changed: () => Promise<void>,
 ): Actions {
@@ -99,6 +102,7 @@ function makeActions(
     list: () => api.sessions(foldersOf(notebooks, (path) => app.serviceManager.contents.localPath(path))),
     rows: (sweep) => api.rowsOf(sweep),
     open,
+    place: (turn) => cells.name(turn),
     stop: (turn, now) =>
       changing(async () => refuse(await api.post(turn, "stop", { immediate: now, source: "widget" }))),
     resume: (turn) => changing(() => goOn((trust) => api.resume(turn, trust))),
@@ -110,7 +114,7 @@ function makeActions(
       });
     },
     async continue_(session) {
-      const task = await askText(`Continue ${session.session}`, "What its agents are asked next:", "Continue");
+      const task = await askTask(session.session);
       if (task) await changing(() => goOn((trust) => api.continueSession(session.id, task, trust)));
     },
     async rename(session) {
@@ -133,6 +137,18 @@ async function resumeLast({ list, resume }: Actions): Promise<void> {
     if (!latest) throw new Refused("There is nothing to resume: every session ended with a complete turn, or is live.");
     await resume(latest.id);
   });
+}
+
+/** Go to the cell that shows a turn or a sweep; returns whether an open notebook has one. */
+function goTo({ app, cells }: Page, id: string): boolean {
+  const place = cells.find(id, true);
+  if (!place) return false;
+  const { panel, cell } = place;
+  app.shell.activateById(panel.id);
+  panel.content.deselectAll();
+  panel.content.activeCellIndex = panel.content.widgets.indexOf(cell);
+  void panel.content.scrollToCell(cell, "start").catch(() => {}); // it was closed meanwhile
+  return true;
 }
 
 /** Show a turn in a tab of its own: as in a cell, its panel while it is live and then its card. */
@@ -164,6 +180,23 @@ function foldersOf(notebooks: INotebookTracker | null, localPath: (path: string)
 async function askText(title: string, label: string, okLabel: string, text = ""): Promise<string> {
   const { value, button } = await InputDialog.getText({ title, label, okLabel, text });
   return button.accept ? (value ?? "").trim() : "";
+}
+
+/** Ask for a task, which may be long. */
+async function askTask(session: string): Promise<string> {
+  const text = document.createElement("textarea");
+  text.className = "nba-ask";
+  text.rows = 8;
+  text.setAttribute("aria-label", "What its agents are asked next");
+  text.placeholder = "What its agents are asked next";
+  // Enter is a new line of the task, and not the dialog's button; with Ctrl or Cmd it is.
+  text.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.ctrlKey && !event.metaKey) event.stopPropagation();
+  });
+  const body = new Widget({ node: make("div", "", text) });
+  const buttons = [Dialog.cancelButton(), Dialog.okButton({ label: "Continue" })];
+  const { button } = await showDialog({ title: `Continue ${session}`, body, buttons, focusNodeSelector: "textarea" });
+  return button.accept ? text.value.trim() : "";
 }
 
 async function confirmDelete(session: Session): Promise<boolean> {
@@ -198,11 +231,17 @@ function refuse(problem: string): void {
 }
 
 /** Do it, and show the person why it could not be done. */
-async function attempt(act: () => unknown): Promise<void> {
+async function attempt<T>(act: () => T | Promise<T>): Promise<T | undefined> {
   try {
-    await act();
+    return await act();
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     Notification.error(error.message, { autoClose: PROBLEM_MS });
+    return undefined;
   }
+}
+
+/** Do it, where need be once the person trusts the session. */
+export function attemptTrusting<T>(act: (trust: boolean) => Promise<T>): Promise<T | undefined> {
+  return attempt(() => trusting(act, confirmTrust));
 }

@@ -3,15 +3,24 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { ICommandPalette, IToolbarWidgetRegistry } from "@jupyterlab/apputils";
 import { IFileBrowserFactory } from "@jupyterlab/filebrowser";
+import {
+  EditorExtensionRegistry,
+  type IConfigurableExtension,
+  IEditorExtensionRegistry,
+  IEditorLanguageRegistry,
+} from "@jupyterlab/codemirror";
 import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { IStatusBar } from "@jupyterlab/statusbar";
 import { Api, type Session } from "./api";
 import { makeTurnFiles } from "./files";
+import { Cells } from "./cells";
 import type { Kernel } from "./kernel";
 import { LiveRuns } from "./live-runs";
-import { addPlaces } from "./page";
+import { runAgain, tellIfCleared } from "./outputs";
+import { addPlaces, attemptTrusting } from "./page";
+import { makeProse } from "./prose";
 import { RunRenderer, WIDGET_MIME } from "./renderer";
 import { SWEEP_MIME, TURN_MIME, Watcher } from "./watch";
 
@@ -42,6 +51,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       return api.view(ids, signal);
     });
     const shown = new Set<RunRenderer>();
+    const cells = new Cells(notebooks, (path) => contents.localPath(path));
     const notebookOf = (output: Node): NotebookPanel | undefined =>
       notebooks?.find((panel) => panel.node.contains(output));
     const surroundings = {
@@ -56,6 +66,20 @@ const plugin: JupyterFrontEndPlugin<void> = {
       resume: (turn: string) => void actions.resume(turn),
       rewind: (turn: string, at?: number) => void actions.rewind(turn, at),
       continue_: (turn: string) => void actions.continue_(sessionOf(turn)),
+      attempt: attemptTrusting,
+      link: (command: string, args: string) => void app.commands.execute(command, JSON.parse(args)),
+      runAgain: (output: Node) => runAgain(cells, output),
+      followLive: (id: string, life: AbortSignal, told: (isLive: boolean) => void) => {
+        const tell = (): void => told(runs.live.some((run) => run.id === id));
+        life.addEventListener("abort", runs.listen(tell));
+        void runs.refresh().then(tell);
+      },
+      stop: (turn: string) => void actions.stop(turn, false),
+      open: (turn: string) => actions.open(turn),
+      left: (turn: string, output: Node) => {
+        const place = cells.of(output);
+        if (place) void tellIfCleared(turn, place, { runs, actions });
+      },
       addCell: (text: string) => {
         const commands = ["notebook:insert-cell-below", "notebook:replace-selection", "notebook:enter-edit-mode"];
         void app.commands.execute("apputils:run-all-enabled", { commands, args: { text } });
@@ -70,7 +94,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       RANK,
     );
     const isSeen = (id: string): boolean => [...shown].some((renderer) => renderer.isSeen(id));
-    const actions = addPlaces({ app, api, runs, rendermime, isSeen, notebooks, palette, statusBar, toolbars });
+    const actions = addPlaces({ app, api, runs, rendermime, cells, isSeen, notebooks, palette, statusBar, toolbars });
   },
 };
 
@@ -99,4 +123,16 @@ async function widgetsOf(panel: NotebookPanel | undefined): Promise<IRenderMime.
   return kernelOf(panel) && panel?.content.rendermime.getFactory(WIDGET_MIME);
 }
 
-export default [plugin];
+const cells: JupyterFrontEndPlugin<void> = {
+  id: "nb-agents:cells",
+  description: "Edits cells of agents as the prose or the YAML that they are.",
+  autoStart: true,
+  requires: [IEditorExtensionRegistry, IEditorLanguageRegistry],
+  activate(_: JupyterFrontEnd, extensions: IEditorExtensionRegistry, languages: IEditorLanguageRegistry): void {
+    const factory = (): IConfigurableExtension<undefined> =>
+      EditorExtensionRegistry.createImmutableExtension(makeProse(languages));
+    extensions.addExtension({ name: "nb-agents:prose", factory });
+  },
+};
+
+export default [plugin, cells];

@@ -20,11 +20,13 @@ import { filesOn } from "./card-files";
 import { FILE, type Files, type TurnFile } from "./harmless";
 import type { Kernel } from "./kernel";
 import { makeLivePanel } from "./live";
+import { resumeTurn } from "./resume";
+import { makeStrip } from "./strip";
 import { DRAWN_REQUEST, sendOnControl } from "./send";
 import { makeServerSweep } from "./server-sweep";
 import { isFinal } from "./state";
 import { isSweep } from "./sweep-state";
-import { type Bundle, type News, TURN_MIME, type Watcher, answersOf, pathOf, statusOf } from "./watch";
+import { type Bundle, type News, TURN_MIME, type Watcher, answersOf, factsOf, pathOf, statusOf } from "./watch";
 
 /** The server answers sooner, as a rule: what the bundle says would only flash up. */
 const STATIC_AFTER_MS = 400;
@@ -62,11 +64,24 @@ export interface Surroundings {
   kernelOf(output: Node): Kernel | undefined;
   /** What draws the widgets of that kernel, once it is there; nothing when it is not. */
   widgetsOf(output: Node): Promise<IRenderMime.IRendererFactory | undefined>;
-  /** Have the server go on with a turn, with the same task or with one that the person is asked for. */
+  /** Have the server go on with a turn of a sweep's row, or with a task that the person is asked for. */
   resume(turn: string): void;
   continue_(turn: string): void;
   /** Let a person choose a point of a turn, from this one on, and go on from there. */
   rewind(turn: string, at?: number): void;
+  /** Do what a stranger's turn needs trust for, which the person is asked for; and report why it can't be done. */
+  attempt<T>(act: (trust: boolean) => Promise<T>): Promise<T | undefined>;
+  /** Do what JupyterLab does at a press of a card's button. */
+  link(command: string, args: string): void;
+  /** Run the cell of an output anew, whatever it paid for before. */
+  runAgain(output: Node): void;
+  /** Whether a turn is live, as of now, and from then on at each change until the end of a life. */
+  followLive(id: string, life: AbortSignal, told: (isLive: boolean) => void): void;
+  /** Stop a turn, and show it beside the notebook. */
+  stop(turn: string): void;
+  open(turn: string): void;
+  /** Called when the output of a turn goes out of the page. */
+  left(turn: string, output: Node): void;
   /** Add a cell below the active one, without running it. */
   addCell(source: string): void;
 }
@@ -84,6 +99,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private widget: Widget | null = null;
   private state: PanelState | SweepState | null = null;
   private problem = "";
+  private strip: HTMLElement | null = null;
   private life = new AbortController();
   private readonly status = document.createElement("span");
   private readonly back = make("button", "nba-back");
@@ -125,6 +141,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
       return;
     }
     this.restart(shownId);
+    this.drawStrip(model.data);
     if (isOver(model.data)) await this.drawCard(model.data, model.trusted);
     // A notebook that is not trusted shows little of what it holds; what the server makes is ours.
     if (!isOver(model.data) || !model.trusted) this.follow();
@@ -134,6 +151,10 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.life.abort();
     this.app.shown.delete(this);
     super.dispose();
+  }
+
+  protected override onBeforeDetach(): void {
+    this.app.left(this.shownId, this.node);
   }
 
   private notebook(): string {
@@ -146,6 +167,24 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.isSettled = false;
     this.life.abort();
     this.life = new AbortController();
+  }
+
+  /** Say above it what the cell did before. */
+  private drawStrip(bundle: Bundle): void {
+    const { is_earlier, beside } = factsOf(bundle);
+    this.strip?.remove();
+    this.strip = null;
+    if (!is_earlier && !beside) return;
+    const earlier = beside ? serverId(beside, this.app.localPath(this.notebook())) : "";
+    const strip = makeStrip(this.life.signal, {
+      again: () => this.app.runAgain(this.node),
+      stop: () => this.app.stop(earlier),
+      show: () => this.app.open(earlier),
+    });
+    this.strip = strip.el;
+    this.node.prepend(strip.el);
+    if (is_earlier) strip.offerAgain();
+    else this.app.followLive(earlier, this.life.signal, (isLive) => (isLive ? strip.offerStop() : strip.hide()));
   }
 
   private follow(): void {
@@ -186,8 +225,10 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.state = state;
     if (!this.panel) {
       this.panel = isSweep(state) ? this.makeSweep() : this.makeRun();
+      const hadFocus = this.node.contains(document.activeElement);
       this.remove("card", "widget");
       this.node.append(this.panel.el);
+      if (hadFocus) this.panel.el.focus({ preventScroll: true });
       this.relieve(state);
     }
     const notices = this.problem ? [...state.notices, this.problem] : state.notices;
@@ -336,8 +377,8 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   }
 
   /**
-   * Have the server do what a card's button would have a cell do, where there is no kernel for it. In a notebook
-   * that is not trusted nothing runs at one press: its cell is added for a person to read and to run.
+   * Do what a card's button would have a cell do, where the card is. In a notebook that is not trusted nothing
+   * runs in a kernel at one press: its cell is added for a person to read and to run.
    */
   private press(event: MouseEvent): void {
     if (this.openFile(event)) return;
@@ -350,15 +391,42 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     // A widget is drawn of what the server does not know, so that it could not go on.
     if (!button || button.closest(".nba-widget")) return;
     const hasKernel = this.app.kernelOf(this.node) !== undefined;
-    if (hasKernel && this.model?.trusted) return;
+    const isRow = button.closest(".opened") !== null;
+    const isOurs = button.value === "resume" && !isRow && this.notebook() !== "";
+    if (hasKernel && this.model?.trusted && !isOurs) return;
     event.stopPropagation(); // before JupyterLab adds a cell to a notebook that may be another one
-    if (hasKernel) {
-      this.app.addCell(sourceOf(button));
-      return;
-    }
-    const turn = button.closest(".opened") ? (this.panel?.opened?.() ?? "") : this.shownId;
-    if (button.value === "continue") this.app.continue_(turn);
-    else this.app.resume(turn);
+    if (hasKernel && !this.model?.trusted) this.app.addCell(sourceOf(button));
+    else if (isOurs) void this.resume(button);
+    else if (button.value === "continue") this.app.continue_(this.pressed(isRow));
+    else this.app.resume(this.pressed(isRow));
+  }
+
+  private pressed(isRow: boolean): string {
+    return isRow ? (this.panel?.opened?.() ?? "") : this.shownId;
+  }
+
+  /** Go on with the turn in this output; by a cell where the server does not see it, and so could not show it. */
+  private async resume(button: HTMLButtonElement): Promise<void> {
+    if (!this.model || button.getAttribute("aria-busy")) return;
+    button.setAttribute("aria-busy", "true");
+    const turn = { path: pathOf(this.model.data), id: this.shownId };
+    const isKnown = await this.app.api.run(turn.id).then(
+      () => true,
+      () => false,
+    );
+    if (isKnown) {
+      const kernel = this.app.kernelOf(this.node);
+      const bundle = await this.app.attempt((trust) => resumeTurn(turn, kernel, this.app.api, trust));
+      if (bundle) await this.replace(bundle);
+    } else this.app.link(button.getAttribute(LINKED) ?? "", button.getAttribute(LINKED_ARGS) ?? "");
+    button.removeAttribute("aria-busy");
+  }
+
+  /** Show another turn in the place of this one, and save it with the notebook. */
+  private async replace(bundle: Bundle): Promise<void> {
+    if (!this.model || this.isDisposed) return;
+    this.model.setData({ data: bundle as IRenderMime.IMimeModel["data"], metadata: this.model.metadata });
+    await this.renderModel(this.model);
   }
 
   /** Open a file of a workspace, or the files of the turn, here and not in another tab. */

@@ -11,6 +11,7 @@ import { type Kernel, type PanelModel, kernelOf, newId } from "./kernel";
 import type { Transcript } from "./panel-types";
 
 export const DRAWN_REQUEST = "nb_agents_drawn_request";
+export const RESUME_REQUEST = "nb_agents_resume_turn_request";
 
 /** A kernel that runs no cell answers sooner. */
 const READ_MS = 5000;

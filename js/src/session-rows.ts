@@ -12,7 +12,10 @@ export interface Actions {
   list(): Promise<readonly Session[]>;
   /** List the sessions of a sweep's rows. */
   rows(sweep: string): Promise<readonly Session[]>;
+  /** Go to the cell that shows it, else show it beside the notebook. */
   open(turn: string): void;
+  /** Name the open notebook's cell that shows it, such as "report.ipynb, cell 3"; else "". */
+  place(turn: string): string;
   stop(run: string, now: boolean): Promise<void>;
   resume(turn: string): Promise<void>;
   /** Let a person choose a point of a turn, and go on from there. */
@@ -107,7 +110,8 @@ export function makeRow(actions: Actions, isOpen: boolean, isFixed = false): Row
       session = next;
       const last = next.turns.at(-1);
       const count = `${next.turns.length} ${next.turns.length === 1 ? "turn" : "turns"}`;
-      summary.draw(last?.task || next.session, last, live, [count, costOf(next, live), ago(last?.updated_at), next.session]);
+      const where = placeOf(actions, last);
+      summary.draw(last?.task || next.session, last, live, [where, count, costOf(next, live), ago(last?.updated_at), next.session]);
       while (rows.length > next.turns.length) rows.pop()?.el.remove();
       next.turns.forEach((turn, i) => {
         const row = (rows[i] ??= addTurn(turns, actions));
@@ -191,15 +195,21 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
       // The rows of a sweep are not among the live runs, which show the whole: a stop is known by its press.
       now = run ? run.state === "stopping" : now && turn.is_live;
       setText(task, `${turn.turn}. ${turn.task}`);
-      setAttr(open, "title", `Open this turn beside the notebook: ${turn.task}`);
+      const place = actions.place(turn.id);
+      setAttr(open, "title", `${place ? `Go to ${place}` : "Open this turn beside the notebook"}: ${turn.task}`);
       drawState(state, turn, live);
       const from = turn.rewinds ? `↩ from ${turn.rewinds} at ${turn.at}` : "";
-      setText(facts, [from, dollars(run?.cost ?? turn.cost), ago(turn.updated_at)].filter(Boolean).join(" · "));
+      setText(facts, [place, from, dollars(run?.cost ?? turn.cost), ago(turn.updated_at)].filter(Boolean).join(" · "));
       setText(stop, now ? "Stop now" : "Stop");
       setHidden(stop, !run && !turn.is_live);
       setHidden(resume, !isLast || !!run || turn.state === "complete" || turn.is_live);
     },
   };
+}
+
+/** Name the cell that shows a turn, else the notebook that it was begun in. */
+function placeOf(actions: Actions, turn: Turn | undefined): string {
+  return (turn && actions.place(turn.id)) || turn?.notebook || "";
 }
 
 /** Show how it stands: in words, and by the shape and the colour of a mark. */

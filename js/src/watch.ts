@@ -20,9 +20,13 @@ interface Facts {
   readonly state?: Status;
   /** Of each answer on the card, its lines in the bundle's Markdown: the first, and that after it. */
   readonly answers?: readonly (readonly [number, number])[];
+  /** Whether it was complete before its cell ran, which then paid nothing. */
+  readonly is_earlier?: boolean;
+  /** A run that its cell had begun before, and that still worked. */
+  readonly beside?: string;
 }
 
-function factsOf(bundle: Bundle): Facts {
+export function factsOf(bundle: Bundle): Facts {
   const data = bundle[TURN_MIME] ?? bundle[SWEEP_MIME];
   return typeof data === "object" && data !== null ? data : {};
 }

@@ -62,6 +62,8 @@ function make(hasKernel = true) {
     rewind: vi.fn(),
     continue_: vi.fn(),
     addCell: vi.fn(),
+    left: vi.fn(),
+    runAgain: vi.fn(),
   };
   const renderer = new RunRenderer(app as unknown as Surroundings, {} as never);
   Widget.attach(renderer, document.body);

@@ -19,6 +19,7 @@ async function show(sessions: Session[], live: Run[] = []) {
     list: vi.fn(() => Promise.resolve(sessions)),
     rows: vi.fn((_sweep: string): Promise<readonly Session[]> => Promise.resolve([])),
     open: vi.fn(),
+    place: () => "",
     stop: vi.fn().mockResolvedValue(undefined),
     resume: vi.fn().mockResolvedValue(undefined),
     rewind: vi.fn().mockResolvedValue(undefined),

@@ -36,11 +36,12 @@ MAX_TAIL = 20_000
 
 
 @contextmanager
-def live_view(run: Run) -> Iterator[Console]:
+def live_view(run: Run, *, asks: bool = True) -> Iterator[Console]:
     """Show the state of a run on the error output, its questions, and that it is stopping.
 
     Args:
         run: The run.
+        asks: Whether its questions are printed, with the command that answers.
 
     Returns:
         The console, for what else is to be said meanwhile.
@@ -50,7 +51,8 @@ def live_view(run: Run) -> Iterator[Console]:
 
     def tell(view: RunView) -> None:
         stopping = [STOPPING] if view.stop and not view.is_over else []
-        for news in (*(asked(run, gate) for gate in view.gates.values()), *stopping):
+        gates = view.gates.values() if asks else ()
+        for news in (*(asked(run, gate) for gate in gates), *stopping):
             if news not in printed:
                 printed.add(news)
                 with suppress(OSError):  # nobody reads it; the run goes on

@@ -21,6 +21,7 @@ __all__ = ["load", "unload"]
 def load(ip: InteractiveShell) -> None:
     """Register everything with a shell; loading twice does no harm."""
     from nb_agents.jupyter import completion, formatters, kernel
+    from nb_agents.jupyter.in_place import resume_in_place
     from nb_agents.jupyter.magic import AgentsMagics, show_cancelled_as_cards
     from nb_agents.models import providers
     from nb_agents.presentation import cards
@@ -30,7 +31,7 @@ def load(ip: InteractiveShell) -> None:
     show_cancelled_as_cards(ip)
     formatters.register(ip)
     completion.register(ip)
-    kernel.open_doors(ip)
+    kernel.open_doors(ip, resume_in_place)
     kernel.when_idle(ip, cards.load_templates)
     kernel.when_idle(ip, partial(providers.load_in_background, ["openai"]))
     for event, callback in _CALLBACKS:

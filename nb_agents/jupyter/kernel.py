@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 DRAWN_REQUEST = "nb_agents_drawn_request"
 DRAWN_REPLY = "nb_agents_drawn_reply"
+RESUME_REQUEST = "nb_agents_resume_turn_request"
+RESUME_REPLY = "nb_agents_resume_turn_reply"
 
 SWITCH_S = 0.001
 """How long the agents' thread may keep a cell from the interpreter: Python's 5 ms add up, as a
@@ -54,6 +56,8 @@ cell's answer passes several threads."""
 _SWITCH_S_BEFORE = sys.getswitchinterval()
 
 Handler = Callable[[int, FrameType | None], Any]
+Resume = Callable[[str, bool], dict[str, Any]]
+"""Resumes the turn of a directory, with or without trust; returns what the page is told."""
 
 
 def has_front_end(ip: InteractiveShell) -> bool:
@@ -69,6 +73,13 @@ def is_headless(ip: InteractiveShell) -> bool:
     """
     kernel = getattr(ip, "kernel", None)
     return kernel is not None and not kernel._allow_stdin
+
+
+def cell_id(ip: InteractiveShell) -> str:
+    """Return the id of the cell that runs, by which its front end knows it; "" where none says."""
+    kernel = getattr(ip, "kernel", None)
+    parent = kernel.get_parent() if kernel is not None else {}
+    return str(parent.get("metadata", {}).get("cellId") or "")
 
 
 def on_page_message(widget: Any, take: Callable[[Any], object]) -> None:
@@ -102,10 +113,14 @@ def request_of(route: str) -> str:
     return f"nb_agents_{route}_request"
 
 
-def open_doors(ip: InteractiveShell) -> None:
-    """Open the kernel's stop doors: interrupt when idle, control channel, shutdown.
+def open_doors(ip: InteractiveShell, resume: Resume) -> None:
+    """Open the kernel's doors: interrupt when idle, control channel, shutdown.
 
     Cells are answered sooner from then on, see `SWITCH_S`.
+
+    Args:
+        ip: The shell.
+        resume: Resumes a turn for a page.
     """
     kernel = getattr(ip, "kernel", None)
     if kernel is None:
@@ -120,6 +135,7 @@ def open_doors(ip: InteractiveShell) -> None:
     for route in ROUTES:
         kernel.control_handlers[request_of(route)] = partial(_on_request, kernel, route)
     kernel.control_handlers[DRAWN_REQUEST] = partial(_on_drawn, kernel)
+    kernel.control_handlers[RESUME_REQUEST] = partial(_on_resume, kernel, resume)
     shut_down = kernel.control_handlers["shutdown_request"]
     if getattr(shut_down, "func", None) is not _on_shutdown:
         kernel.control_handlers["shutdown_request"] = partial(_on_shutdown, shut_down)
@@ -136,7 +152,7 @@ def close_doors(ip: InteractiveShell) -> None:
     saved = getattr(kernel, "saved_sigint_handler", None)
     if isinstance(saved, _IdleInterrupt):
         kernel.saved_sigint_handler = saved.previous
-    for request in (*map(request_of, ROUTES), DRAWN_REQUEST):
+    for request in (*map(request_of, ROUTES), DRAWN_REQUEST, RESUME_REQUEST):
         kernel.control_handlers.pop(request, None)
     shut_down = kernel.control_handlers["shutdown_request"]
     if getattr(shut_down, "func", None) is _on_shutdown:
@@ -273,6 +289,18 @@ async def _on_drawn(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]
         case {"shown": str(shown)}:
             _drawn_by_page.get(shown, lambda: None)()
     kernel.session.send(stream, DRAWN_REPLY, {"status": "ok"}, parent, ident)
+
+
+async def _on_resume(
+    kernel: Any, resume: Resume, stream: Any, ident: Any, parent: dict[str, Any]
+) -> None:
+    match parent.get("content"):
+        case {"turn": str(turn), "trust": bool(trust)} if turn:
+            act = partial(resume, turn, trust)
+            done = await asyncio.get_running_loop().run_in_executor(None, act)
+        case _:
+            done = {"refusal": "The message names no turn."}
+    kernel.session.send(stream, RESUME_REPLY, {"status": "ok", **done}, parent, ident)
 
 
 async def _on_shutdown(

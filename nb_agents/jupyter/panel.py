@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import anywidget
 import traitlets
@@ -23,7 +24,7 @@ from IPython.display import DisplayHandle
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.kernel import do_as_asked, drawn_by_page, on_page_message
 from nb_agents.presentation import text
-from nb_agents.presentation.cards import card_bundle, card_text, turn_bundle
+from nb_agents.presentation.cards import TURN_MIME, card_bundle, card_text, turn_bundle
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.presentation.panel_types import PanelState, SweepState
 from nb_agents.presentation.sweep_card import OpenedRow, sweep_bundle, sweep_state, sweep_title
@@ -45,15 +46,20 @@ REWRITE_S = 5.0
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
-def show_run(run: Run) -> None:
-    """Show a run in the current cell: live if it is, its card if it is over."""
+def show_run(run: Run, beside: Run | None = None) -> None:
+    """Show a run in the current cell: live if it is, its card if it is over.
+
+    Args:
+        run: The run.
+        beside: A run that the cell has begun before and that still works.
+    """
     with _lock:
         # A run whose view is over may still list its files: its panel gets them.
         if not run.is_over:
             panel = _panels.get(run.path)
             if panel is None:
                 panel = _panels[run.path] = Panel(run)
-            panel.show()
+            panel.show(beside)
             return
     display(card_bundle(run.view, _shown_path(run), run.timeline, run.preview))
 
@@ -62,7 +68,8 @@ def show_earlier(run: Run) -> None:
     """Show a run that is complete since before its cell ran, and say that nothing was paid."""
     said = f"From {text.when(run.view.ended_at or 0.0)}, complete: nothing was run or paid."
     view = replace(run.view, notices=(said, *run.view.notices))
-    display(card_bundle(view, _shown_path(run), run.timeline, run.preview))
+    bundle = card_bundle(view, _shown_path(run), run.timeline, run.preview)
+    display({**bundle, TURN_MIME: {**bundle[TURN_MIME], "is_earlier": True}})
 
 
 def show_text(run: Run) -> None:
@@ -122,9 +129,9 @@ class LiveOutputs:
     def __init__(
         self, shown: str, state: Callable[[], Mapping[str, Any]], take: Callable[[Any], object]
     ) -> None:
-        self._widget = PanelWidget(state=state())
+        self.widget = PanelWidget(state=state())
         self._state, self._take = state, take
-        on_page_message(self._widget, self._on_message)
+        on_page_message(self.widget, self._on_message)
         self._outputs: list[tuple[DisplayHandle, contextvars.Context]] = []
         self._pages: set[str] = set()
         self._is_drawn_by_page = False
@@ -139,7 +146,7 @@ class LiveOutputs:
     def draw(self) -> None:
         """Have the widget draw how it stands, where a page may draw it."""
         if self._pages or not self._is_drawn_by_page:
-            self._widget.state = dict(self._state())
+            self.widget.state = dict(self._state())
 
     def rewrite(self, bundle: dict[str, Any]) -> None:
         """Update the static part, which mounts the widget again."""
@@ -147,17 +154,22 @@ class LiveOutputs:
 
     def freeze(self, bundle: dict[str, Any]) -> None:
         """Put the bundle into the widget's place; a page that was reloaded sees it in the state."""
-        self._end()
         self._update(bundle)
         if len(self._pages) > 1:
-            last = {**self._state(), "card": bundle["text/html"]}
-            self._state = lambda: last
-            self.draw()
+            self.draw_last(bundle)
         else:
-            self._widget.close()
+            self._end()
+            self.widget.close()
+
+    def draw_last(self, bundle: dict[str, Any]) -> None:
+        """Have the widget draw the bundle from now on."""
+        self._end()
+        last = {**self._state(), "card": bundle["text/html"]}
+        self._state = lambda: last
+        self.widget.state = dict(last)
 
     def _live(self, bundle: dict[str, Any]) -> dict[str, Any]:
-        view_of_widget = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
+        view_of_widget = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         return {**bundle, _WIDGET_VIEW: view_of_widget}
 
     def _update(self, bundle: dict[str, Any]) -> None:
@@ -180,9 +192,7 @@ class LiveOutputs:
                 "id": str(message_id),
             }:
                 transcript = read_transcript(TurnPaths(find_run(run).path), agent, after)
-                self._widget.send(
-                    {"type": "transcript", "id": message_id, "transcript": transcript}
-                )
+                self.widget.send({"type": "transcript", "id": message_id, "transcript": transcript})
             case _:
                 self._take(content)
 
@@ -196,20 +206,36 @@ class Panel:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._beside: Run | None = None
         shown = f"{run.view.session}/{run.view.turn}"
         self._outputs = LiveOutputs(shown, self._state, _carry_out)
         self._written = _milestones(run.view)
         self._written_at = time.monotonic()
         run.subscribe(self._on_news)
 
-    def show(self) -> None:
+    def show(self, beside: Run | None = None) -> None:
         """Display the panel in the current cell."""
-        self._outputs.show(card_bundle(self._run.view, _shown_path(self._run)))
+        self._beside = beside or self._beside
+        self._outputs.draw()
+        self._outputs.show(self._bundle(self._run.view))
         if self._run.view.is_over:
             self._freeze(self._run.view)
 
     def _state(self) -> PanelState:
-        return panel_state(self._run.view, self._run.address, time.time())
+        state = panel_state(self._run.view, self._run.address, time.time())
+        if (before := self._beside) is not None and not before.is_over:
+            said = (
+                f"An earlier run of this cell, {before.id}, still works: "
+                f"`%agents stop {before.id}` stops it, `%agents show {before.id}` shows it."
+            )
+            return {**state, "notices": [*state["notices"], said]}
+        return state
+
+    def _bundle(self, view: RunView) -> dict[str, Any]:
+        bundle = card_bundle(view, _shown_path(self._run))
+        if self._beside is not None:
+            bundle[TURN_MIME]["beside"] = _shown_path(self._beside)
+        return bundle
 
     def _on_news(self, view: RunView) -> None:
         self._outputs.draw()
@@ -228,13 +254,38 @@ class Panel:
         ):
             return
         self._written, self._written_at = reached, time.monotonic()
-        self._outputs.rewrite(card_bundle(view, _shown_path(self._run)))
+        self._outputs.rewrite(self._bundle(view))
 
     def _freeze(self, view: RunView) -> None:
         run = self._run
         bundle = card_bundle(view, _shown_path(run), run.timeline, run.preview)
         self._outputs.freeze(bundle)
         _panels.pop(run.path, None)
+
+
+def panel_of(run: Run) -> PanelWidget:
+    """Return a run's panel as a widget for any front end; it is the card when the run is over."""
+    if run not in _public:
+        outputs = LiveOutputs(
+            f"{run.session}/{run.turn}",
+            lambda: panel_state(run.view, run.address, time.time()),
+            _carry_out,
+        )
+
+        def follow(view: RunView) -> None:
+            if view.is_over:
+                outputs.draw_last(card_bundle(view, _shown_path(run), run.timeline, run.preview))
+            else:
+                outputs.draw()
+
+        _public[run] = outputs.widget
+        run.subscribe(follow)
+        if run.view.is_over:
+            follow(run.view)
+    return _public[run]
+
+
+_public: WeakKeyDictionary[Run, PanelWidget] = WeakKeyDictionary()
 
 
 def _carry_out(content: Any, sweep: SweepHandle | None = None) -> None:

@@ -39,10 +39,23 @@ def follow_new(
         run, is_earlier = begin()
         if out:
             ip.user_ns[out] = run
+        before = _begun_before(kernel.cell_id(ip), run)
         if is_earlier and run.is_over:
             show_earlier(run)
         else:
-            follow(ip, run, wait=wait)
+            follow(ip, run, wait=wait, beside=before)
+
+
+_begun: dict[str, Run] = {}
+"""The run that each cell has begun last, by the cell's id."""
+
+
+def _begun_before(cell: str, run: Run) -> Run | None:
+    """Note a cell's run; return the one that it had begun before, if that still works."""
+    before = _begun.get(cell)
+    if cell:
+        _begun[cell] = run
+    return None if before is None or before.is_over or before.path == run.path else before
 
 
 def pressing_new(ip: Any, *, wait: bool) -> AbstractContextManager[None]:
@@ -55,28 +68,40 @@ def pressing_new(ip: Any, *, wait: bool) -> AbstractContextManager[None]:
     return registry.interrupts_press_new() if _waits(ip, wait) else nullcontext()
 
 
-def follow(ip: Any, run: Run, *, wait: bool) -> None:
+def follow(ip: Any, run: Run, *, wait: bool, beside: Run | None = None) -> None:
     """Show a run, and wait for it if asked to, or if nobody could see it later.
 
     Args:
         ip: The shell.
         run: The run.
         wait: Whether the person asked to wait.
+        beside: A run that the cell has begun before and that still works.
     """
     has_front_end = kernel.has_front_end(ip)
     if not _waits(ip, wait):
-        (show_run if has_front_end else show_text)(run)
+        if has_front_end:
+            show_run(run, beside)
+        else:
+            show_text(run)
         return
     # From here on, as an interrupt may come while the panel is made.
     with interrupt_calls(run.press):
         if has_front_end:
-            show_run(run)
+            show_run(run, beside)
             said = stay(ip, run)
         else:
-            said = stay(ip, run)
+            with _live_rows(run):
+                said = stay(ip, run)
             show_text(run)
     if said:
         display({"text/plain": said})
+
+
+def _live_rows(run: Run) -> AbstractContextManager[Any]:
+    """Show a run in a terminal as its commands do, with their keys."""
+    from nb_agents.cli.live_view import live_view  # what no notebook needs
+
+    return live_view(run, asks=False)
 
 
 def _waits(ip: Any, wait: bool) -> bool:

@@ -106,9 +106,17 @@ def begin_new(request: StartRequest) -> EarlierOrNew:
     return EarlierOrNew(api.begin(request), False)
 
 
+_chosen: list[bool] = []
+
+
+def make_once_default(is_default: bool) -> None:
+    """Choose for this process whether every request of a cell is made once."""
+    _chosen[:] = [is_default]
+
+
 def once_is_default() -> bool:
     """Return whether every request of a cell or a terminal is made once."""
-    return os.environ.get("NB_AGENTS_ONCE") == "1"
+    return _chosen[0] if _chosen else os.environ.get("NB_AGENTS_ONCE") == "1"
 
 
 @safe_errors

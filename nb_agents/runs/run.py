@@ -64,6 +64,18 @@ MAX_SAID = 20_000
 """Characters of a follow-up text, which is part of every agent's later prompts."""
 
 
+class RunDisplay(NamedTuple):
+    """The functions by which a run is shown, which are above this module.
+
+    Attributes:
+        bundle: Returns its card as a mime bundle.
+        panel: Returns its live panel, an anywidget.
+    """
+
+    bundle: Callable[[Run], dict[str, Any]]
+    panel: Callable[[Run], Any]
+
+
 class Resumer(NamedTuple):
     """The functions by which a run is resumed, which are above this module.
 
@@ -94,6 +106,7 @@ class Run:
 
     Attributes:
         resumer: Resumes a run that is over; set by `nb_agents.launch.api`.
+        display: Shows a run in a notebook; set by `nb_agents`.
         id: The run's id.
         policy: The policy that `cancel` follows.
         options: The run's options.
@@ -103,6 +116,7 @@ class Run:
     """
 
     resumer: ClassVar[Resumer]
+    display: ClassVar[RunDisplay]
 
     def __init__(
         self,
@@ -127,6 +141,19 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.session}/{self.turn}: {self.status}>"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        """Return the card; in words alone the repr is shown."""
+        return {k: v for k, v in self.display.bundle(self).items() if k != "text/plain"}
+
+    def _mime_(self) -> tuple[str, str]:
+        """Return the card for marimo."""
+        return "text/html", self.display.bundle(self)["text/html"]
+
+    @property
+    def panel(self) -> Any:
+        """The run's live panel, an anywidget for any front end; it ends as the run's card."""
+        return self.display.panel(self)
 
     # State ----------------------------------------------------------------------------------
 

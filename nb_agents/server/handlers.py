@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 
@@ -450,11 +450,18 @@ def _turn(session: str, paths: TurnPaths, is_last: bool) -> dict[str, Any]:
         "is_live": is_live,
         "rewinds": known.get("rewinds", 0),
         "at": known.get("at", 0),
+        "notebook": _notebook_of(known),
         "timestamp": known.get("timestamp"),
         "updated_at": _moment(known.get("timestamp")),
         "tokens": (known.get("receipt") or {}).get("tokens"),
         "cost": (known.get("receipt") or {}).get("cost"),
     }
+
+
+def _notebook_of(known: dict[str, Any]) -> str:
+    """Return the name of the notebook that a turn was begun in, or ""."""
+    kind, _, path = str(known.get("origin") or "").partition(":")
+    return PurePath(path).name if kind == "notebook" else ""
 
 
 def _moment(timestamp: object) -> float | None:

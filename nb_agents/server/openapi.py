@@ -48,8 +48,8 @@ _TURN = (
     "`is_live`, its times, `tokens` and `cost`; a live one, where it runs."
 )
 _HAS_TURNS = (
-    "`id`, `session`, and `turns` with `id`, `turn`, `task`, `state`, `is_live`, `updated_at`, "
-    "`tokens` and `cost`."
+    "`id`, `session`, and `turns` with `id`, `turn`, `task`, `state`, `is_live`, `notebook`, "
+    "`updated_at`, `tokens` and `cost`."
 )
 
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopResult, StopSource
 from nb_agents.errors import UserError
@@ -22,14 +22,24 @@ class SweepHandle(ABC):
     """Handle of a sweep; thread-safe.
 
     Attributes:
+        bundle_of: Returns a sweep's card as a mime bundle; set by `nb_agents`.
         path: The sweep's directory.
     """
 
+    bundle_of: ClassVar[Callable[[SweepHandle], dict[str, Any]]]
     path: Path
     _subscribers: tuple[Callable[[SweepView], object], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Sweep {self.view}>"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        """Return the card; in words alone the repr is shown."""
+        return {k: v for k, v in type(self).bundle_of(self).items() if k != "text/plain"}
+
+    def _mime_(self) -> tuple[str, str]:
+        """Return the card for marimo."""
+        return "text/html", type(self).bundle_of(self)["text/html"]
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from nb_agents.verbs import (
     on_turns,
     parameters,
     resuming,
+    settings,
 )
 from nb_agents.verbs.verb import REQUIRED, Caller, Outcome, Parameter, Verb
 
@@ -34,6 +35,13 @@ _ALL = (
     _with_text("deny", on_runs.deny, *parameters.DECISION),
     _with_text("answer", on_runs.answer, parameters.TEXT),
     Verb("runs", on_turns.runs, "root"),
+    Verb(
+        "once",
+        settings.once,
+        "root",
+        (Parameter("switch", "on or off; by default it says which", metavar="on|off"),),
+        interfaces=("cell",),
+    ),
     Verb("show", on_turns.show, "shown", parameters.SHOW),
     Verb("log", on_turns.log, "turn"),
     Verb("follow", on_turns.follow, "turn", interfaces=("terminal",)),

@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, expect
 
+from nb_agents.presentation.cards import TURN_MIME
 from tests.browser.lab import Lab
 from tests.browser.story import Story, agent, server_team
 from tests.model_server import ModelServer, Reply, Request, ToolCall
@@ -42,13 +43,13 @@ def stopped(story: Story, server: ModelServer, options: str = "") -> int:
     return i
 
 
-def press_resume(story: Story, i: int) -> int:
-    """Press Resume on a card; returns the cell that it made, when its run is complete."""
+def press_resume(story: Story, i: int, number: int = 2) -> None:
+    """Press Resume on a card, which the run then takes the place of, until it is complete."""
     before = story.page.cell_count()
     story.page.click_button("Resume", i)
-    story.page.wait_until(lambda: story.page.cell_count() == before + 1, what="a new cell")
-    story.wait_card(i + 1, "complete")
-    return i + 1
+    story.page.wait_until(lambda: story.turn(number).is_dir(), what="the next turn")
+    story.wait_card(i, "complete")
+    assert story.page.cell_count() == before
 
 
 def line_on_card(card: Locator) -> str:
@@ -56,24 +57,39 @@ def line_on_card(card: Locator) -> str:
     return card.get_by_text(re.compile("%agents resume")).inner_text().splitlines()[-1]
 
 
-def test_resume_is_one_press(story: Story, server: ModelServer) -> None:
+def test_resume_is_one_press_and_the_run_takes_the_place_of_the_card(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
     i = stopped(story, server)
     asked = server.count()
-    story.run("'a cell that comes after'")  # another cell is active when the button is pressed
-    new = press_resume(story, i)
-    assert story.page.cell_source(new).splitlines()[-1] == line_on_card(story.card(i))
+    server.hold(20, "slow")
+    after = story.run("'a cell that comes after'")  # which is active when the button is pressed
+    story.page.click_button("Resume", i)
+    story.expect_writing(i, "critic")
+    for short, theme in THEMES.items():
+        story.page.set_theme(theme)
+        for width in (720, 1400):
+            story.page.page.set_viewport_size({"width": width, "height": 900})
+            story.page.screenshot(artifacts / f"resumed-in-place-{short}-{width}.png")
+    server.release()
+    story.wait_card(i, "complete")
+    assert story.page.cell_count() == after + 1
     assert story.metadata(2)["run_status"] == "completed"
     assert story.events("turn_started", 2)[0]["resumes"] == 1
     assert server.count() > asked
-    assert "already loaded" not in story.page.output_text(new)
-    assert story.page.output_text(new + 1) == "'a cell that comes after'"
+    # The kernel has it: it is no process of the server's.
+    assert "session" in story.page.output_text(story.run("%agents"))
+    assert story.page.output_text(after) == "'a cell that comes after'"
+    story.page.save()
+    [output] = story.page.saved().cells[i].outputs
+    assert (output.data[TURN_MIME]["turn"], output.data[TURN_MIME]["state"]) == (2, "complete")
 
 
 def test_resume_with_the_keyboard(story: Story, server: ModelServer) -> None:
     i = stopped(story, server)
     story.page.button("Resume", i).focus()
     story.page.page.keyboard.press("Enter")
-    story.wait_card(i + 1, "complete")
+    story.wait_card(i, "complete")
 
 
 def test_resume_after_a_restart_of_the_kernel(story: Story, server: ModelServer) -> None:
@@ -99,8 +115,8 @@ def test_resume_in_a_folder_of_its_own_and_by_a_name_with_a_space(
     i = stopped(story, server, '--session-root "my sessions" --session "first try"')
     line = '%agents resume "first try" --session-root "my sessions"'
     assert line_on_card(story.card(i)) == line
-    new = press_resume(story, i)
-    assert story.page.cell_source(new).splitlines()[-1] == line
+    story.page.click_button("Resume", i)
+    story.wait_card(i, "complete")
     assert (story.folder / "my sessions" / "first try" / "turn_2" / "answer.txt").exists()
 
 
@@ -148,13 +164,12 @@ def test_without_a_kernel_the_server_resumes_and_continues(
     page = story.page.page
     page.locator(".jp-Dialog").get_by_role("button", name="No Kernel").click()
     before = story.page.cell_count()
-    story.page.click_button("Resume", i)
-    tab = page.locator(".nba-tab:visible")
-    expect(tab).to_contain_text("✓ complete")
+    press_resume(story, i)
     assert story.events("turn_started", 2)[0]["resumes"] == 1
 
-    page.locator(".lm-TabBar-tabLabel", has_text="story.ipynb").click()
-    story.page.click_button("Continue…", i)
+    story.page.command("nb-agents:show-sessions")
+    page.locator(".nba-sessions").get_by_role("button", name="Continue…").click()
+    tab = page.locator(".nba-tab:visible")
     page.locator(".jp-Dialog input").fill("And which is cheapest?")
     story.page.accept_dialog()
     expect(tab.filter(has_text="And which is cheapest?")).to_contain_text("✓ complete")

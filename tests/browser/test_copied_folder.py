@@ -15,7 +15,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.presentation.cards import card_bundle
 from nb_agents.session.layout import turns_of
 from tests.browser.lab import Lab, write_notebook
-from tests.browser.story import Story, demo_team
+from tests.browser.story import LOAD, Story, demo_team
 from tests.team_kit import WAIT_S
 
 NOT_YOURS = "was not made by you"
@@ -88,10 +88,13 @@ def test_one_press_in_a_trusted_notebook_shows_what_would_run_and_runs_nothing(
     story: Story, lab: Lab, theirs: Path
 ) -> None:
     opened(story, lab, trusted=True)
+    story.page.run_cell(story.page.append_cell(LOAD))
     story.page.click_button("Resume", 0)
-    story.page.wait_until(lambda: story.page.cell_count() == 2, what="a cell")
-    story.page.wait_for_text(NOT_YOURS, 1)
-    story.page.wait_for_text("command of make: echo x >>", 1)
+    asked = dialog(story)
+    expect(asked).to_contain_text(NOT_YOURS)
+    expect(asked).to_contain_text("command of make: echo x >>")
+    asked.get_by_role("button", name="Cancel").click()
+    expect(asked).to_have_count(0)
     assert (len(turns_of(theirs)), ran(theirs)) == (1, 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 from nb_agents.cli.application import INCOMPLETE
@@ -96,3 +97,35 @@ def test_keys_open_an_agent_say_something_and_stop(place: Path, server: ModelSer
         assert run.wait_end() == INCOMPLETE
     finally:
         run.close()
+
+
+def test_ipython_in_a_terminal_shows_the_rows_while_a_cell_waits_and_takes_their_keys(
+    place: Path, server: ModelServer
+) -> None:
+    write_team(place, server, agents="ab")
+    server.script("m", *[Reply("words that come and go", hang_after=5)] * 2)
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    env["IPYTHONDIR"] = str(place / "ipython")
+    cell = "\n".join(
+        [
+            "%load_ext nb_agents",
+            "get_ipython().run_cell_magic('agents', '-c team.yaml -s lab --wait', 'What is it?')",
+        ]
+    )
+    words = [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", cell]
+    run = Terminal(words, place, env)
+
+    def agents() -> list[str]:
+        run.read()
+        found = [line.split() for line in screen(run.bytes.decode(errors="replace"))]
+        return [line[0] for line in found if line[1:2] == ["writing"]]
+
+    wait_until(lambda: agents() == ["a", "b"], 60, "a row for each", lambda: run.text)
+    run.type("s")
+    run.wait_text(STOPPING)
+    run.type("S")
+    run.wait_end()
+    left = screen(run.bytes.decode())
+    run.close()
+    assert rows_of(left) == []
+    assert any("What is it? [stopped]" in line for line in left)

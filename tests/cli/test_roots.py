@@ -42,7 +42,7 @@ TAKES_A_SESSION = {
 }
 LISTS = {"runs": (), "sessions": (), "sweeps": (), "prune": ("--older", "0h")}
 WITH_NAME_ALONE = {"say", "approve", "deny", "answer", "rename", "export", "delete"}
-OTHERS = {"run", "chat", "demo", "check", "plan", "diff", "acp", "mcp"}
+OTHERS = {"run", "chat", "demo", "check", "plan", "diff", "acp", "mcp", "init", "schema"}
 """Commands that start or serve something, or read a file or two turns."""
 
 

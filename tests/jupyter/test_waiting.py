@@ -25,7 +25,7 @@ def test_an_interrupt_while_the_panel_is_made_stops_the_run_and_not_the_cell(
     run = nb_agents.start("Why?", team, options=RunOptions(session_root=tmp_path))
     gate.wait_reached()
 
-    def show(_: Run) -> None:
+    def show(*_: Run | None) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
@@ -44,9 +44,9 @@ class Cell:
         self.gate = Gate()
         self.team = scripted_team(a=ScriptedModel(Answer("So.", gate=self.gate)))
         self.options = RunOptions(session_root=root)
-        kernel_of = SimpleNamespace(_allow_stdin=is_watched)
+        kernel_of = SimpleNamespace(_allow_stdin=is_watched, get_parent=dict)
         self.shell = SimpleNamespace(kernel=kernel_of, user_ns={})
-        monkeypatch.setattr(waiting, "show_run", lambda run: self.gate.open())
+        monkeypatch.setattr(waiting, "show_run", lambda *_: self.gate.open())
         monkeypatch.setattr(kernel, "has_front_end", lambda ip: True)
 
     def begin(self) -> tuple[Run, bool]:

@@ -126,3 +126,46 @@ def test_a_result_that_is_not_there_yet_is_no_none(notebook: Notebook) -> None:
     assert error.ename == "RunNotFinished"
     assert f"{turn.run} is still working" in error.evalue
     assert "run.wait()" in error.evalue
+
+
+def test_run_all_twice_after_a_stop_and_a_resume_ends_without_error_and_pays_once(
+    notebook: Notebook, server: ModelServer
+) -> None:
+    """The setting is the notebook's own, in its first cell."""
+    cells = ["%agents once on", notebook.magic("--session lab"), "%agents resume lab"]
+    try:
+        notebook.kernel.run(cells[0])
+        old = notebook.start_held("--session lab")
+        notebook.kernel.run("%agents stop --now")
+        old.wait_over()
+        server.release()
+        notebook.turn_of(notebook.kernel.send(cells[2])).wait_over()
+        asked = len(server.requests)
+        for _ in range(2):
+            results = [notebook.kernel.run(cell) for cell in cells]
+            assert [result.status for result in results] == ["ok"] * 3
+            assert [r.displays[0].data[TURN_MIME]["state"] for r in results[1:]] == ["complete"] * 2
+        assert len(server.requests) == asked
+        assert len([*old.path.parent.glob("turn_*")]) == 2
+    finally:
+        notebook.kernel.run("%agents once off")
+
+
+def test_a_cell_run_again_while_its_run_lives_begins_another_and_names_the_first(
+    notebook: Notebook, server: ModelServer
+) -> None:
+    server.hold(5)
+    of_cell = {"cellId": "the-cell"}
+    old = notebook.turn_of(notebook.kernel.send(notebook.magic(), metadata=of_cell))
+    sent = notebook.kernel.send(notebook.magic(), metadata=of_cell)
+    new = notebook.turn_of(sent)
+    assert old.path != new.path
+    [shown] = notebook.kernel.result(sent).displays
+    assert shown.data[TURN_MIME]["beside"].endswith(f"{old.path.parent.name}/{old.path.name}")
+    other = notebook.kernel.send(notebook.magic(), metadata={"cellId": "another-cell"})
+    notebook.turn_of(other)
+    [shown] = notebook.kernel.result(other).displays
+    assert "beside" not in shown.data[TURN_MIME]
+    for turn in (old, new):
+        notebook.kernel.run(f"%agents stop --now {turn.run}")
+    server.release()
