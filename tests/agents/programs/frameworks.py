@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
+
 from tests.model_server import ModelServer
 
 __all__ = ["FRAMEWORKS"]
 
 Function = Callable[..., Any]
+
+
+def _client() -> Any:
+    """An HTTP client that keeps no connection open: nobody closes those of a user's agents."""
+    return httpx2.AsyncClient(limits=httpx2.Limits(max_keepalive_connections=0))
 
 
 def pydantic_agent(server: ModelServer, *tools: Function, model: str = "m") -> Any:
@@ -18,7 +25,7 @@ def pydantic_agent(server: ModelServer, *tools: Function, model: str = "m") -> A
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    provider = OpenAIProvider(base_url=server.url, api_key="k")
+    provider = OpenAIProvider(base_url=server.url, api_key="k", http_client=_client())
     return Agent(OpenAIChatModel(model, provider=provider), tools=tools, name="p")
 
 
@@ -27,7 +34,7 @@ def openai_agent(server: ModelServer, *tools: Function, model: str = "m") -> Any
     from agents import Agent, OpenAIChatCompletionsModel, function_tool
     from openai import AsyncOpenAI
 
-    client = AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0)
+    client = AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0, http_client=_client())
     return Agent(
         "o",
         tools=[*map(function_tool, tools)],
@@ -40,7 +47,9 @@ def ag2_agent(server: ModelServer, *tools: Function, model: str = "m") -> Any:
     from ag2 import Agent
     from ag2.config import OpenAIConfig
 
-    config = OpenAIConfig(model, api_key="k", base_url=server.url, streaming=True, max_retries=0)
+    config = OpenAIConfig(
+        model, "k", server.url, streaming=True, max_retries=0, http_client=_client()
+    )
     return Agent("g", config=config, tools=tools)
 
 

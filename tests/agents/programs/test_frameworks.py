@@ -107,6 +107,7 @@ def test_a_graceful_stop_lets_its_tool_finish_and_begins_nothing(
     agent = make(server, counter.hold, counter.count)
     run = start(tmp_path, agent)
     counter.gate.wait_reached()
+    wait_until(lambda: counter.done == ["b"])
     run.stop()
     wait_until(lambda: run.view.stop)
     counter.gate.open()
