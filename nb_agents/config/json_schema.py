@@ -20,12 +20,12 @@ from nb_agents.config.team import TeamSpec
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-FileKind = Literal["team", "recipe"]
+SchemaKind = Literal["team", "recipe"]
 
 _ATTRIBUTE = re.compile(r"^    (\w[\w, ]*): (.+(?:\n     {3,}.+)*)", re.MULTILINE)
 
 
-def json_schema(kind: FileKind) -> dict[str, Any]:
+def json_schema(kind: SchemaKind) -> dict[str, Any]:
     """Return the schema of a kind of file, in JSON Schema 2020-12.
 
     Args:
