@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field
@@ -145,6 +147,7 @@ def _of_runs() -> dict[str, Any]:
                 _ID,
                 _QUERY_AGENT,
                 _QUERY_AFTER,
+                refused={"400": "`after` is not a number of bytes, or there is no `agent`."},
             )
         },
         "/runs/{id}/view": {"get": _get("How it is drawn.", _DRAWN, _ID)},
@@ -200,6 +203,26 @@ def _of_sessions() -> dict[str, Any]:
     }
 
 
+def _of_files() -> dict[str, Any]:
+    return {
+        "/contents/{path}": {
+            "get": _get(
+                "A directory or a file of a turn, as Jupyter's contents API has it.",
+                "Its model: session, turn and path within it make its `path`.",
+                _PATH,
+                refused={"413": "It is too large to be shown."},
+            )
+        },
+        "/files/{path}": {
+            "get": _get(
+                "A file of a turn.",
+                "Its bytes: images and text as what they are, all else to be saved.",
+                _PATH,
+            )
+        },
+    }
+
+
 def document(base_url: str) -> dict[str, Any]:
     """Return the OpenAPI document.
 
@@ -210,7 +233,7 @@ def document(base_url: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "nb_agents", "version": "1", "license": {"name": "MIT"}},
         "servers": [{"url": base_url.rstrip("/") + "/nb-agents"}],
-        "paths": {**_of_runs(), **_of_sessions()},
+        "paths": {**_of_runs(), **_of_sessions(), **_of_files()},
         "components": {
             "securitySchemes": {
                 "token": {"type": "apiKey", "in": "header", "name": "Authorization"}
@@ -225,6 +248,7 @@ _QUERY_IDS = {
     "in": "query",
     "schema": {"type": "array", "items": {"type": "string"}, "maxItems": 200},
 }
+_PATH = {"name": "path", "in": "path", "required": True, "schema": {"type": "string"}}
 _QUERY_AGENT = {
     "name": "agent",
     "in": "query",
@@ -257,9 +281,13 @@ _UNKNOWN = {**_REFUSED, "404": "Nothing of that name is there."}
 
 
 def _get(
-    summary: str, found: str, *parameters: dict[str, Any], schema: dict[str, Any] | None = None
+    summary: str,
+    found: str,
+    *parameters: dict[str, Any],
+    schema: dict[str, Any] | None = None,
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    replies = {"200": found, **_UNKNOWN}
+    replies = {"200": found, **_UNKNOWN, **refused}
     return {
         "summary": summary,
         "parameters": [*parameters],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,7 +15,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from nb_agents.server.handlers import routes
 from nb_agents.server.openapi import document
+from nb_agents.server.places import Places
+from nb_agents.server.turn_files import file_routes
 from tests.server.conftest import JupyterServer
 from tests.server.test_reading import over
 from tests.server.test_sweeps import ended
@@ -24,7 +30,8 @@ STARTS_PROCESSES = [("POST", "/runs"), ("POST", "/sessions/{id}/continue")]
 def test_no_request_that_the_document_allows_breaks_the_server(jupyter: JupyterServer) -> None:
     turn, sweep = over(jupyter.sessions).path, ended(jupyter).path
     runs, sweeps, sessions = (
-        {"id": jupyter.name(path), "n": 1} for path in (turn, sweep, turn.parent)
+        {"id": jupyter.name(path), "n": 1, "path": jupyter.name(path)}
+        for path in (turn, sweep, turn.parent)
     )
     schema = schemathesis.openapi.from_url(
         f"{jupyter.url}/openapi.json", headers=dict(jupyter.client.headers)
@@ -64,3 +71,13 @@ def test_each_reply_is_described_in_words_of_its_own() -> None:
             takes = operation.get("requestBody", {"content": {}})["content"].values()
             asks_for_trust = any("trust" in each["schema"]["properties"] for each in takes)
             assert ("428" in told) is asks_for_trust, (method, path)
+
+
+def test_each_route_is_described() -> None:
+    places = Places(Path())
+    patterns = [each[0] for each in (*routes("/", places), *file_routes("/", places))]
+    described = set(patterns[:1])  # the document itself
+    for path in document("/")["paths"]:
+        asked = "/nb-agents" + path.replace("{n}", "1").replace("{", "").replace("}", "")
+        described.add(next(each for each in patterns if re.fullmatch(each, asked)))
+    assert described == {*patterns}
