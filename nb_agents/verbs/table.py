@@ -14,9 +14,9 @@ from nb_agents.verbs import (
     on_runs,
     on_sessions,
     on_turns,
+    once_setting,
     parameters,
     resuming,
-    settings,
 )
 from nb_agents.verbs.verb import REQUIRED, Caller, Outcome, Parameter, Verb
 
@@ -37,7 +37,7 @@ _ALL = (
     Verb("runs", on_turns.runs, "root"),
     Verb(
         "once",
-        settings.once,
+        once_setting.once,
         "root",
         (Parameter("switch", "on or off; by default it says which", metavar="on|off"),),
         interfaces=("cell",),
