@@ -170,7 +170,7 @@ def test_without_a_kernel_the_server_resumes_and_continues(
     story.page.command("nb-agents:show-sessions")
     page.locator(".nba-sessions").get_by_role("button", name="Continue…").click()
     tab = page.locator(".nba-tab:visible")
-    page.locator(".jp-Dialog input").fill("And which is cheapest?")
+    page.locator(".jp-Dialog textarea").fill("And which is cheapest?")
     story.page.accept_dialog()
     expect(tab.filter(has_text="And which is cheapest?")).to_contain_text("✓ complete")
     assert story.metadata(3)["task"] == "And which is cheapest?"

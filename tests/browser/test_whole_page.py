@@ -151,7 +151,7 @@ def test_the_sidebar_lists_all_turns_and_opens_one_beside_the_notebook(
     server.script("quick", agent(f"I say {EVIL}"))
     i = story.start(EVIL, story.team(server_team(server, ada="quick")))
     story.wait_card(i, "complete")
-    live_run(story, server)
+    j = live_run(story, server)
     status_item(story).click()
     filter = sidebar(story).locator("input")
     expect(filter).to_be_focused()
@@ -167,25 +167,24 @@ def test_the_sidebar_lists_all_turns_and_opens_one_beside_the_notebook(
     expect(live).to_have_count(0)
     done.locator("summary").click()
     done.get_by_role("button", name="Say").click()
-    card = page.locator(".nba-tab [aria-label^='nb_agents:']")
-    expect(card).to_contain_text("onerror=alert(1)")
+    expect(story.card(i)).to_be_in_viewport()
+    expect(story.card(i)).to_contain_text("onerror=alert(1)")
     filter.fill("")
     live.get_by_role("button", name=TASK).click()
-    panel = page.locator(".nba-tab:visible .nba")
-    expect(panel.locator("header .chip")).to_have_text("running")
+    expect(story.panel(j)).to_be_in_viewport()
     shoot(story, artifacts, "page-tab")
     assert page.locator("#nb-agents-sessions :is(img, script)").count() == 0
     live.get_by_role("button", name="Stop", exact=True).click()
     live.get_by_role("button", name="Stop now").click()
     expect(live.locator("summary .state")).to_have_text("stopped")
-    expect(page.locator(".nba-tab:visible")).to_contain_text("stopped")
+    story.wait_card(j, "stopped")
 
 
 def test_who_does_not_see_the_notebook_is_told_of_the_end(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     story.open()
-    live_run(story, server, EVIL)
+    i = live_run(story, server, EVIL)
     expect(status_item(story)).to_have_text("1 run")
     story.page.command("launcher:create")
     server.release()
@@ -193,7 +192,7 @@ def test_who_does_not_see_the_notebook_is_told_of_the_end(
     expect(toast(story)).to_contain_text("Complete: Say <img src=x onerror=alert(1)>")
     shoot(story, artifacts, "page-notice")
     toast(story).get_by_role("button", name="Show").click()
-    expect(story.page.page.locator(".nba-tab:visible")).to_contain_text("complete")
+    expect(story.card(i)).to_be_in_viewport()
 
 
 def test_of_two_tabs_one_tells_of_the_end(
@@ -245,8 +244,8 @@ def test_a_sweep_is_one_entry_in_status_bar_and_sidebar_and_is_told_of_once(
     expect(sweep.locator("> summary .state")).to_have_text("complete")
     expect(toast(story)).to_have_count(1)
     expect(toast(story)).to_contain_text("Complete, 4 of 4 rows: {{value}}")
-    sweep.locator("> summary").click()
     toast(story).get_by_role("button", name="Show").click()
+    expect(page.locator(".jp-NotebookPanel")).to_be_visible()
     expect(sweep.locator(".session .state").first).to_be_visible()
     expect(sweep.locator(".session")).to_have_count(4)
     shoot(story, artifacts, "page-sweep-over")
@@ -279,15 +278,14 @@ def test_who_does_not_see_the_notebook_is_told_that_a_run_waits(
     (story.folder / "survey.yaml").write_text(RECIPE)
     story.open()
     live_run(story, server)
-    story.run("%agents --recipe survey.yaml", wait=False)
+    i = story.run("%agents --recipe survey.yaml", wait=False)
     expect(status_item(story)).to_have_text("2 runs")
     story.page.command("launcher:create")
     (story.turn(session=1) / "workspaces" / "survey" / "go").touch()
     expect(status_item(story)).to_have_text("2 runs · 1 waits for you")
     expect(toast(story)).to_contain_text("Waits for you: survey")
     toast(story).get_by_role("button", name="Show").click()
-    panel = story.page.page.locator(".nba-tab:visible .nba")
-    panel.get_by_role("button", name="Approve").click()
+    story.panel(i).get_by_role("button", name="Approve").click()
     expect(status_item(story)).to_have_text("1 run")
     story.page.command("nb-agents:show-sessions")
     shoot(story, artifacts, "page-waits")
@@ -323,7 +321,7 @@ def test_sessions_are_resumed_continued_renamed_exported_and_deleted(story: Stor
         assert story.events("turn_started", number)[0]["resumes"] == number - 1
 
     session.get_by_role("button", name="Continue…").click()
-    page.locator(".jp-Dialog input").fill("And what does it cost?")
+    page.locator(".jp-Dialog textarea").fill("And what does it cost?")
     story.page.accept_dialog()
     expect(session.locator("summary")).to_contain_text("And what does it cost?")
     page.keyboard.press("Alt+Shift+X")
