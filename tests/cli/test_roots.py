@@ -42,8 +42,8 @@ TAKES_A_SESSION = {
 }
 LISTS = {"runs": (), "sessions": (), "sweeps": (), "prune": ("--older", "0h")}
 WITH_NAME_ALONE = {"say", "approve", "deny", "answer", "rename", "export", "delete"}
-OTHERS = {"run", "chat", "demo", "check", "plan", "diff", "acp", "mcp", "init", "schema"}
-"""Commands that start or serve something, or read a file or two turns."""
+OTHERS = {"run", "chat", "demo", "check", "plan", "diff", "acp", "mcp", "init", "schema", "trace"}
+"""Commands that start or serve something, read a file or two turns, or answer in no JSON of ours."""
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ TERMINAL_ALONE = {
     "follow": "in a notebook the panel does",
     "init": "before there is a notebook",
     "schema": "what an editor reads",
+    "trace": "for programs that collect traces",
 }
 KERNEL_ALONE = {"once": "of one kernel; a terminal has $NB_AGENTS_ONCE"}
 NOTEBOOK_ALONE = {
