@@ -43,7 +43,7 @@ TAKES_A_SESSION = {
 LISTS = {"runs": (), "sessions": (), "sweeps": (), "prune": ("--older", "0h")}
 WITH_NAME_ALONE = {"say", "approve", "deny", "answer", "rename", "export", "delete"}
 OTHERS = {"run", "chat", "demo", "check", "plan", "diff", "acp", "mcp", "init", "schema", "trace"}
-"""Commands that start or serve something, read a file or two turns, or answer in no JSON of ours."""
+"""Commands that start or serve something, read a file or two turns, or give others' JSON."""
 
 
 @pytest.fixture
