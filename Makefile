@@ -210,7 +210,7 @@ hub-proxy: $(HUB_PROXY)
 	mkdir -p $(@D)
 	cp tests/acp/agents-$*.json $(@D)/package.json
 	cp tests/acp/agents-$*-lock.json $(@D)/package-lock.json
-	cd $(@D) && { npm ci --silent --no-audit --no-fund $(if $(filter few,$*),--ignore-scripts) && touch .installed; } || true
+	cd $(@D) && { npm install --silent --no-audit --no-fund $(if $(filter few,$*),--ignore-scripts) && touch .installed; } || true
 
 acp: .venv/agents-few/.installed .venv/agents-more/.installed .venv/.test $(PANEL)
 	NB_AGENTS_TEST_ACP=all $(BIN)/python -m pytest tests/acp --durations=10

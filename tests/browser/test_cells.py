@@ -88,9 +88,8 @@ def test_a_person_is_taken_to_the_cell_of_a_run_and_told_when_its_output_was_cle
     shoot(story, artifacts, "sidebar")
 
     story.page.command("notebook:clear-cell-output")
-    told = page.get_by_text(re.compile("whose output was cleared still works"))
-    told.wait_for()
-    page.get_by_role("button", name="Show").click()
+    told = page.locator(".jp-toast, .Toastify__toast", has_text="whose output was cleared").last
+    told.get_by_role("button", name="Show").click()
     expect(page.locator(".nba-tab:visible .nba header .chip")).to_have_text("running")
     story.page.command("nb-agents:stop-all-now")
     expect(page.locator(".nba-tab:visible")).to_contain_text("stopped")

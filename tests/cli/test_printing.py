@@ -210,7 +210,7 @@ def test_every_command_answers_in_json(
     commands = EveryCommand(place, server, held, "forty-two")
     printed = {
         name: told_here(name, *words, code=code)
-        for name, words, code in commands.each("follow", "chat")
+        for name, words, code in commands.each("follow", "chat", "trace", "init", "schema")
     }
     # An event a line, so that a program can read on while the run goes on.
     events = [json.loads(line) for line in call_here("follow", "live", "--json").splitlines()]

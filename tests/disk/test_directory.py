@@ -146,7 +146,7 @@ def test_no_path_changes_anything_outside(
     before = descriptors()
     with suppress(OSError), Directory.real(root) as directory:
         changes[verb](directory)
-    assert descriptors() == before
+    assert descriptors() <= before  # another thread's may close meanwhile
     assert sorted(os.listdir(root.parent)) == ["a", "b", "c", "root"]
     for name in NAMES:
         assert (root.parent / name / "a").read_text() == "outside"

@@ -19,6 +19,7 @@ from pydantic_ai.tools import ToolDefinition
 from nb_agents import TeamSpec
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.model_keys import MODEL_KEYS, ModelKeys
+from nb_agents.config.programs import ACP_TYPES
 from nb_agents.errors import ConfigError
 from nb_agents.launch.team_report import report_on
 from nb_agents.models.fit import check_fit
@@ -349,7 +350,7 @@ def test_every_key_is_in_the_tables() -> None:
         for kind in inner:
             assert {f"{name}.{part}" for part in kind.model_fields} <= MODEL_KEYS.keys()
     assert {key for keys in BESIDES.values() for key in keys} <= {*ModelKeys.model_fields}
-    assert {*BACKEND_TYPES} - {"demo", "python"} == {*PROVIDERS}
+    assert {*BACKEND_TYPES} - {"demo", "python", *ACP_TYPES} == {*PROVIDERS}
     assert sorted([*SPEAKERS, *(each for kinds in SPEAKERS.values() for each in kinds)]) == TYPES
 
 
