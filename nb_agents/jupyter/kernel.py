@@ -263,7 +263,10 @@ def do_as_asked(route: str, content: Any, work: Work | None = None) -> PageReply
 def _act(route: str, on: Work | str, sent: Mapping[str, Any]) -> Mapping[str, Any]:
     values, caller = values_of(read(BODIES[route], sent)), Caller("widget", CELL)
     work = find_work(on, caller) if isinstance(on, str) else on
-    return ROUTES[route].act(work, caller, **values).facts
+    outcome = ROUTES[route].act(work, caller, **values)
+    if outcome.begin is not None:
+        raise UserError(f"A panel can't begin a turn. Write `%agents {route}` in a cell.")
+    return outcome.facts
 
 
 # Called when a page tells that it draws these by itself, by what it calls them.

@@ -275,13 +275,18 @@ def files(watch: Watch, nodes: set[int]) -> dict[Path, int]:
     """When each file of these agents was last written."""
     places = [watch.place(node) for node in nodes & set(watch.born)]
 
+    def look() -> dict[Path, int]:
+        files = [path for place in places for path in place.rglob("*")]
+        return {path: path.stat().st_mtime_ns for path in files}
+
     def found() -> tuple[dict[Path, int]] | None:
         try:
-            files = [path for place in places for path in place.rglob("*")]
-            when = {path: path.stat().st_mtime_ns for path in files}
+            when = look()
+            # Twice alike: a walk of what is being moved may miss some without an error.
+            holds_still = all(place.is_dir() for place in places) and look() == when
         except FileNotFoundError:
             return None
-        return (when,) if all(place.is_dir() for place in places) else None
+        return (when,) if holds_still else None
 
     # Where the whole run was stopped, its end moves the workspaces at this very moment.
     when: dict[Path, int] = wait_until(found, WAIT_S, "files that hold still")[0]

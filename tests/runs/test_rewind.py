@@ -10,6 +10,7 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.errors import UserError
+from nb_agents.jupyter.kernel import do_as_asked
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import read_journal
@@ -161,3 +162,13 @@ def test_a_preview_names_what_each_file_becomes_and_changes_nothing(tmp_path: Pa
     assert lines == {"a/work.md": ("changed", 1, 1)}
     assert "-one 2\n+one two" in told.files[0].diff
     assert _files(tmp_path) == before
+
+
+def test_a_panel_that_asks_for_it_by_a_message_is_refused_and_can_have_the_preview(
+    tmp_path: Path,
+) -> None:
+    asked = {"run": str(Played(tmp_path).run.path), "to": "1"}
+    refused = do_as_asked("rewind", asked)
+    assert refused.refusal == "A panel can't begin a turn. Write `%agents rewind` in a cell."
+    assert do_as_asked("rewind", {**asked, "preview": True}).facts["lines"]
+    assert len(load_session(tmp_path / "s").turns) == 1

@@ -26,7 +26,7 @@ from nb_agents.session.lookup import (
     origin_here,
     origin_of,
 )
-from nb_agents.testing import Answer, ScriptedModel, scripted_team
+from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.team_kit import WAIT_S, finish
 
 NOTEBOOKS = ("notebook:../../a.ipynb", "notebook:../../b.ipynb", "kernel:0123")
@@ -97,8 +97,8 @@ def test_a_kernels_children_are_a_terminal(tmp_path: Path, monkeypatch: pytest.M
     assert origin_here(tmp_path) == TERMINAL_ORIGIN
 
 
-def begin(root: Path, task: str, **more: object) -> nb_agents.Run:
-    team = scripted_team(a=ScriptedModel(Answer("A's")))
+def begin(root: Path, task: str, gate: Gate | None = None, **more: object) -> nb_agents.Run:
+    team = scripted_team(a=ScriptedModel(Answer("A's", gate=gate)))
     options = RunOptions(session_root=root)
     return nb_agents.start(task, team, options=options, **more)  # type: ignore[arg-type]
 
@@ -125,7 +125,8 @@ def test_a_notebook_goes_on_with_its_own_session_beside_a_later_one_of_another(
 def test_a_resume_goes_on_with_this_notebooks_run_and_says_which(tmp_path: Path) -> None:
     for origin in NOTEBOOKS[:2]:
         with acting_for(origin):
-            run = begin(tmp_path, f"task of {origin[-7:]}", session=f"of-{origin[-7]}")
+            gate = Gate()  # stays closed, so that the stop comes before the answer
+            run = begin(tmp_path, f"task of {origin[-7:]}", gate, session=f"of-{origin[-7]}")
             run.stop(True)
             run.wait(WAIT_S, raise_on_stop=False)
     team = scripted_team(a=ScriptedModel(Answer("A's")))
