@@ -43,7 +43,16 @@ from typing import Any, Literal, NamedTuple
 
 from tests import strict_bodies
 
-__all__ = ["ModelServer", "Reply", "ReplySource", "Request", "ToolCall", "free_port", "wait_until"]
+__all__ = [
+    "ModelServer",
+    "Reply",
+    "ReplySource",
+    "Request",
+    "ToolCall",
+    "free_port",
+    "wait_until",
+    "words_of",
+]
 
 Protocol = Literal["openai", "responses", "anthropic", "google"]
 
@@ -237,14 +246,15 @@ class _Piece(NamedTuple):
 THOUGHT = -2
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
+    """The chunks in which a text is streamed: each a word, and the space around it."""
     return re.findall(r"\s*\S+\s*$|\s*\S+|\s+", text)
 
 
 def _pieces(reply: Reply) -> Iterator[_Piece]:
     text = (reply.text or "more") + " " if reply.endless else reply.text
-    yield from (_Piece(word, THOUGHT) for word in _words(reply.thoughts))
-    words = [_Piece(word) for word in _words(text)]
+    yield from (_Piece(word, THOUGHT) for word in words_of(reply.thoughts))
+    words = [_Piece(word) for word in words_of(text)]
     if reply.endless:
         yield from itertools.cycle(words)
     yield from words

@@ -20,12 +20,23 @@ def main(keys: list[str]) -> None:
     """Play each shape, or those that are named, and print what was seen."""
     with TemporaryDirectory() as place, stage(Path(place)) as here:
         rows = [row for key in keys or SHAPES for row in _rows(here, key)]
-    heads = ("shape", "how", "plays", "equal", "paid twice", "processes left", "what differs")
+    heads = (
+        "shape",
+        "how",
+        "plays",
+        "equal",
+        "paid twice",
+        "words lost",
+        "processes left",
+        "what differs",
+    )
     title = (
         "stop and kill -9 at every event: then a new process goes on, to the end\n"
         "equal: results, files, recorded calls, tools, and what models were sent\n"
         "paid twice: replies that a model had sent to their end and was asked for again; those had "
-        "not been read yet (age at most)"
+        "not been read yet (age at most)\n"
+        "words lost: words of text and thoughts that models had sent and no journal holds, of all "
+        "plays together"
     )
     print_table(title, heads, rows)
 
@@ -48,6 +59,7 @@ def _row(here: Stage, key: str, how: str, tries: Iterable[tuple[Kill, ...]]) -> 
     return [
         *(SHAPES[key].title, how, str(len(plays)), f"{len(plays) - len(wrong)}/{len(plays)}"),
         f"{len(late)} ({max(late):.0f} ms)" if late else "0",
+        str(sum(play.words_lost for play in plays)),
         str(sum(len(play.left) for play in plays)),
         ", ".join(sorted(differs)) or "nothing",
     ]

@@ -9,7 +9,7 @@ import random
 import re
 import time
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -20,7 +20,7 @@ from typing import Any
 from nb_agents import events as ev
 from tests.kills.shapes import SHAPES, TOOLS_URL, Shape, events_of, turns_in
 from tests.kills.understudy import NEVER, Kill, Understudy, understudy
-from tests.model_server import ModelServer, Reply, Request, wait_until
+from tests.model_server import ModelServer, Reply, Request, wait_until, words_of
 from tests.processes import line, python
 from tests.recipes.live import commands_alive
 from tests.runs.proof import files_of, without_time
@@ -67,6 +67,7 @@ class Played:
         differs: In what it differs from a play without kills: `Outcome`'s fields, and how.
         again_ms: Of each reply that was sent to its end, and once more to another process: how long
             before the kill the end was sent.
+        words_lost: Words that models sent, of text and thoughts, and that no journal holds.
         error: What a process that was not killed ended in.
         left: The processes that its directory had when all was done.
     """
@@ -74,6 +75,7 @@ class Played:
     kills: tuple[Kill, ...]
     differs: dict[str, str]
     again_ms: tuple[float, ...]
+    words_lost: int = 0
     error: str = ""
     left: tuple[str, ...] = ()
 
@@ -85,6 +87,7 @@ class _Server(ModelServer):
         super().__init__(strict=True)
         self.shape: Shape = SHAPES["anthropic"]
         self.root = Path()
+        self._replies: dict[int, Reply] = {}
 
     async def _respond(self, request: Request, writer: Any) -> None:
         if (is_due := self.shape.waits(request)) is not None:
@@ -99,7 +102,14 @@ class _Server(ModelServer):
     def _choose(self, request: Request) -> Reply:
         # Ids and signatures are made of it: the same for the same request.
         request.number = zlib.crc32(self.worded(request).encode())
-        return self.shape.reply(request)
+        reply = self._replies[request.number] = self.shape.reply(request)
+        return reply
+
+    def words_sent(self, request: Request) -> Counter[str]:
+        """The words of the text and of the thoughts that were sent."""
+        reply = self._replies[request.number]
+        chunks = [*words_of(reply.thoughts), *words_of(reply.text)]
+        return Counter(" ".join(chunks[: request.chunks_sent]).split())
 
 
 class Stage:
@@ -134,10 +144,12 @@ class Stage:
                     break
                 killed_at.append(time.monotonic())
         except AssertionError as exc:
-            return Played(tuple(kills), {}, (), str(exc) or "an error")
+            return Played(tuple(kills), {}, (), error=str(exc) or "an error")
         differs = _differences(whole, self._outcome(root))
         done, again = tuple(kills[: len(killed_at)]), self._again_ms(killed_at)
-        return Played(done, differs, again, left=tuple(commands_alive(root)))
+        sent = sum(map(self._server.words_sent, self._requests), Counter[str]())
+        lost = (sent - _words_kept(events_of(root))).total()
+        return Played(done, differs, again, lost, left=tuple(commands_alive(root)))
 
     def _again_ms(self, killed_at: Sequence[float]) -> tuple[float, ...]:
         found = []
@@ -182,6 +194,18 @@ class Stage:
             asked=frozenset(map(self._server.worded, self._requests)),
             served=frozenset(line for line in self._lines() if line.startswith("ended")),
         )
+
+
+def _words_kept(events: Sequence[Any]) -> Counter[str]:
+    """The words of text and thoughts in journals, call by call."""
+    streams: dict[tuple[str, int, str], str] = defaultdict(str)
+    asked: Counter[str] = Counter()
+    for event in events:
+        if isinstance(event, ev.ModelStarted):
+            asked[event.agent] += 1
+        elif isinstance(event, ev.TextStreamed) and event.channel in ("text", "thinking"):
+            streams[event.agent, asked[event.agent], event.channel] += event.text
+    return Counter(word for text in streams.values() for word in text.split())
 
 
 def _differences(whole: Outcome, other: Outcome) -> dict[str, str]:
