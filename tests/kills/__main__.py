@@ -38,7 +38,7 @@ def main(keys: list[str]) -> None:
         "words lost: words of text and thoughts that models had sent and no journal holds, of all "
         "plays together"
     )
-    print_table(title, heads, rows)
+    print_table(title, ("shape", "how", *counts, "what differs"), rows)
 
 
 def _rows(here: Stage, key: str) -> list[list[str]]:
