@@ -20,16 +20,7 @@ def main(keys: list[str]) -> None:
     """Play each shape, or those that are named, and print what was seen."""
     with TemporaryDirectory() as place, stage(Path(place)) as here:
         rows = [row for key in keys or SHAPES for row in _rows(here, key)]
-    heads = (
-        "shape",
-        "how",
-        "plays",
-        "equal",
-        "paid twice",
-        "words lost",
-        "processes left",
-        "what differs",
-    )
+    counts = ("plays", "equal", "paid twice", "words lost", "processes left")
     title = (
         "stop and kill -9 at every event: then a new process goes on, to the end\n"
         "equal: results, files, recorded calls, tools, and what models were sent\n"
