@@ -119,18 +119,25 @@ _OPEN = """length => new Promise(resolve => {
 
 def _open_s(story: Story, server: ModelServer) -> float:
     """Measure how long an agent takes to open, in the page, the second time."""
-    words = LONG // 1000
-    server.script("long", Reply(text=" ".join(["word-" * 200 + "end"] * (words + 1))))
-    server.hold(words)
+    # A reply may have 500 kB: three of them, the last of which is held when all is there.
+    calls = (ToolCall("write_file", {"path": "a.md", "content": "So."}),)
+    server.script("long", _long(300, calls), _long(300, calls), _long(450))
+    server.hold(420)
     backend = {"type": "openai", "model": "long", "base_url": server.url, "api_key": "k"}
     story.open()
     story.start("Write.", story.team({"agents": [{"id": "a", "backend": backend}]}))
-    server.wait_chunks(words)
+    server.wait_until(lambda: server.count() == 3)
+    server.wait_chunks(420)
     open_button = story.page.page.locator(".nba button.open")
     open_button.wait_for()
     story.page.page.evaluate(_OPEN, LONG)
     open_button.click()
     return float(story.page.page.evaluate(_OPEN, LONG)) / 1000
+
+
+def _long(words: int, calls: tuple[ToolCall, ...] = ()) -> Reply:
+    """A reply of so many thousand characters."""
+    return Reply(" ".join(["word-" * 200 + "end"] * words), calls)
 
 
 def _busy_share(story: Story) -> float:
