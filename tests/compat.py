@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TESTS = ("tests/view", "tests/disk", "tests/test_cancel.py", "tests/test_errors.py")
-PYTEST = ("pytest>=9.0", "pytest-timeout>=2.4", "hypothesis>=6.140", "pandas>=2.2")
+PYTEST = ("pytest>=9.0", "pytest-timeout>=2.4", "hypothesis>=6.140", "pandas>=2.2.3")
 
 
 def main(python: str, versions: str) -> int:
