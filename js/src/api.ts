@@ -43,6 +43,30 @@ export interface Session {
   readonly sweep?: Run & { readonly is_live: boolean; readonly updated_at: number | null };
 }
 
+/** Something that a check found in a text. */
+export interface Finding {
+  readonly severity: "error" | "warning" | "info";
+  readonly what: string;
+  /** From 1. */
+  readonly line: number;
+  readonly column: number;
+}
+
+/** What a new team can be made of. */
+export interface Choices {
+  /** Those that can be used: where that was found, and names of their models. */
+  readonly providers: readonly { readonly type: string; readonly where: string; readonly models: readonly string[] }[];
+  readonly tools: readonly { readonly key: string; readonly label: string }[];
+}
+
+/** What a new file is to be. */
+export interface NewFile {
+  readonly kind: "team" | "notebook";
+  /** As type:model, an agent for each. */
+  readonly models: readonly string[];
+  readonly tools: readonly string[];
+}
+
 /** Why something was refused, in a sentence for the person; its cause is the status. */
 export class Refused extends Error {}
 
@@ -120,6 +144,21 @@ export class Api {
   /** Read what an agent wrote and did, from a place in the turn's journal on. */
   transcript(id: string, agent: string, after: number): Promise<Transcript> {
     return this.json(`runs/${address(id)}/transcript?${new URLSearchParams({ agent, after: String(after) })}`);
+  }
+
+  /** Check the text of a team file or a recipe, which is not run. */
+  async check(text: string, file: string): Promise<readonly Finding[]> {
+    return (await this.json<{ readonly findings: readonly Finding[] }>("check", "POST", { text, file })).findings;
+  }
+
+  /** Read what a new team can be made of. */
+  choices(): Promise<Choices> {
+    return this.json("new");
+  }
+
+  /** Make the text of a new file, which is not written. */
+  newFile(wanted: NewFile): Promise<{ readonly text: string }> {
+    return this.json("new", "POST", wanted);
   }
 
   /** Open the stream of these turns and sweeps. */

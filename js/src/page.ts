@@ -10,6 +10,7 @@ import {
   Notification,
   showDialog,
 } from "@jupyterlab/apputils";
+import type { ILauncher } from "@jupyterlab/launcher";
 import type { INotebookTracker } from "@jupyterlab/notebook";
 import type { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import type { IStatusBar } from "@jupyterlab/statusbar";
@@ -20,6 +21,7 @@ import { makeClaims } from "./claims";
 import { make } from "./dom";
 import { TEAM_ICON } from "./icon";
 import type { LiveRuns } from "./live-runs";
+import { makeNewTeam } from "./new-team";
 import { announce } from "./notices";
 import { chooseRewind, previewOf } from "./rewind";
 import type { Actions } from "./session-rows";
@@ -29,6 +31,7 @@ import { makeStopButton, stopAll } from "./stop-all";
 import { TURN_MIME } from "./watch";
 
 const CATEGORY = "Agents";
+const NEW_TEAM = "nb-agents:new-team";
 /** How long a refusal is shown; without a time it would be in the list of notifications alone. */
 const PROBLEM_MS = 10_000;
 
@@ -45,6 +48,7 @@ export interface Page {
   readonly palette: ICommandPalette | null;
   readonly statusBar: IStatusBar | null;
   readonly toolbars: IToolbarWidgetRegistry | null;
+  readonly launcher: ILauncher | null;
 }
 
 /** Add all of them; returns what a person can do with turns and sessions. */
@@ -64,6 +68,8 @@ export function addPlaces(page: Page): Actions {
   addCommand(page, "nb-agents:stop-all-now", "Stop All Runs of Agents Now", () => stop(true));
   addCommand(page, "nb-agents:resume-last", "Resume the Last Run of Agents", () => resumeLast(actions));
   addCommand(page, "nb-agents:show-sessions", "Show the Sessions of Agents", show);
+  addCommand(page, NEW_TEAM, "New Agent Team", ({ cwd }) => attempt(() => makeNewTeam(app, api, String(cwd ?? ""))));
+  page.launcher?.add({ command: NEW_TEAM, category: "Other", rank: 0 });
   const needs = {
     notifications: Notification.manager,
     claim: makeClaims(app.serviceManager.serverSettings.baseUrl, (navigator as Partial<Navigator>).locks),
@@ -78,8 +84,10 @@ export function addPlaces(page: Page): Actions {
   return actions;
 }
 
-function addCommand({ app, palette }: Page, command: string, label: string, execute: () => unknown): void {
-  app.commands.addCommand(command, { label, execute, describedBy: { args: {} } });
+type Execute = (args: { readonly cwd?: unknown }) => unknown;
+
+function addCommand({ app, palette }: Page, command: string, label: string, execute: Execute): void {
+  app.commands.addCommand(command, { label, execute, icon: TEAM_ICON, describedBy: { args: {} } });
   palette?.addItem({ command, category: CATEGORY });
 }
 

@@ -5,10 +5,10 @@ import { ICommandPalette, IToolbarWidgetRegistry } from "@jupyterlab/apputils";
 import { IFileBrowserFactory } from "@jupyterlab/filebrowser";
 import {
   EditorExtensionRegistry,
-  type IConfigurableExtension,
   IEditorExtensionRegistry,
   IEditorLanguageRegistry,
 } from "@jupyterlab/codemirror";
+import { ILauncher } from "@jupyterlab/launcher";
 import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
@@ -16,6 +16,7 @@ import { IStatusBar } from "@jupyterlab/statusbar";
 import { Api, type Session } from "./api";
 import { makeTurnFiles } from "./files";
 import { Cells } from "./cells";
+import { makeCheck } from "./checking";
 import type { Kernel } from "./kernel";
 import { LiveRuns } from "./live-runs";
 import { runAgain, tellIfCleared } from "./outputs";
@@ -32,7 +33,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
   description: "Shows the runs of agents in a notebook's outputs, and all of them beside it.",
   autoStart: true,
   requires: [IRenderMimeRegistry],
-  optional: [INotebookTracker, ICommandPalette, IStatusBar, IToolbarWidgetRegistry, IFileBrowserFactory],
+  optional: [INotebookTracker, ICommandPalette, IStatusBar, IToolbarWidgetRegistry, IFileBrowserFactory, ILauncher],
   activate(
     app: JupyterFrontEnd,
     rendermime: IRenderMimeRegistry,
@@ -41,6 +42,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     statusBar: IStatusBar | null,
     toolbars: IToolbarWidgetRegistry | null,
     browsers: IFileBrowserFactory | null,
+    launcher: ILauncher | null,
   ): void {
     lookUpNoHosts();
     const { contents, serverSettings } = app.serviceManager;
@@ -94,7 +96,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
       RANK,
     );
     const isSeen = (id: string): boolean => [...shown].some((renderer) => renderer.isSeen(id));
-    const actions = addPlaces({ app, api, runs, rendermime, cells, isSeen, notebooks, palette, statusBar, toolbars });
+    const optional = { notebooks, palette, statusBar, toolbars, launcher };
+    const actions = addPlaces({ app, api, runs, rendermime, cells, isSeen, ...optional });
   },
 };
 
@@ -125,14 +128,27 @@ async function widgetsOf(panel: NotebookPanel | undefined): Promise<IRenderMime.
 
 const cells: JupyterFrontEndPlugin<void> = {
   id: "nb-agents:cells",
-  description: "Edits cells of agents as the prose or the YAML that they are.",
+  description: "Edits cells of agents as the prose or the YAML that they are, and checks files of teams.",
   autoStart: true,
   requires: [IEditorExtensionRegistry, IEditorLanguageRegistry],
-  activate(_: JupyterFrontEnd, extensions: IEditorExtensionRegistry, languages: IEditorLanguageRegistry): void {
-    const factory = (): IConfigurableExtension<undefined> =>
-      EditorExtensionRegistry.createImmutableExtension(makeProse(languages));
-    extensions.addExtension({ name: "nb-agents:prose", factory });
+  activate(app: JupyterFrontEnd, extensions: IEditorExtensionRegistry, languages: IEditorLanguageRegistry): void {
+    const fixed = EditorExtensionRegistry.createImmutableExtension;
+    extensions.addExtension({ name: "nb-agents:prose", factory: () => fixed(makeProse(languages)) });
+    const api = new Api(app.serviceManager.serverSettings);
+    extensions.addExtension({
+      name: "nb-agents:check",
+      factory: ({ inline, model }) => (inline ? null : fixed(makeCheck(api, () => fileOf(app, model)))),
+    });
   },
 };
+
+/** The path of the file that an editor's model is of, or "". */
+function fileOf({ shell, serviceManager }: JupyterFrontEnd, model: unknown): string {
+  for (const widget of shell.widgets("main")) {
+    const { context } = widget as { readonly context?: { readonly path: string; readonly model: unknown } };
+    if (context && context.model === model) return serviceManager.contents.localPath(context.path);
+  }
+  return "";
+}
 
 export default [plugin, cells];

@@ -50,7 +50,8 @@ def init(
     """Write a new team file or notebook, for the providers whose key is in the environment."""
     wanted = models or found_models()
     is_notebook = file.suffix == ".ipynb"
-    text = new_notebook(wanted) if is_notebook else new_team(wanted, SCHEMA.as_posix())
+    agents = list(wanted) * 3 if len(wanted) == 1 else wanted
+    text = new_notebook(wanted) if is_notebook else new_team(agents, SCHEMA.as_posix())
     for each in wanted:
         TeamSpec.from_model(each)  # a mistake in it is told before a file has it
     _write(file, text)

@@ -30,12 +30,11 @@ def new_team(models: Sequence[str], schema: str = "", tools: Sequence[str] = ())
     """Return the text of a team file with an agent for each model.
 
     Args:
-        models: As type:model; one alone gets three agents, and none is the demo model.
+        models: As type:model; "demo" is the demo model, and so are three agents of none.
         schema: Where the schema is, from the file on; "" leaves it out.
         tools: Keys of a backend that are switched on, such as "enable_web_search".
     """
-    wanted = list(models) or ["demo"]
-    wanted = wanted * 3 if len(wanted) == 1 else wanted
+    wanted = list(models) or ["demo"] * 3
     names = [*NAMES, *(f"agent_{n}" for n in range(len(NAMES) + 1, len(wanted) + 1))]
     agents: list[dict[str, Any]] = []
     for name, each in zip(names, wanted, strict=False):

@@ -266,11 +266,15 @@ def is_recipe(path: str | os.PathLike[str]) -> bool:
     Of a file that can't be read the lines count that begin with such a key.
     """
     try:
-        source = read_source(path, RECIPE_FILE)
+        return is_recipe_text(read_source(path, RECIPE_FILE))
     except ConfigError:
         return False
+
+
+def is_recipe_text(source: str) -> bool:
+    """Return whether the source of a file is a recipe's; see `is_recipe`."""
     try:
-        keys = set(parse_document(source, str(path), RECIPE_FILE).data)
+        keys = set(parse_document(source, "", RECIPE_FILE).data)
     except ConfigError:
         keys = set(_TOP_KEY.findall(source))
     return bool(keys & {"steps", "stages"}) or ("description" in keys and "agents" not in keys)

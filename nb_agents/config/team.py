@@ -384,14 +384,30 @@ class TeamSpec(Spec):
             ConfigError: With file, line, column and the nearest valid key; further faults in the
                 same file are in its ``others``.
         """
-        document = parse_document(read_source(path, TEAM_FILE), str(path), TEAM_FILE)
+        return cls.from_text(read_source(path, TEAM_FILE), str(path))
+
+    @classmethod
+    def from_text(cls, text: str, file: str) -> TeamSpec:
+        """Read a team from its source, as an editor has it.
+
+        Args:
+            text: The source.
+            file: Its path, from which its relative paths are taken; it need not be there.
+
+        Returns:
+            The team.
+
+        Raises:
+            ConfigError: As `from_file`.
+        """
+        document = parse_document(text, file, TEAM_FILE)
         if _is_rate_table(document.data):
             return cls.model_construct(agents=(), **document.data)
         if document.data.keys() & {"steps", "stages"} and not document.data.keys() & _TEAM_KEYS:
             raise ConfigError(_A_RECIPE, file=document.file)
         found = [each for each in slips(_sections(document.data)) if not _is_massgens(each.path)]
         try:
-            context = {"folder": Path(path).absolute().parent}
+            context = {"folder": Path(file).absolute().parent}
             team = cls.model_validate(document.data, context=context)
         except ValidationError as exc:
             raise as_error(document, invalid(exc, document), found) from None

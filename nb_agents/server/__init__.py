@@ -18,9 +18,11 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 def _load_jupyter_server_extension(server_app: Any) -> None:
     from nb_agents.server.handlers import routes
+    from nb_agents.server.new_files import new_file_routes
     from nb_agents.server.places import Places
     from nb_agents.server.turn_files import file_routes
 
     places = Places(Path(server_app.root_dir))
     base = server_app.web_app.settings["base_url"]
-    server_app.web_app.add_handlers(".*$", [*routes(base, places), *file_routes(base, places)])
+    made = [each(base, places) for each in (routes, file_routes, new_file_routes)]
+    server_app.web_app.add_handlers(".*$", [route for each in made for route in each])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -33,6 +33,27 @@ class Start(TrustingRequest):
     context: dict[str, Any] | None = Field(None, description="What the recipe starts with.")
     session: str | None = Field(None, description="The session to go on in, or to begin.")
     folder: str = Field("", description="Where it works: files and sessions are named from there.")
+
+
+Tool = Literal["enable_web_search", "enable_mcp_command_line", "enable_code_interpreter"]
+"""Keys of the tools that a new team is offered."""
+
+
+class NewFile(Request):
+    """Body of a request for the text of a new file."""
+
+    kind: Literal["team", "notebook"] = Field("team", description="What it is to be.")
+    models: list[str] = Field(
+        [], max_length=20, description="An agent for each, as type:model; none is the demo."
+    )
+    tools: list[Tool] = Field([], description="Tools that the agents of a team have.")
+
+
+class CheckedText(Request):
+    """Body of a request to check a text."""
+
+    text: str = Field(description="Source of a team file or a recipe.")
+    file: str = Field("", description="Its path from the server's root on, for its own paths.")
 
 
 _ID = {
@@ -223,6 +244,36 @@ def _of_files() -> dict[str, Any]:
     }
 
 
+def _of_new_files() -> dict[str, Any]:
+    provider = _object(type="string", where="string", models=_list_of({"type": "string"}))
+    finding = _object(severity="string", what="string", line="integer", column="integer")
+    tool = _object(key="string", label="string")
+    return {
+        "/new": {
+            "get": _get(
+                "What a new team can be made of.",
+                "`providers` whose key is set here, or whose server answers on this machine, each "
+                "with its `models`; `tools` by their keys.",
+                schema=_object(providers=_list_of(provider), tools=_list_of(tool)),
+            ),
+            "post": _post(
+                "Make the text of a new file, which is not written.",
+                NewFile,
+                {"200": "Its `text`, as it would be saved."},
+                _object(text="string"),
+            ),
+        },
+        "/check": {
+            "post": _post(
+                "Check the text of a team file or a recipe without running anything.",
+                CheckedText,
+                {"200": "`findings` with their places: of `severity` error, warning or info."},
+                _object(findings=_list_of(finding)),
+            )
+        },
+    }
+
+
 def document(base_url: str) -> dict[str, Any]:
     """Return the OpenAPI document.
 
@@ -233,7 +284,7 @@ def document(base_url: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "nb_agents", "version": "1", "license": {"name": "MIT"}},
         "servers": [{"url": base_url.rstrip("/") + "/nb-agents"}],
-        "paths": {**_of_runs(), **_of_sessions(), **_of_files()},
+        "paths": {**_of_runs(), **_of_sessions(), **_of_files(), **_of_new_files()},
         "components": {
             "securitySchemes": {
                 "token": {"type": "apiKey", "in": "header", "name": "Authorization"}

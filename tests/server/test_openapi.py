@@ -16,6 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from nb_agents.server.handlers import routes
+from nb_agents.server.new_files import new_file_routes
 from nb_agents.server.openapi import document
 from nb_agents.server.places import Places
 from nb_agents.server.turn_files import file_routes
@@ -75,7 +76,8 @@ def test_each_reply_is_described_in_words_of_its_own() -> None:
 
 def test_each_route_is_described() -> None:
     places = Places(Path())
-    patterns = [each[0] for each in (*routes("/", places), *file_routes("/", places))]
+    all_routes = [each("/", places) for each in (routes, file_routes, new_file_routes)]
+    patterns = [route[0] for each in all_routes for route in each]
     described = set(patterns[:1])  # the document itself
     for path in document("/")["paths"]:
         asked = "/nb-agents" + path.replace("{n}", "1").replace("{", "").replace("}", "")

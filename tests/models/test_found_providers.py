@@ -1,0 +1,89 @@
+"""Providers that a new team can be made of: by their keys, and by servers that answer here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from nb_agents.config.backends import BACKEND_TYPES
+from nb_agents.models.found_providers import LOCAL, found_providers
+from tests.model_server import free_port
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key is set, and no server answers."""
+    for kind, row in BACKEND_TYPES.items():
+        for name in row.variables:
+            monkeypatch.delenv(name, raising=False)
+        if kind in LOCAL:
+            at(monkeypatch, kind, free_port())
+
+
+def at(monkeypatch: pytest.MonkeyPatch, kind: str, port: int) -> None:
+    url = f"http://127.0.0.1:{port}/v1"
+    monkeypatch.setitem(BACKEND_TYPES, kind, replace(BACKEND_TYPES[kind], base_url=url))
+
+
+@pytest.fixture
+def answers() -> Iterator[list[bytes]]:
+    """What the servers reply, in turn."""
+    replies: list[bytes] = []
+    yield replies
+
+
+@pytest.fixture
+def local(answers: list[bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server where Ollama's would be."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/v1/models" else 404)
+            self.end_headers()
+            self.wfile.write(answers[0])
+
+        def log_message(self, format: str, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        at(monkeypatch, "ollama", server.server_port)
+        yield
+        server.shutdown()
+        thread.join()
+
+
+def test_nothing_is_found_where_no_key_is_set_and_no_server_answers() -> None:
+    assert found_providers() == []
+
+
+def test_a_provider_whose_key_is_set_is_found_with_its_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GOOGLE_API_KEY", "k")
+    [found] = found_providers()
+    assert (found.type, found.where) == ("gemini", "GOOGLE_API_KEY is set")
+    assert any(name.startswith("gemini") for name in found.models)
+
+
+def test_a_local_server_is_found_with_the_models_that_it_has(
+    answers: list[bytes], local: None
+) -> None:
+    answers.append(json.dumps({"data": [{"id": "llama3.2"}, {"id": 3}, "x"]}).encode())
+    [found] = found_providers()
+    assert (found.type, found.models) == ("ollama", ("llama3.2",))
+
+
+@pytest.mark.parametrize(
+    "reply", [b"<html>", b"[]", b'{"data": 3}', b'{"data": []}', b"[" * 2_000_000]
+)
+def test_another_program_at_the_port_is_no_provider(
+    answers: list[bytes], local: None, reply: bytes
+) -> None:
+    answers.append(reply)
+    assert found_providers() == []

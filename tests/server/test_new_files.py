@@ -1,0 +1,51 @@
+"""What JupyterLab asks for a new team: providers and tools, the text of a file, and its check."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from nb_agents.config.team import TeamSpec
+from tests.server.conftest import JupyterServer
+
+
+def test_the_tools_that_are_offered_are_keys_of_a_team_and_none_is_a_fault(
+    jupyter: JupyterServer, tmp_path: Path
+) -> None:
+    offered = jupyter.client.get(f"{jupyter.url}/new").json()
+    tools = [each["key"] for each in offered["tools"]]
+    body = {"models": ["demo", "ollama:llama3.2"], "tools": tools}
+    text = jupyter.client.post(f"{jupyter.url}/new", json=body).json()["text"]
+    (tmp_path / "team.yaml").write_text(text)
+    team = TeamSpec.from_file(tmp_path / "team.yaml")
+    assert [agent.backend.model for agent in team.agents] == ["", "llama3.2"]
+    assert all(getattr(agent.backend, tool) for agent in team.agents for tool in tools)
+
+
+def test_a_notebook_asks_the_first_model(jupyter: JupyterServer) -> None:
+    body = {"kind": "notebook", "models": ["ollama:llama3.2", "demo"]}
+    text = jupyter.client.post(f"{jupyter.url}/new", json=body).json()["text"]
+    assert "--model ollama:llama3.2" in json.loads(text)["cells"][1]["source"]
+
+
+def test_a_provider_that_is_none_is_refused_in_a_sentence(jupyter: JupyterServer) -> None:
+    refused = jupyter.client.post(f"{jupyter.url}/new", json={"models": ["opena:gpt"]})
+    assert refused.status_code == 400
+    assert "opena" in refused.json()["message"]
+
+
+def test_a_text_is_checked_from_its_folder_on(jupyter: JupyterServer) -> None:
+    (jupyter.root / "here").mkdir()
+    text = yaml.safe_dump(
+        {
+            "agents": [{"id": "a", "backend": {"type": "demo"}}],
+            "orchestrator": {"context_paths": [{"path": "nowhere"}]},
+        }
+    )
+    asked = {"text": text, "file": "here/team.yaml"}
+    [found] = jupyter.client.post(f"{jupyter.url}/check", json=asked).json()["findings"]
+    assert found["severity"] == "warning" and "nowhere" in found["what"]
+    outside = {"text": text, "file": "../team.yaml"}
+    assert jupyter.client.post(f"{jupyter.url}/check", json=outside).status_code == 404
