@@ -1,8 +1,9 @@
 """What in a bash command runs text as code: ``eval``, ``sh -c``, arithmetic on names and their kin.
 
 Nothing is followed. Where a command holds one, a value could reach it by a variable, a file or a
-pipe; so it counts for all values of the command, whatever the code is. Arithmetic on numbers, a
-script that the command names nowhere else, and a filter's code without calls are none.
+pipe; so it counts for all values of the command, whatever the code is. Arithmetic on numbers that
+are written out, a script that the command names nowhere else, and a filter's code without calls are
+none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from tree_sitter import Node
 from nb_agents.recipes import shell_programs as programs
 from nb_agents.recipes.shell_tree import FILLING, Tree, Word, is_quoted, nodes, source, worked_out
 
-_WORKED_OUT = ("arithmetic_expansion", "compound_statement")
 _EXPANSION = re.compile(
     r"\$\{(?:#[\w@*]+(?:\[.*\])?|!\w+(?:[@*]|\[[@*]\])"
     r"|(?:\w+|[-@*#?$!])(?:\[[^\]]*\])?(?:(?::?[-=+?]|[#%^,/]).*|@[QULuEaAKk]|:.*)?)\}",
@@ -26,9 +26,7 @@ _COUNT = (
     r"(?:\$(?:[?#$!]|\{#[^}]*\})"
     r"|\$\((?:date \+%s|(?:[^()]*\|\s*)?wc -[clmw](?:\s*<\s*[^\s()]+)?)\))"
 )
-_NUMBERS = re.compile(rf"=[\"']?(?:\d+\b|{_COUNT})|\+?=\$\(\(|\+\+|--")
-_BEGINS_WELL = re.compile(r"=[\"']?(?:(?!nb_value_)[\w./]|\$\(mktemp\b)")
-_UNOWNED = re.compile(r"BASH_\w+|COPROC|DIRSTACK|MAPFILE|OLDPWD|OPTARG|PWD|REPLY|_|\d+")
+_SLICED = re.compile(r"^\$\{[\w@*]+(?:\[[^\]]*\])?:")
 _OUTER = re.compile(r"(?:[^$`]|\$\{?(?:HOME|PATH|PWD|USER)\b)*")
 _ARRAY = r"\b%s(?:\[|\+?=\()|(?:-\w*[aA]|mapfile|readarray)\b[^;\n]*\b%s\b"
 _DEVICE = re.compile(r"-$|/dev/|/proc/")
@@ -67,12 +65,6 @@ class Evaluators:
         definitions = [node for node in tree.nodes if node.type == "function_definition"]
         self.functions = {source(node.child_by_field_name("name")) for node in definitions}
         self._files: list[str] = []
-        plain = tree.text.encode(errors="surrogateescape")
-        for node in tree.nodes:
-            if node.type in _WORKED_OUT and node in worked_out(node):
-                number = b"0" * (node.end_byte - node.start_byte)
-                plain = plain[: node.start_byte] + number + plain[node.end_byte :]
-        self._numbered = plain.decode(errors="surrogateescape")
         self._tree = tree
         self._node: Node | None = None
         self.what = next(iter([*self._found(), *self._written()]), "")
@@ -93,19 +85,11 @@ class Evaluators:
             if len(used) > self._files.count(name):
                 yield f"{name}, which it also names elsewhere"
 
-    def _is_set(self, name: str, how: re.Pattern[str]) -> bool:
-        """Return whether a variable is set in a certain way only, wherever it isn't expanded."""
-        found = rf"(?<![\w$./-])(?<!\$\{{)(?<!\$\{{[#!])(?:\$\{{(?={name}:?=))?{name}\b(.{{0,99}})"
-        settings = re.findall(found, self._numbered, re.DOTALL)
-        return not _UNOWNED.fullmatch(name) and all(map(how.match, settings))
-
     def _is_active(self, node: Node) -> bool:
         """Return whether more than numbers may stand where bash works something out."""
-        text = re.sub(_COUNT, "", source(node).removeprefix("$(("))
-        text = re.sub(r"^\$\{[\w@*]+(?:\[[^\]]*\])?:", "", text)
-        names = re.findall(r"[A-Za-z_]\w*", text)
-        is_filled = bool(re.search(r"\$\{?[0-9@*]|\$\(|`", text))
-        return is_filled or not all(self._is_set(name, _NUMBERS) for name in names)
+        text = self._tree.around_holes(node, self._tree.slots_in(node), b"0")
+        text = _SLICED.sub("", re.sub(_COUNT, "", text.removeprefix("$((")))
+        return bool(re.search(r"[A-Za-z_$`]", text))
 
     # Bash ---------------------------------------------------------------------------------------
 
@@ -315,9 +299,7 @@ class Evaluators:
                 if name != "jq" and not _is_inert(word.text, name):
                     return name
             elif name == "sed" and word.text is None and not word.head and "--" not in before:
-                variable = re.fullmatch(r"\"\$\{?(\w+)\}?\"", source(word.node))
-                is_file = variable and self._is_set(variable[1], _BEGINS_WELL)
-                if not (is_file or self._tree.slots_in(word.node)):
+                if not self._tree.slots_in(word.node):
                     return f"{name} with files without -- before them"
             is_code = False
         return ""

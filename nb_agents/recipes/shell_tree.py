@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -142,17 +142,21 @@ class Tree:
     def word(self, node: Node) -> Word:
         """Return a word as far as it can be read."""
         holes = [range(n.start_byte, n.end_byte) for n in nodes(node) if n.type in FILLING]
-        text, at = b"", node.start_byte
-        for hole in sorted([*holes, *self.slots_in(node)], key=lambda hole: hole.start):
-            if hole.start >= at:
-                text += self.bytes[at : hole.start] + b"\0"
-                at = hole.stop
-        written = (text + self.bytes[at : node.end_byte]).decode(errors="surrogateescape")
+        written = self.around_holes(node, [*holes, *self.slots_in(node)], b"\0")
         if node.type == "concatenation" and _BRACES.search(written):
             written = f"\0{written}"
         read = written if written == "[" else _QUOTES.sub(_unquoted, written)
         head, *more = read.split("\0")
         return Word(node, None if more else head, head, [head, *more][-1])
+
+    def around_holes(self, node: Node, holes: Iterable[range], mark: bytes) -> str:
+        """Return a node's text with a mark in the place of each hole."""
+        text, at = b"", node.start_byte
+        for hole in sorted(holes, key=lambda hole: hole.start):
+            if hole.start >= at:
+                text += self.bytes[at : hole.start] + mark
+                at = hole.stop
+        return (text + self.bytes[at : node.end_byte]).decode(errors="surrogateescape")
 
 
 def _unquoted(found: re.Match[str]) -> str:

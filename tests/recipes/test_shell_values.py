@@ -314,11 +314,7 @@ def test_a_refusal_names_the_line_the_variable_and_the_place() -> None:
 
 
 ALLOWED = [
-    "n=$(wc -l < {{x}}); [[ $n -gt 1 ]]",
     "[[ $(wc -l < {{x}}) -gt 1 ]]",
-    "start=$(date +%s); echo {{x}} $(( $(date +%s) - start ))",
-    "for y in {{x}}; do i=$((i + 1)); done",
-    'f=$(mktemp); cat <<\'EOF\' > "$f"\n{{x}}\nEOF\nsed -i s/a/b/ "$f"',
     "bash run.sh {{x}}",
     "./run.sh --title={{x}} {{x}}",
     "command -v bash > {{x}}",
@@ -349,6 +345,10 @@ def test_ordinary_commands_are_not_refused(command: str) -> None:
 
 # What each does with a value is harmless, but it runs text as code, and nothing is followed.
 BESIDE_CODE = [
+    "n=$(wc -l < {{x}}); [[ $n -gt 1 ]]",
+    "start=$(date +%s); echo {{x}} $(( $(date +%s) - start ))",
+    "for y in {{x}}; do i=$((i + 1)); done",
+    'f=$(mktemp); cat <<\'EOF\' > "$f"\n{{x}}\nEOF\nsed -i s/a/b/ "$f"',
     'y=$(cat f); echo {{x}} "${a[$y]}"',
     "trap 'rm -f none' EXIT; echo {{x}}",
     'bash -c \'printf "[%s]" "$1"\' _ {{x}}',
