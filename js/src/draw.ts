@@ -66,7 +66,7 @@ export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent
         rows.draw(state.agents);
         say.draw(state);
         setLines(footer, state.footer, "span");
-        card.draw(state.card);
+        card.draw(state.card, state.answers);
         // The chip stays in the document, out of sight, so that the end is announced too.
         setClass(live, state.card ? "live nba-sr" : "live");
         setHidden(meter.el, state.card !== "");
@@ -174,17 +174,17 @@ export function makeMeter(): Meter {
   };
 }
 
-export function makeCard(): { el: HTMLElement; draw(html: string): void } {
+export function makeCard(): { el: HTMLElement; draw(html: string, answers?: readonly string[]): void } {
   const el = make("div", "card");
   let shown = "";
   return {
     el,
-    draw(html) {
+    draw(html, answers = []) {
       setHidden(el, html === "");
       // Compared with what was given, not with what the browser made of it: opened details stay open.
       if (html === shown) return;
       el.innerHTML = shown = html;
-      if (html) askToDraw(el, { markdown: "", agent: "" });
+      if (html) askToDraw(el, { markdown: "", agent: "", answers });
     },
   };
 }

@@ -7,6 +7,8 @@ export interface Drawing {
   readonly markdown: string;
   /** Who wrote it: its workspace has the files that it names. */
   readonly agent: string;
+  /** Of a card: its answers, as Markdown. */
+  readonly answers?: readonly string[];
 }
 
 /** Characters of an answer that is drawn; a longer one is shown as it is written. */

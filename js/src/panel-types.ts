@@ -111,6 +111,8 @@ export interface PanelState {
   readonly footer: readonly string[];
   /** "" while live; at the end the finished card, made and escaped by Python. */
   readonly card: string;
+  /** The answers on the card, as Markdown, in its order. */
+  readonly answers?: readonly string[];
 }
 
 /** A row of a sweep that is at work. */

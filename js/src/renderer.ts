@@ -120,8 +120,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.node.append(this.status);
     this.node.addEventListener("click", (event) => this.press(event));
     this.node.addEventListener(DRAW, (event) => {
-      const { markdown, agent } = (event as CustomEvent<Drawing>).detail;
-      void this.drawInPanel(event.target as HTMLElement, markdown, agent);
+      void this.drawInPanel(event.target as HTMLElement, (event as CustomEvent<Drawing>).detail);
     });
     app.shown.add(this);
   }
@@ -282,13 +281,12 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     const renderer = factory?.createRenderer({ ...this.how, mimeType: "text/html" });
     const data = { "text/html": String(bundle["text/html"] ?? "") };
     await renderer?.renderModel(new MimeModel({ data, trusted }));
-    if (renderer) await this.drawAnswers(renderer.node, bundle);
+    if (renderer) await this.drawAnswers(renderer.node, answersOf(bundle));
     return renderer;
   }
 
   /** Have JupyterLab draw the answers of a card, in the place of the HTML that is for pages that can't. */
-  private async drawAnswers(card: HTMLElement, bundle: Bundle): Promise<void> {
-    const answers = answersOf(bundle);
+  private async drawAnswers(card: HTMLElement, answers: readonly string[]): Promise<void> {
     const places = [...card.querySelectorAll<HTMLElement>(".nb-answer")];
     const filesOf = filesOn(card, (agent, path) => this.file(agent, path), this.app.files.browse !== undefined);
     if (places.length !== answers.length) return;
@@ -296,11 +294,11 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   }
 
   /** Draw an answer of an agent that is open, or the formulas of a card, in a document. */
-  private async drawInPanel(host: HTMLElement, markdown: string, agent: string): Promise<void> {
+  private async drawInPanel(host: HTMLElement, { markdown, agent, answers = [] }: Drawing): Promise<void> {
     const file = (path: string): TurnFile | undefined => this.file(agent, path);
     const image = (path: string): string => (IMAGE.test(path) ? (file(path)?.address ?? "") : "");
     if (markdown) await this.drawAt(host, markdown, { file, image });
-    else filesOn(host, (agent, path) => this.file(agent, path), this.app.files.browse !== undefined);
+    else await this.drawAnswers(host, answers);
     typeset(this.app.rendermime, host);
   }
 

@@ -11,7 +11,7 @@ import type { Doors } from "./live";
 import { readState } from "./state";
 import { type SweepPanel, makeSweepPanel } from "./sweep-panel";
 import type { PanelState, Status, SweepState } from "./panel-types";
-import { type News, type Watcher, statusOf } from "./watch";
+import { type News, type Watcher, answersOf, statusOf } from "./watch";
 
 export interface ServerSweep {
   /** The sweep as the server calls it. */
@@ -93,7 +93,8 @@ function withOpened(state: SweepState, opened: Opened | null): SweepState {
 /** The row's last state, with its card. */
 function ended({ turn, state }: Opened, bundle: Readonly<Record<string, unknown>>): PanelState {
   const status: Status = statusOf(bundle) ?? "stopped";
-  return { ...(state ?? readState({ run: turn })), status, chip: status, card: String(bundle["text/html"] ?? "") };
+  const card = { card: String(bundle["text/html"] ?? ""), answers: [...answersOf(bundle)] };
+  return { ...(state ?? readState({ run: turn })), status, chip: status, ...card };
 }
 
 /** Name the turn of a row, which its sweep calls "row/2". */

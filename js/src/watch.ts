@@ -18,8 +18,8 @@ export type Bundle = Readonly<Record<string, unknown>>;
 interface Facts {
   readonly path?: string;
   readonly state?: Status;
-  /** Of each answer on the card, its lines in the bundle's Markdown: the first, and that after it. */
-  readonly answers?: readonly (readonly [number, number])[];
+  /** Each answer on the card: as Markdown, or its lines in the bundle's: the first, and that after it. */
+  readonly answers?: readonly (string | readonly [number, number])[];
   /** Whether it was complete before its cell ran, which then paid nothing. */
   readonly is_earlier?: boolean;
   /** A run that its cell had begun before, and that still worked. */
@@ -45,7 +45,9 @@ export function statusOf(bundle: Bundle): Status | undefined {
 export function answersOf(bundle: Bundle): readonly string[] {
   const { answers } = factsOf(bundle);
   const lines = String(bundle["text/markdown"] ?? "").split("\n");
-  return Array.isArray(answers) ? answers.map(([first, after]) => lines.slice(first, after).join("\n")) : [];
+  const written = (of: string | readonly [number, number]): string =>
+    typeof of === "string" ? of : lines.slice(...of).join("\n");
+  return Array.isArray(answers) ? answers.map(written) : [];
 }
 
 export type News =

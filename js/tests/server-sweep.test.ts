@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { DRAW, type Drawing } from "../src/drawing";
 import { makeServerSweep } from "../src/server-sweep";
 import type { SweepState } from "../src/panel-types";
 import { type Listener, type News, TURN_MIME } from "../src/watch";
@@ -137,4 +138,19 @@ test("at the end of the panel nothing is followed any more", () => {
   all(".rows button.open")[0]?.click();
   life.abort();
   expect(watched.size).toBe(0);
+});
+
+test("the answers of an opened row that has ended are to be drawn as the page draws Markdown", () => {
+  const { panel, q, news } = shown();
+  const asked: unknown[] = [];
+  panel.el.addEventListener(DRAW, (event) => asked.push((event as CustomEvent<Drawing>).detail.answers));
+  q("button.open").click();
+  news("a/asked/sky/turn_1", { kind: "state", state: RUNNING });
+  const bundle = {
+    "text/html": "<p class=nb-answer>so</p>",
+    "text/markdown": "# Sky\n\nIt is **so**.\n\nEnd",
+    [TURN_MIME]: { state: "complete", answers: [[2, 3]] },
+  };
+  news("a/asked/sky/turn_1", { kind: "card", bundle });
+  expect(asked).toEqual([["It is **so**."]]);
 });

@@ -24,7 +24,7 @@ from IPython.display import DisplayHandle
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.kernel import do_as_asked, drawn_by_page, on_page_message
 from nb_agents.presentation import text
-from nb_agents.presentation.cards import TURN_MIME, card_bundle, card_text, turn_bundle
+from nb_agents.presentation.cards import TURN_MIME, answers_of, card_bundle, card_text, turn_bundle
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.presentation.panel_types import PanelState, SweepState
 from nb_agents.presentation.sweep_card import OpenedRow, sweep_bundle, sweep_state, sweep_title
@@ -375,13 +375,15 @@ class _Opened:
 
     def __init__(self, name: str, run: Run) -> None:
         self._name, self._run, self._card = name, run, ""
+        self._answers: tuple[str, ...] = ()
 
     def row(self) -> OpenedRow:
         """Return the row as it stands."""
         view = self._run.view
         if view.is_over and not self._card:
-            self._card = card_bundle(view, text.shown_path(self._run.path))["text/html"]
-        return OpenedRow(self._name, self._run.address, view, self._card)
+            bundle = card_bundle(view, text.shown_path(self._run.path))
+            self._card, self._answers = bundle["text/html"], tuple(answers_of(bundle))
+        return OpenedRow(self._name, self._run.address, view, self._card, self._answers)
 
 
 # Separates cells, which show a panel and open rows of it, from the sweep's thread, which draws.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +22,7 @@ from nb_agents.launch.resume_plan import Preview, preview_of
 from nb_agents.presentation import recipe_card, text, timeline_picture
 from nb_agents.presentation.answer_diffs import revisions
 from nb_agents.presentation.asking import CELL, Door, how_to_answer, question
-from nb_agents.presentation.markdown import as_html, harmless
+from nb_agents.presentation.markdown import as_html, harmless, marked
 from nb_agents.presentation.renderer import shielded
 from nb_agents.presentation.stylesheet import with_stylesheet
 from nb_agents.presentation.workspace_images import WorkspaceImages
@@ -76,10 +77,6 @@ def card_bundle(
     return bundle
 
 
-def _marked(words: str, mark: str) -> str:
-    return f"{mark}\n\n{words}\n\n{mark}" if mark and words else words
-
-
 def _unmarked(marked: str, mark: str) -> tuple[str, list[list[int]]]:
     """Return Markdown without marks, and the lines of each answer: its first, and that after it.
 
@@ -94,6 +91,16 @@ def _unmarked(marked: str, mark: str) -> tuple[str, list[list[int]]]:
         else:
             made += part
     return made, answers
+
+
+def answers_of(bundle: Mapping[str, Any]) -> list[str]:
+    """Return the answers on a card as Markdown, in its order.
+
+    Args:
+        bundle: As `card_bundle` made it.
+    """
+    lines = bundle["text/markdown"].split("\n")
+    return ["\n".join(lines[first:after]) for first, after in bundle[TURN_MIME]["answers"]]
 
 
 def turn_bundle(turn: PastTurn, shown: str) -> dict[str, Any]:
@@ -128,11 +135,11 @@ def card_text(
     """
     match text.state(view):
         case "complete" if view.recipe:
-            body = [recipe_card.recipe_text(view, again)]
+            body = [recipe_card.recipe_text(view, again, limit, mark)]
         case "stopped" | "failed" if view.recipe:
-            body = _recipe_text(view, path, again, door)
+            body = _recipe_text(view, path, again, door, limit, mark)
         case "complete":
-            body = [_marked(_cut(view.answer, limit), mark), "", f"— {_how(view)}"]
+            body = [marked(_cut(view.answer, limit), mark), "", f"— {_how(view)}"]
         case "failed" if view.stop is None:
             errors = [f"- {a.id}: {a.error or 'no answer'}" for a in view.agents.values()]
             cells = [f"    {line}" for line in _resume(view, path, again, door)]
@@ -147,10 +154,12 @@ def card_text(
     return "\n".join(lines)
 
 
-def _recipe_text(view: RunView, path: str, again: Preview | None, door: Door) -> list[str]:
+def _recipe_text(
+    view: RunView, path: str, again: Preview | None, door: Door, limit: int, mark: str
+) -> list[str]:
     cell = [f"    {line}" for line in _resume(view, path, again, door)]
     said = f"**{_incomplete(view)}** {_summary(view, door)}"
-    lines = [said, "", recipe_card.recipe_text(view, again)]
+    lines = [said, "", recipe_card.recipe_text(view, again, limit, mark)]
     return [*lines, f"{_go_on(view, door)}:", "", *cell]
 
 
@@ -169,7 +178,7 @@ def _incomplete_text(
     for agent in _best_first(view):
         best = " · best answer so far" if agent.id == view.best_agent else ""
         lines.append(f"#### {agent.id}: {text.agent_state(agent, view)}{best}")
-        words = _marked(_cut(agent.answer or agent.returned, limit), mark)
+        words = marked(_cut(agent.answer or agent.returned, limit), mark)
         lines += [part for part in (words, _partial(agent, limit), agent.error) if part]
         files = [f"{f.path} {text.size(f.size)}" for f in of[agent.id]]
         lines += [f"Files: {', '.join(files)}"] if files else []
@@ -376,6 +385,14 @@ def _html(
     def markdown(words: str, agent: str = "") -> Markup:
         return as_html(_cut(words), images.in_answer(workspace_of(agent)))
 
+    def answer(words: str, agent: str = "") -> Markup:
+        of = workspace_of(agent)
+        shown = markdown(words, agent)
+        return Markup('<div class="nb-answer" title="{}">{}</div>').format(of, shown)
+
+    def value(it: recipe_card.Value) -> Markup:
+        return markdown(it.text) if it.is_thinking or not it.text else answer(it.text)
+
     return template.render(
         view=view,
         path=path,
@@ -399,7 +416,8 @@ def _html(
         files=_files(view),
         agents=_best_first(view),
         markdown=markdown,
-        workspace_of=workspace_of,
+        answer=answer,
+        value=value,
         took=recipe_card.took,
         plots=images.plots,
         text=text,

@@ -34,6 +34,11 @@ def as_html(words: str, image: Callable[[str], str] | None = None) -> Markup:
     return Markup(renderer().render(words, {IMAGES: image} if image else {}))
 
 
+def marked(words: str, mark: str) -> str:
+    """Return words between marks, by which they are found in a document; without a mark, as is."""
+    return f"{mark}\n\n{words}\n\n{mark}" if mark and words else words
+
+
 def without_html(markdown: str) -> str:
     """Return Markdown in which no renderer finds raw HTML or an image.
 

@@ -127,6 +127,8 @@ class PanelState(TypedDict):
     footer: list[str]
     card: str
     """ "" while live; at the end the finished card, made and escaped by Python."""
+    answers: NotRequired[list[str]]
+    """The answers on the card, as Markdown, in its order."""
 
 
 class SweepRow(AgentRow):

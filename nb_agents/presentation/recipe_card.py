@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from nb_agents.launch.resume_plan import Preview
 from nb_agents.presentation import text
+from nb_agents.presentation.markdown import marked
 from nb_agents.presentation.rows import UnitRow, called_by, decided, standing_of, to_do, units
 from nb_agents.view.run_view import AgentView, RunView
 from nb_agents.view.steps import StepView, parent_of
@@ -47,6 +48,15 @@ class Value:
     def brief(self) -> str:
         """Its beginning, on one line."""
         return text.clip(self.text, 90)
+
+    def cut(self, limit: int) -> Value:
+        """Return it with its text cut to so many characters."""
+        return replace(self, text=text.cut(self.text, limit))
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether it is an agent's reasoning."""
+        return self.note == "thinking"
 
 
 @dataclass(frozen=True)
@@ -131,33 +141,46 @@ def where(view: RunView) -> str:
     return f", during {', '.join(cut[:3])}{more}" if cut else ""
 
 
-def recipe_text(view: RunView, again: Preview | None = None) -> str:
-    """Return a recipe's card as Markdown that is readable as plain text; see `recipe_card`."""
+def recipe_text(
+    view: RunView, again: Preview | None = None, limit: int = MAX_FINAL, mark: str = ""
+) -> str:
+    """Return a recipe's card as Markdown that is readable as plain text; see `recipe_card`.
+
+    Args:
+        view: As for `recipe_card`, and so is the other.
+        again: What a resume would do.
+        limit: Characters of a value.
+        mark: Stands before and after each value that agents wrote, in the order of the HTML.
+    """
     card = recipe_card(view, again)
+
+    def listed(title: str, values: Sequence[Value]) -> list[str]:
+        return _listed(title, [each.cut(limit) for each in values], mark)
+
     if view.status == "completed":
-        body = _listed("", card.outputs)
+        body = listed("", card.outputs)
     else:
-        body = _listed("Failed", card.failed) + _listed("Cut off", card.cut)
+        body = listed("Failed", card.failed) + listed("Cut off", card.cut)
         body += _bullets("Next", [*card.next, *([f"and {card.later} more"] * bool(card.later))])
         body += _bullets("A resume asks again", card.asked)
         left = card.done_count - len(card.done)
-        body += _listed(f"Done (the last {len(card.done)})" if left else "Done", card.done)
-    body += _listed("Also written", [each for each in card.aside if each.note != "thinking"])
+        body += listed(f"Done (the last {len(card.done)})" if left else "Done", card.done)
+    body += listed("Also written", [each for each in card.aside if not each.is_thinking])
     body += _bullets("Gates", card.gates)
     return "\n".join([*body, f"{card.heading}:", "", *map(_row_line, card.rows), ""])
 
 
-def _listed(title: str, values: Sequence[Value]) -> list[str]:
+def _listed(title: str, values: Sequence[Value], mark: str) -> list[str]:
     lines = [f"#### {title}", ""] if title and values else []
     for value in values:
         note = f" ({value.note})" if value.note else ""
-        lines += [f"**{value.name}**{note}", "", *_shown(value), ""]
+        lines += [f"**{value.name}**{note}", "", *_shown(value, mark), ""]
     return lines
 
 
-def _shown(value: Value) -> list[str]:
+def _shown(value: Value, mark: str) -> list[str]:
     if value.kind == "markdown":
-        return [value.text] if value.text else []
+        return [marked(value.text, mark)] if value.text else []
     return [f"    {line}" for line in value.text.splitlines()]
 
 

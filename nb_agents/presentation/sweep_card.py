@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_template
-from nb_agents.presentation.markdown import harmless
+from nb_agents.presentation.markdown import as_html, harmless
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.presentation.panel_types import (
     OpenRow,
@@ -74,12 +74,14 @@ class OpenedRow:
         run: Its run's id.
         view: The current state of its turn.
         card: Its card once it is over, else "".
+        answers: The answers on its card, as Markdown.
     """
 
     name: str
     run: str
     view: RunView
     card: str = ""
+    answers: tuple[str, ...] = ()
 
 
 def sweep_state(
@@ -248,7 +250,7 @@ def _open(opened: OpenedRow | None, now: float) -> OpenRow | None:
     if opened is None:
         return None
     state = panel_state(opened.view, opened.run, now)
-    state["card"] = opened.card
+    state["card"], state["answers"] = opened.card, list(opened.answers)
     return {"row": opened.name, "state": state}
 
 
@@ -289,7 +291,7 @@ def sweep_bundle(
         A mime bundle: text/html, text/plain and `SWEEP_MIME`.
     """
     card = _card(view, title, path, table)
-    html = card_template("sweep.html.j2").render(card=card, text=text)
+    html = card_template("sweep.html.j2").render(card=card, text=text, as_html=as_html)
     return harmless(
         {
             "text/html": with_stylesheet(html),
@@ -310,17 +312,19 @@ def _data(view: SweepView, card: _Card, path: str) -> dict[str, Any]:
         "tokens": view.tokens,
         "cost": view.cost,
         "path": path,
+        "answers": [line.markdown for line in card.lines if line.markdown],
     }
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A row in the card's table."""
+    """A row in the card's table; its answer on one line, and as it was written, if it was."""
 
     name: str
     status: str
     tone: str
     answer: str
+    markdown: str
     score: str
     tokens: str
     cost: str
@@ -391,6 +395,7 @@ def _line(record: Mapping[str, Any]) -> _Line:
         status,
         tone,
         text.clip(_answer(record), MAX_ANSWER),
+        _markdown(record),
         "" if score is None else f"{score:.3g}",
         text.tokens(record["tokens"]) if record["tokens"] else "",
         text.cost(record["cost"]) if record["tokens"] else "",
@@ -409,6 +414,13 @@ def _answer(record: Mapping[str, Any]) -> str:
     names = list(record)
     outputs = names[names.index("status") + 1 : names.index("error")]
     return " · ".join(f"{name}: {record[name]}" for name in outputs if name not in _OWN)
+
+
+def _markdown(record: Mapping[str, Any]) -> str:
+    """Return a team's answer as it was written; "" for what is none."""
+    if record["status"] == "completed" and record["error"] or record.get("answer") is None:
+        return ""
+    return text.cut(str(record["answer"]).strip(), MAX_ANSWER)
 
 
 def _text(card: _Card) -> str:

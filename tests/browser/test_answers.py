@@ -14,6 +14,7 @@ from playwright.sync_api import Locator, Page, Request, expect
 
 from tests.browser.lab import Lab, NotebookPage, write_notebook
 from tests.browser.story import Story, agent, server_team
+from tests.browser.test_look import shoot
 from tests.hostile import texts
 from tests.model_server import ModelServer
 
@@ -170,6 +171,23 @@ def test_a_long_answer_folds_until_a_person_wants_it_all(story: Story, server: M
     assert height(card) <= 600
     card.get_by_role("checkbox", name="Show all").check(force=True)
     story.page.wait_until(lambda: height(card) > 1500)
+
+
+@pytest.mark.parametrize("kind", ["stopped_recipe", "complete_recipe", "sweep"])
+def test_cards_of_recipes_and_sweeps_fold_and_are_drawn_as_markdown_cells_are(
+    story: Story, kind: str, artifacts: Path
+) -> None:
+    story.open()
+    show = "from IPython.display import display\nfrom tests import long_cards"
+    i = story.run(f"{show}\ndisplay(long_cards.{kind}(), raw=True)")
+    card = story.card(i)
+    first = card.locator(".nb-answer .jp-RenderedMarkdown").first
+    expect(first.locator("strong")).to_have_text("so")
+    expect(first.locator("mjx-container")).to_have_count(1)
+    shoot(story, artifacts, f"long-{kind}", i)
+    assert height(card) <= 600
+    card.get_by_role("checkbox", name="Show all").check(force=True)
+    story.page.wait_until(lambda: height(card) > 800)
 
 
 def height(card: Locator) -> float:

@@ -13,7 +13,8 @@ from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
 from nb_agents.launch.resume_plan import Preview
-from nb_agents.presentation.cards import card_bundle
+from nb_agents.presentation.cards import answers_of, card_bundle
+from nb_agents.presentation.markdown import as_html
 from nb_agents.presentation.recipe_card import MAX_VALUES, recipe_card
 from nb_agents.presentation.rows import units
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
@@ -128,8 +129,22 @@ def test_a_card_is_whole_html_with_no_script(state: str) -> None:
 @pytest.mark.parametrize("state", EVERY)
 def test_no_card_of_a_recipe_has_the_words_of_a_team(state: str) -> None:
     timeline = fold_timeline([*GATHERED, *APPROVED, over("cancelled")])
-    for shown in (html(EVERY[state], timeline), plain(EVERY[state])):
+    drawn = html(EVERY[state], timeline).replace("nb-answer", "")
+    for shown in (drawn, plain(EVERY[state])):
         assert not [word for word in ("answer", "vote", "presented") if word in shown.lower()]
+
+
+@pytest.mark.parametrize("state", EVERY)
+def test_what_agents_wrote_is_named_in_the_order_of_the_card_for_a_page_that_draws_it(
+    state: str,
+) -> None:
+    bundle = card_bundle(EVERY[state], "p")
+    places = bundle["text/html"].split("<div class=nb-answer")[1:]
+    answers = answers_of(bundle)
+    assert len(places) == len(answers)
+    for place, written in zip(places, answers, strict=True):
+        assert place.partition(">")[2].startswith(str(as_html(written))[:40].partition(" ")[0])
+        assert written.split()[-1].strip("*") in place
 
 
 def test_a_complete_card_shows_the_final_output_first_and_then_the_others() -> None:

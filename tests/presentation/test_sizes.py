@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import nbformat
 import pytest
@@ -12,6 +14,7 @@ from nb_agents import events as ev
 from nb_agents.presentation.cards import card_bundle
 from nb_agents.view.fold import fold
 from nb_agents.view.timeline import fold_timeline
+from tests import long_cards
 
 SENTENCE = "Lorem *ipsum* dolor sit amet, consectetur **adipiscing** elit, sed do eiusmod. "
 
@@ -57,6 +60,20 @@ def in_notebook(events: list[ev.Event], session: str = "session_20261126_120000"
 )
 def test_a_card_is_small_in_the_file(agents: int, answer: str, final: str, limit_kb: float) -> None:
     assert len(in_notebook(turn(agents, answer, final)).encode()) < 1000 * limit_kb
+
+
+@pytest.mark.parametrize(
+    ("make", "limit_kb"),
+    [(long_cards.stopped_recipe, 80), (long_cards.complete_recipe, 80), (long_cards.sweep, 70)],
+    ids=["stopped recipe", "recipe", "sweep"],
+)
+def test_a_long_card_is_small_for_what_it_holds(
+    make: Callable[[], dict[str, Any]], limit_kb: float
+) -> None:
+    output = nbformat.v4.new_output("display_data", make())
+    cell = nbformat.v4.new_code_cell("", id="a", outputs=[output])
+    text = nbformat.writes(nbformat.v4.new_notebook(cells=[cell]))
+    assert len(text.encode()) < 1000 * limit_kb
 
 
 def test_an_answer_stands_twice_in_the_file() -> None:
