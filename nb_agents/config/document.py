@@ -19,9 +19,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from yaml.composer import Composer
-from yaml.constructor import SafeConstructor
 from yaml.reader import ReaderError
-from yaml.resolver import Resolver
 
 from nb_agents.errors import ConfigError
 from nb_agents.unicode import well_formed
@@ -40,7 +38,8 @@ _QUOTED = re.compile(r"(alias|anchor|tag|tag handle) '[^']*'")
 _JSON_ESCAPE = re.compile(r"\\.")
 _BARE_TEMPLATE = re.compile(r"[:-] +\{\{")
 _QUOTE_IT = 'YAML takes {{…}} without quotes for a mapping. Put the value in quotes: "{{name}}".'
-_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+"""A variable of the environment in a text."""
 _KEPT_AS_WRITTEN = ("env", "extra_body", "extra_headers", "mcp_servers")
 
 
@@ -188,16 +187,13 @@ class _Loader(_Bounded, yaml.SafeLoader):
 
 _LOADERS: list[Any] = [_Loader]
 if yaml.__with_libyaml__:
-    from yaml.cyaml import CParser  # type: ignore[attr-defined]  # so its stubs say
 
-    class _FastLoader(_Bounded, CParser, SafeConstructor, Resolver):
+    class _FastLoader(_Bounded, yaml.CSafeLoader):
         """Reads by libyaml, eight times as fast; its own composer has no bounds."""
 
         def __init__(self, text: str) -> None:
-            CParser.__init__(self, text)
+            yaml.CSafeLoader.__init__(self, text)
             Composer.__init__(self)
-            SafeConstructor.__init__(self)
-            Resolver.__init__(self)
 
     _LOADERS.insert(0, _FastLoader)
 
@@ -235,7 +231,7 @@ def expand(value: Any) -> Any:
     Not in what may be journalled: ``mcp_servers``, ``env``, ``extra_body`` and ``extra_headers``.
     """
     if isinstance(value, str):
-        return _VARIABLE.sub(lambda m: os.environ.get(m[1], m[0]), value)
+        return VARIABLE.sub(lambda m: os.environ.get(m[1], m[0]), value)
     if isinstance(value, dict):
         return {k: v if k in _KEPT_AS_WRITTEN else expand(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -245,7 +241,7 @@ def expand(value: Any) -> Any:
 
 def unset_variable(text: str) -> str:
     """Return the first ``${VAR}`` that `expand` left in a string, or ""."""
-    found = _VARIABLE.search(text)
+    found = VARIABLE.search(text)
     return found[1] if found else ""
 
 

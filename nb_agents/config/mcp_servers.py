@@ -20,8 +20,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
+from nb_agents.config.document import VARIABLE
 from nb_agents.config.faults import foreign_keys
-from nb_agents.config.spec import Seconds, Spec, Texts, start_place
+from nb_agents.config.spec import Seconds, Spec, Texts, as_text, start_place
 
 Level = Literal["strict", "moderate", "permissive"]
 
@@ -37,7 +38,6 @@ _DENIED_VARIABLES = frozenset(
 _DENIED_WHEN_STRICT = frozenset({"PATH", "HOME", "USER", "USERNAME", "SHELL"})
 _LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
 
-_REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*\}")
 _HARMLESS = re.compile(r"(true|false|yes|no|on|off|\d{1,5})?", re.IGNORECASE)
 
 
@@ -155,13 +155,6 @@ def _upper(names: Iterable[str]) -> set[str]:
     return {name.upper() for name in names}
 
 
-def as_text(value: Any) -> Any:
-    """Write a variable's value as the shell would have it: YAML makes a number of ``PORT: 80``."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
-
-
 def as_words(value: Any) -> Any:
     """Split a command line as a shell would."""
     if not isinstance(value, str):
@@ -272,7 +265,7 @@ def is_reference_or_harmless(text: str) -> bool:
         text: The value.
     """
     # With a reference in it, the rest is what goes around a secret: "Bearer ${TOKEN}".
-    return bool(_REFERENCE.search(text) or _HARMLESS.fullmatch(text))
+    return bool(VARIABLE.search(text) or _HARMLESS.fullmatch(text))
 
 
 def _is_open_url(text: str) -> bool:

@@ -36,13 +36,7 @@ WriteMode = Literal["auto", "worktree", "isolated", "legacy"]
 DriftConflictPolicy = Literal["skip", "prefer_presenter", "fail"]
 # MassGen's other values: each is kept, and the nearest of ours used (`_NEAREST`).
 _AnySensitivity = Literal[
-    "lenient",
-    "balanced",
-    "strict",
-    "roi",
-    "roi_conservative",
-    "roi_balanced",
-    "roi_aggressive",
+    Sensitivity,
     "sequential",
     "adversarial",
     "consistency",

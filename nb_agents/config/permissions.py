@@ -331,23 +331,13 @@ class PermissionSpec(Spec):
             return "allow"
         return "ask" if self._fits("ask", everything) else None
 
-    def denied(self, action: str) -> tuple[str, ...]:
-        """Return the targets of an action that are denied, as globs.
+    def targets(self, verdict: Verdict, action: str) -> tuple[str, ...]:
+        """Return the targets of an action that are so decided, as globs.
 
         Args:
+            verdict: The decision.
             action: One of `ACTIONS`, but "*".
         """
-        return self._targets("deny", action)
-
-    def asked(self, action: str) -> tuple[str, ...]:
-        """Return the targets of an action that a person decides on, as globs.
-
-        Args:
-            action: One of `ACTIONS`, but "*".
-        """
-        return self._targets("ask", action)
-
-    def _targets(self, verdict: Verdict, action: str) -> tuple[str, ...]:
         return tuple(r.pattern for r in self._rules(verdict) if r.action in ("*", action))
 
     def _fits(self, verdict: Verdict, acts: Names) -> bool:

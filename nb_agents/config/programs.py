@@ -19,8 +19,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
-from nb_agents.config.mcp_servers import as_text, as_words
-from nb_agents.config.spec import Spec, start_place
+from nb_agents.config.mcp_servers import as_words
+from nb_agents.config.spec import Spec, as_text, start_place
 
 _ASK_S = 10
 _VERSION = re.compile(r"v(\d+)\.")

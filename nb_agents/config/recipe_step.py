@@ -23,10 +23,9 @@ from nb_agents.config.recipe_values import (
     Recursion,
     StepRetry,
     Text,
-    Texts,
     VariableName,
 )
-from nb_agents.config.spec import Spec
+from nb_agents.config.spec import Spec, Texts
 
 StepType = Literal["agent", "bash", "recipe"]
 StepKind = Literal["agent", "bash", "recipe", "group"]

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from nb_agents.config.spec import Spec
+from nb_agents.config.spec import Spec, as_text
 from nb_agents.unicode import well_formed
 
 RESERVED = ("recipe", "session", "step")
@@ -126,13 +126,6 @@ Number = int | float | str
 """A number, or a template that gives one."""
 
 
-def _as_text(value: object) -> object:
-    """Return YAML's bare true, 5 and 0.5 as the words they were written as."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
-
-
 def _as_loop_variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
         raise ValueError(f"{name!r} can't be a variable: use letters, digits and '_'")
@@ -166,8 +159,7 @@ def _date_as_text(value: object) -> str:
     raise TypeError
 
 
-Text = Annotated[str, BeforeValidator(_as_text)]
-Texts = Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)]
+Text = Annotated[str, BeforeValidator(as_text)]
 VariableName = Annotated[str, AfterValidator(_as_variable)]
 LoopVariable = Annotated[str, AfterValidator(_as_loop_variable)]
 """May hide what the run sets: it is there for the loop only."""

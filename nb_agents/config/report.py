@@ -6,18 +6,18 @@ and ``%agents check`` both ask here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from shutil import which
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from nb_agents.config.backends import BackendSpec, why_unsupported
+from nb_agents.config.backends import BackendSpec
 from nb_agents.config.faults import ForeignKey, foreign_keys, own_foreign_keys
 from nb_agents.config.massgen_keys import Restriction, Sort
 from nb_agents.config.model_keys import MODEL_KEYS, Assignment
 from nb_agents.config.orchestrator import CoordinationSpec, OrchestratorSpec
-from nb_agents.config.permissions import CommandRules
+from nb_agents.config.permissions import CommandRules, PermissionSpec
 from nb_agents.config.programs import ProgramKeys
 from nb_agents.config.tools import Missing, ToolKeys, is_for_images
 
@@ -54,8 +54,7 @@ def command_line(
         is_confined: Whether its commands run in a sandbox.
         has_protected_paths: Whether there are files that it must not write, by the team's file.
     """
-    permissions = keys.rules
-    denied = permissions.denied("command") if permissions else ()
+    denied = _denied(keys, "command")
     if not keys.enable_mcp_command_line or any(not glob.strip("*") for glob in denied):
         return CommandLine()
     rules = CommandRules.of(
@@ -112,8 +111,8 @@ def _seen_in_a_sandbox(keys: ToolKeys) -> Iterator[str]:
 
 
 def _denied(keys: ToolKeys, *actions: str) -> list[str]:
-    rules = keys.rules
-    return [target for action in actions for target in rules.denied(action)] if rules else []
+    rules = keys.rules or PermissionSpec()
+    return [target for action in actions for target in rules.targets("deny", action)]
 
 
 Backends = Sequence[tuple[str, BackendSpec]]
@@ -318,10 +317,3 @@ def tool_notices(keys: ToolKeys, *, is_confined: bool, has_protected_paths: bool
             yield f"MCP server {server.name!r} is left out: {server.fault}."
     line = command_line(keys, is_confined=is_confined, has_protected_paths=has_protected_paths)
     yield from line.notices
-
-
-def unsupported(types: Iterable[tuple[str, str]]) -> Iterator[Unsupported]:
-    """Yield those of some (agent id, backend type) that can't run here."""
-    for agent, kind in types:
-        if why := why_unsupported(kind):
-            yield Unsupported(agent, kind, why)

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import BaseModel, SecretStr
 
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec
-from nb_agents.config.document import expand
+from nb_agents.config.document import VARIABLE, expand
 from nb_agents.config.faults import own_foreign_keys
 from nb_agents.config.mcp_servers import (
     McpServerSpec,
@@ -32,7 +32,6 @@ from nb_agents.config.team import TeamSpec
 API_KEY_NAMES = ("api_key", "authorization", "x-api-key", "x-goog-api-key")
 """What a model's key is called in a file, by the SDKs, and in requests."""
 
-_REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 # "--token=x", "TOKEN=x", and "Authorization: x" as the value of an option.
 _ASSIGNED = re.compile(r"-{0,2}([A-Za-z][\w-]*)(?:=|: *)(.+)", re.DOTALL)
 _OPTION = re.compile(r"-{1,2}([A-Za-z][\w-]*)")
@@ -107,7 +106,7 @@ def secrets_of_server(server: McpServerSpec, *, named: bool = False) -> Iterator
     if server.authorization is not None:
         yield from _of_header("Authorization", expand(server.authorization.get_secret_value()))
     words = (*server.command, *server.args)
-    for name in _REFERENCE.findall(" ".join((*words, server.url))):
+    for name in VARIABLE.findall(" ".join((*words, server.url))):
         if not named or is_secret_name(name):
             yield Secret(os.environ.get(name, ""), (name,))
     for name, value in _secret_arguments(words):
@@ -123,8 +122,8 @@ def has_secret_argument(server: McpServerSpec) -> bool:
         server: Its spec.
     """
     words = (*server.command, *server.args)
-    written = any(not _REFERENCE.search(value) for _, value in _secret_arguments(words))
-    return written or any(_of_address(word) for word in words if not _REFERENCE.search(word))
+    written = any(not VARIABLE.search(value) for _, value in _secret_arguments(words))
+    return written or any(_of_address(word) for word in words if not VARIABLE.search(word))
 
 
 def _secret_arguments(words: Iterable[str]) -> Iterator[tuple[str, str]]:

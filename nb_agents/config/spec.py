@@ -65,22 +65,15 @@ def _is_safe(character: str) -> bool:
     return character in "_.- " or kind == "Nd" or kind[0] in "LM"
 
 
-def _above_zero(value: float) -> float:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{value:g} is not a number of seconds above 0")
-    return value
+def _finite(noun: str, *, zero: bool = False) -> AfterValidator:
+    """Return a check that a number is finite and above 0, or from it."""
 
+    def check(value: float) -> float:
+        if 0 < value < math.inf or (zero and value == 0):
+            return value
+        raise ValueError(f"{value:g} is not a number of {noun} {'from' if zero else 'above'} 0")
 
-def _not_negative(value: float) -> float:
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{value:g} is not a number of seconds from 0")
-    return value
-
-
-def _price(value: float) -> float:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{value:g} is not a number of US dollars above 0")
-    return value
+    return AfterValidator(check)
 
 
 def as_tuple(value: Any) -> Any:
@@ -88,11 +81,18 @@ def as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def as_text(value: Any) -> Any:
+    """Return YAML's bare true, 5 and 0.5 as the words that they were written as."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
 SafeName = Annotated[str, AfterValidator(safe_name)]
 # Strict takes an int for a float, and neither a bool nor text.
-Seconds = Annotated[StrictFloat, AfterValidator(_above_zero)]
-Grace = Annotated[StrictFloat, AfterValidator(_not_negative)]
-Dollars = Annotated[StrictFloat, AfterValidator(_price)]
+Seconds = Annotated[StrictFloat, _finite("seconds")]
+Grace = Annotated[StrictFloat, _finite("seconds", zero=True)]
+Dollars = Annotated[StrictFloat, _finite("US dollars")]
 Count = Annotated[StrictInt, Field(ge=1)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 """One text or a list of them."""

@@ -266,7 +266,8 @@ class TeamSpec(Spec):
     @property
     def unsupported(self) -> tuple[Unsupported, ...]:
         """The agents that can't run here, as (agent, type, why)."""
-        return tuple(report.unsupported((a.id, a.backend.type) for a in self.everyone))
+        kinds = ((agent.id, agent.backend.type) for agent in self.everyone)
+        return tuple(Unsupported(a, kind, w) for a, kind in kinds if (w := why_unsupported(kind)))
 
     @property
     def _gone(self) -> set[str]:

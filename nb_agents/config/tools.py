@@ -426,4 +426,4 @@ def why_withheld(keys: ToolKeys, key: str, tool: NativeTool) -> str:
 
 
 def _restricts(rules: PermissionSpec, action: str) -> bool:
-    return any((*rules.denied(action), *rules.asked(action)))
+    return any((*rules.targets("deny", action), *rules.targets("ask", action)))

@@ -46,6 +46,7 @@ from nb_agents.recipes.tasks import (
     Failed,
     GateWork,
     LoadWork,
+    StepWork,
     Work,
 )
 from nb_agents.recipes.units import is_within, planned
@@ -338,7 +339,7 @@ class Executor:
         error = self._told(work, exc)
         if isinstance(work, LoadWork):
             self._emit(ev.StepFinished(step=work.address, outcome="failed", why=error))
-        elif isinstance(work, AgentWork | CommandWork):
+        elif isinstance(work, StepWork):
             if isinstance(work, AgentWork) and work.address in self._progress.units:
                 self._emit(ev.AgentFailed(agent=work.address, error=error))
             self._emit(

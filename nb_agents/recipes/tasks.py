@@ -22,61 +22,58 @@ _MOST = 131_072
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentWork:
-    """An agent does a step.
+class StepWork:
+    """An attempt at a step.
 
     Attributes:
         address: The step's.
-        step: As the recipe has it, with the names of who does it filled in.
-        prompt: What the agent is asked, rendered.
         attempt: From 1.
         attempts: How many there may be.
         delay_s: Seconds to wait before.
         retry_s: Seconds until the next attempt should this one fail; None when it is the last.
         timeout_s: Seconds that it may take.
-        needs_json: Whether an answer in words has failed: the step promises JSON, whose fields
-            later steps read.
     """
 
     address: str
-    step: Step
-    prompt: str
     attempt: int
     attempts: int
     delay_s: float
     retry_s: float | None
     timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentWork(StepWork):
+    """Ask an agent.
+
+    Attributes:
+        step: As the recipe has it, with the names of who does it filled in.
+        prompt: What the agent is asked, rendered.
+        needs_json: Whether an answer in words has failed: the step promises JSON, whose fields
+            later steps read.
+    """
+
+    step: Step
+    prompt: str
     needs_json: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandWork:
+class CommandWork(StepWork):
     """Run a command.
 
     Attributes:
-        address: The step's.
         command: A script for bash, rendered.
         cwd: Where, or "" for the run's workspace.
         env: Variables besides those of the run.
-        attempt: From 1.
-        attempts: How many there may be.
-        delay_s: Seconds to wait before.
-        retry_s: Seconds until the next attempt should this one fail; None when it is the last.
-        timeout_s: Seconds that it may take.
         tolerates: Whether a code other than 0 is a result like any other.
         was_cut: Whether it had begun before, and all or a part of it may have happened.
         is_repeatable: Whether it is run again then without asking.
     """
 
-    address: str
     command: str
     cwd: str
     env: Mapping[str, str]
-    attempt: int
-    attempts: int
-    delay_s: float
-    retry_s: float | None
-    timeout_s: float
     tolerates: bool
     was_cut: bool = False
     is_repeatable: bool = True

@@ -135,10 +135,10 @@ class DataStore:
 
     def get_all(self) -> dict[str, Any]:
         """Return all values of the namespace by their keys, sorted."""
+        query = "SELECT key, value FROM entries WHERE namespace = ? ORDER BY key"
         with self._operation("get_all") as db:
-            query = "SELECT key, value FROM entries WHERE namespace = ? ORDER BY key"
-            rows = db.execute(query, (self._namespace,))
-            return {key: json.loads(value) for key, value in _each(rows)}
+            rows = _each(db.execute(query, (self._namespace,)))
+            return {key: json.loads(value) for key, value in rows}
 
     def set(self, key: str, value: JsonValue, metadata: JsonValue = None) -> None:
         """Set a key's value, replacing one that is there; `entry` has the metadata."""
@@ -202,21 +202,19 @@ class DataStore:
         rows = [(_name(key), _json(key, value)) for key, value in _each(items.items())]
         about = [f"{key}={value[:MAX_PREVIEW_CHARS]}" for key, value in rows]
         with self._operation(name, about) as db:
-            for row in _each(rows):
-                values = (self._namespace, *row, said, self._by, _now())
-                db.execute("REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?)", values)
+            each = ((self._namespace, *row, said, self._by, _now()) for row in _each(rows))
+            db.executemany("REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?)", each)
         return len(rows)
 
     def _delete(self, name: str, keys: Sequence[str] | None) -> int:
         with self._operation(name, keys or ()) as db:
             if keys is None:
-                found = db.execute(
-                    "SELECT key FROM entries WHERE namespace = ?", (self._namespace,)
-                )
-                keys = [key for (key,) in found.fetchall()]
-            query = "DELETE FROM entries WHERE (namespace, key) = (?, ?)"
-            gone = (db.execute(query, (self._namespace, _name(key))) for key in _each(keys))
-            return sum(each.rowcount for each in gone)
+                query = "SELECT key FROM entries WHERE namespace = ?"
+                keys = [key for (key,) in db.execute(query, (self._namespace,)).fetchall()]
+            gone = ((self._namespace, _name(key)) for key in _each(keys))
+            return db.executemany(
+                "DELETE FROM entries WHERE (namespace, key) = (?, ?)", gone
+            ).rowcount
 
     @contextmanager
     def _operation(self, name: str, about: Sequence[str] = ()) -> Iterator[sqlite3.Connection]:

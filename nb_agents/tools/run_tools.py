@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -140,13 +139,8 @@ class RunTools:
         await self._ends.enter_async_context(self._servers)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._ends.__aexit__(kind, exc, trace)
+    async def __aexit__(self, *exc: Any) -> None:
+        await self._ends.__aexit__(*exc)
 
     def call_at_end(self, end: Callable[[], Awaitable[None]]) -> None:
         """Register a function to call at the run's end, before the tools opened so far are closed.
