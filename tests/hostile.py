@@ -7,9 +7,11 @@ from typing import Any
 
 from nb_agents import events as ev
 from nb_agents.presentation.cards import card_bundle
+from nb_agents.presentation.sweep_card import sweep_bundle
+from nb_agents.sweeps.sweep_fold import FIRST_ROWS, SweepFold
 from nb_agents.view.fold import fold
 
-__all__ = ["bundle", "bundles", "texts"]
+__all__ = ["bundle", "bundles", "recipes_and_sweeps", "texts"]
 
 _IMAGES = (
     "![x](URL)",
@@ -163,3 +165,21 @@ def bundle(nth: int, words: str) -> dict[str, Any]:
         ev.TurnEnded(status="completed", phase="presenting", answer=words, winner="ada"),
     ]
     return card_bundle(fold(told), f".nb_agents/sessions/s{nth}/turn_1")
+
+
+def recipes_and_sweeps(url: str) -> list[dict[str, Any]]:
+    """Return cards that have them all as outputs of recipes, and as answers of a sweep's rows."""
+    every, made = texts(url), []
+    for first in range(0, len(every), FIRST_ROWS):
+        some = every[first : first + FIRST_ROWS]
+        outputs = {f"{words[:20]} {nth}": words for nth, words in enumerate(some)}
+        ended = ev.TurnEnded(status="completed", phase="presenting", outputs=outputs)
+        begun = ev.TurnStarted(
+            session="s", turn=1, task=some[0], agents=(), timeout_s=9, recipe="paper"
+        )
+        made.append(card_bundle(fold([begun, ended]), f".nb_agents/sessions/r{first}/turn_1"))
+        of_row = {"status": "completed", "error": None, "tokens": 1, "cost": 0.0, "score": None}
+        table = [{"row": words[:20], "answer": words, **of_row} for words in some]
+        view = SweepFold(rows=len(some)).view(f"sweep_{first}", (), 1.0, died_at=1.0)
+        made.append(sweep_bundle(view, some[0], f"sweeps/sweep_{first}", table))
+    return made

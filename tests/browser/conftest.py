@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import BrowserContext, Page, Request, expect
 
 from tests.browser.lab import Lab, NotebookPage, chromium, start_lab
 from tests.browser.story import Story
@@ -84,3 +86,49 @@ def story(lab: Lab, tab: NotebookPage, request: pytest.FixtureRequest) -> Iterat
         else:
             tab.leave()  # the next test loads it anew
         lab.end_kernels()
+
+
+class Canary:
+    """A server that a page must not ask for anything.
+
+    Attributes:
+        url: An address of it.
+        asked: What it was asked for.
+    """
+
+    def __init__(self) -> None:
+        asked = self.asked = list[str]()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append(self.path)
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, format: str, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/secret.png"
+
+
+@pytest.fixture
+def canary() -> Iterator[Canary]:
+    canary = Canary()
+    thread = Thread(target=canary.server.serve_forever)
+    thread.start()
+    yield canary
+    canary.server.shutdown()
+    thread.join()
+    canary.server.server_close()
+
+
+def requests_of(page: Page, allowed: str) -> list[str]:
+    """Note what a page asks others than this address for."""
+    asked: list[str] = []
+
+    def note(request: Request) -> None:
+        if not request.url.startswith((allowed, "data:", "blob:", "about:", "file:")):
+            asked.append(request.url)
+
+    page.on("request", note)
+    return asked
