@@ -9,7 +9,6 @@ Source: MassGen 0.1.97, `backend/capabilities.py` (types, addresses, variables) 
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, model_validator
 
 from nb_agents.config.decision_tools import OF_MEMBERS
+from nb_agents.config.faults import did_you_mean
 from nb_agents.config.model_keys import Assignment, ModelKeys, WireFormat, assignments
 from nb_agents.config.programs import ACP, ACP_TYPES, PROGRAM_TYPES, ProgramKeys
 from nb_agents.config.tools import (
@@ -293,9 +293,7 @@ def why_unsupported(kind: str) -> str:
     if why := _ELSEWHERE.get(kind):
         return why
     known = sorted(BACKEND_TYPES)
-    near = difflib.get_close_matches(kind, known, n=1)
-    hint = f"Did you mean {near[0]!r}? " if near else ""
-    return f"{hint}Supported: {', '.join(known)}."
+    return f"{did_you_mean(kind, known)} Supported: {', '.join(known)}.".lstrip()
 
 
 def type_at(spec: BackendSpec) -> BackendType:

@@ -244,6 +244,12 @@ def nearest(word: str, words: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(word, known, n=1)), "")
 
 
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return a question for the `nearest` word, with a blank before it, or ""."""
+    near = nearest(word, words)
+    return f" Did you mean {near!r}?" if near else ""
+
+
 def _as_written(path: Keys, document: Document) -> Keys:
     """Return a spec's path as the file has it, where a lone agent is ``agent``."""
     if path[:2] == ("agents", 0) and "agents" not in document.data:

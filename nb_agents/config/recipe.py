@@ -110,7 +110,7 @@ class Recipe(Spec):
         steps: The steps of a recipe without stages, as the file has them.
         recursion: How far recipes may call recipes.
         rate_limiting: How fast models may be called, or None when the file leaves it out.
-        orchestrator: RateLimiter of the calls.
+        orchestrator: Delays between the calls of an agent.
         workspace: With "project" its steps work in the directory that the run is started in, and
             not in one of the run's own.
         sandbox: Whether its commands need a sandbox; without one they don't run.

@@ -14,6 +14,7 @@ from nb_agents.config.document import Keys
 from nb_agents.config.faults import (
     Fault,
     Section,
+    did_you_mean,
     dotted,
     keys_of,
     meant_by,
@@ -275,8 +276,7 @@ def _dependencies(each: _Located, ids: set[str]) -> Iterator[Fault]:
             what = f"Step {id_!r} does not come earlier in this list or in one around it."
             yield Fault(f"{what} Name one that does.", path)
         else:
-            near = nearest(id_, each.earlier)
-            yield Fault(f"No step {id_!r}." + (f" Did you mean {near!r}?" if near else ""), path)
+            yield Fault(f"No step {id_!r}.{did_you_mean(id_, each.earlier)}", path)
 
 
 def _idle_in(each: _Located) -> Iterator[Fault]:

@@ -302,18 +302,3 @@ def _skills(coordination: CoordinationSpec) -> Iterator[str]:
     if coordination.massgen_skills:
         named = ", ".join(coordination.massgen_skills)
         yield f"Not available here, as they come with MassGen: the skills {named}"
-
-
-def tool_notices(keys: ToolKeys, *, is_confined: bool, has_protected_paths: bool) -> Iterator[str]:
-    """Yield which tools an agent does not get though its configuration asks for them, and why.
-
-    Args:
-        keys: Its configuration.
-        is_confined: Whether its commands run in a sandbox.
-        has_protected_paths: Whether there are files that it must not write, by the team's file.
-    """
-    for server in keys.mcp_servers:
-        if server.fault:
-            yield f"MCP server {server.name!r} is left out: {server.fault}."
-    line = command_line(keys, is_confined=is_confined, has_protected_paths=has_protected_paths)
-    yield from line.notices

@@ -27,7 +27,6 @@ from nb_agents.recipes.plan import fatal, plan
 from nb_agents.recipes.progress import Progress, Unit, apply, forget, revise
 from nb_agents.recipes.revisions import (
     given_outputs,
-    last_part,
     nested_steps,
     steps_from,
     unusable_steps,
@@ -38,7 +37,7 @@ from nb_agents.recipes.tasks import (
     Failed,
     GateWork,
 )
-from nb_agents.recipes.units import is_within, join
+from nb_agents.recipes.units import is_within, join, last_part
 from nb_agents.session.layout import TurnPaths
 
 _OF_TEAMS = (

@@ -42,6 +42,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from nb_agents.config.permissions import CommandLimits
 from nb_agents.process.fork_server import Supervisor, supervisor
+from nb_agents.process.lines import read_chunk, write_all
 from nb_agents.process.supervisor import KILL_WAIT_S, TERM_GRACE_S
 
 MAX_KEPT_BYTES = 10_000_000
@@ -433,17 +434,10 @@ async def _pump(
 
 
 async def _read(pipe: FileIO, capture: _Capture) -> None:
-    while True:
-        await anyio.wait_readable(pipe)
-        data = pipe.read(_CHUNK)
-        if not data:
-            return
+    while data := await read_chunk(pipe):
         capture.add(data)
 
 
 async def _feed(pipe: FileIO, data: bytes) -> None:
-    left = memoryview(data)
     with pipe, suppress(BrokenPipeError):  # nobody reads it any more
-        while left:
-            await anyio.wait_writable(pipe)
-            left = left[pipe.write(left[:_CHUNK]) or 0 :]
+        await write_all(pipe, data)

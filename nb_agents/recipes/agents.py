@@ -7,7 +7,7 @@ colon will do), the first pattern of `recipe_agents` that fits, the team's first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,7 +16,7 @@ from nb_agents.agents.message_json import Opening
 from nb_agents.agents.prompts import follow_up
 from nb_agents.agents.replay import PastRound
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec
-from nb_agents.config.faults import nearest
+from nb_agents.config.faults import did_you_mean
 from nb_agents.config.recipe_step import ProviderPreference, Step
 from nb_agents.config.recipe_values import is_template
 from nb_agents.config.team import AgentSpec, TeamSpec
@@ -90,19 +90,14 @@ def unknown_names(step: Step, team: TeamSpec) -> Iterator[str]:
     """
     agent, why = _by_name(step.agent, team)
     if why.endswith(_DEFAULT) and step.agent and not is_template(step.agent):
-        hint = _hint(step.agent, [each.id for each in team.agents])
+        hint = did_you_mean(step.agent, [each.id for each in team.agents])
         if hint:
             what = f"the agent {step.agent!r}, which the team does not have"
             yield f"{what}: {agent.id} does it.{hint}"
     for name in dict.fromkeys(wish.provider for wish in _wishes(step)):
         if name and not is_template(name) and name not in {*_TYPES, *BACKEND_TYPES}:
-            hint = _hint(name, [*_TYPES, *BACKEND_TYPES])
+            hint = did_you_mean(name, [*_TYPES, *BACKEND_TYPES])
             yield f"the provider {name!r}, which is not known here.{hint}"
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    near = nearest(name, known)
-    return f" Did you mean {near!r}?" if near else ""
 
 
 def _by_name(name: str, team: TeamSpec) -> tuple[AgentSpec, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nb_agents.config.document import Keys
-from nb_agents.config.faults import Finding, nearest
+from nb_agents.config.faults import Finding, did_you_mean, nearest
 from nb_agents.config.recipe import PlacedStage, Recipe
 from nb_agents.config.recipe_step import Stage, Step
 from nb_agents.config.recipe_values import is_template
@@ -28,7 +28,7 @@ from nb_agents.recipes.expression import parse
 from nb_agents.recipes.output import value_of
 from nb_agents.recipes.shell_values import misplaced
 from nb_agents.recipes.template import reads, variables
-from nb_agents.recipes.units import FailedError, FaultyError, is_within, join
+from nb_agents.recipes.units import FailedError, FaultyError, join, last_part, recipe_of
 
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 
@@ -93,13 +93,9 @@ def fault_at(recipes: Mapping[str, Recipe], address: str, what: str, key: str = 
         what: The sentence.
         key: The step's key that it is about, or "".
     """
-    # The file that a step calls is not what says so.
-    callers = [
-        each for each in recipes if each != address and (not each or is_within(address, each))
-    ]
-    recipe = recipes[max(callers, key=len)]
-    step = address.rpartition("/")[2].partition("[")[0]
-    return with_place(FaultyError((address,), what, key), recipe, path_of(recipe, step)).error
+    recipe = recipes[recipe_of(recipes, address)]
+    path = path_of(recipe, last_part(address))
+    return with_place(FaultyError((address,), what, key), recipe, path).error
 
 
 RESERVED = {
@@ -194,8 +190,7 @@ def _in_bundle(written: str, bundles: Mapping[str, str]) -> Path:
     name, _, rest = written[1:].partition(":")
     said = one_line(name)
     if name not in bundles:
-        near = nearest(name, bundles)
-        hint = f" Did you mean {near!r}?" if near else ""
+        hint = did_you_mean(name, bundles)
         raise RecipeError(
             f"No bundle {said!r} is known.{hint} Say where it is: `bundles: {{{said}: DIR}}` in "
             f"the team's file, or --bundle {said}=DIR."

@@ -18,7 +18,7 @@ from nb_agents.recipes.output import unusable
 from nb_agents.recipes.plan import plan
 from nb_agents.recipes.progress import Progress
 from nb_agents.recipes.tasks import Failed
-from nb_agents.recipes.units import is_within, join
+from nb_agents.recipes.units import is_within, join, last_part, recipe_of
 from nb_agents.view.steps import parent_of
 
 
@@ -82,16 +82,6 @@ def nested_steps(steps: Iterable[Step]) -> Iterator[Step]:
         yield from nested_steps(step.steps)
 
 
-def last_part(address: str) -> str:
-    """Return the part of an address that names the step.
-
-    Example:
-        >>> last_part("checks/review[2]")
-        'review'
-    """
-    return address.rpartition("/")[2].partition("[")[0]
-
-
 def _own_steps(recipe: Recipe) -> Iterator[tuple[str, str, Step]]:
     """Yield the steps that are in no other one: the address of the stage, its own, the step."""
     for stage in recipe.stages:
@@ -101,7 +91,7 @@ def _own_steps(recipe: Recipe) -> Iterator[tuple[str, str, Step]]:
 
 
 def _unusable_for(progress: Progress, failed: str) -> Iterator[str]:
-    holder = _recipe_of(progress, failed)
+    holder = recipe_of(progress.recipes, failed)
     stages = progress.recipes[holder].stages
     steps = {join("", s.id): s for stage in stages for s in nested_steps(stage.steps)}
     if (reader := steps.get(last_part(failed))) is None:
@@ -111,13 +101,7 @@ def _unusable_for(progress: Progress, failed: str) -> Iterator[str]:
     for address in sorted(progress.units, key=lambda each: is_within(failed, parent_of(each))):
         step, unit = steps.get(last_part(address)), progress.units[address]
         is_over = unit.outcome == "ok" and unit.is_done
-        if step and step.output and is_over and _recipe_of(progress, address) == holder:
+        if step and step.output and is_over and recipe_of(progress.recipes, address) == holder:
             gave[step.output] = address
     values = {name: progress.units[address].output.found for name, address in gave.items()}
     yield from (gave[name] for name in unusable(reader, values))
-
-
-def _recipe_of(progress: Progress, address: str) -> str:
-    """Return the address of the recipe that a unit's step stands in: "" for the run's own."""
-    holders = [each for each in progress.recipes if each != address and is_within(address, each)]
-    return max(holders, key=len, default="")

@@ -52,16 +52,13 @@ class Evaluators:
 
     Attributes:
         what: What runs text as code, in words; "" when nothing does.
-        programs: Names of programs in which something is filled in.
-        names: Those of variables.
-        codes: Texts that are run in which something is filled in, each with what runs it.
+        places: Where something is filled in that is run or named: ``program`` or ``variable`` for a
+            name, else the language of the code, "" for one that isn't read.
         functions: Names of the command's functions.
     """
 
     def __init__(self, tree: Tree) -> None:
-        self.programs: list[Node] = []
-        self.names: list[Node] = []
-        self.codes: list[tuple[Node, str]] = []
+        self.places: list[tuple[Node, str]] = []
         definitions = [node for node in tree.nodes if node.type == "function_definition"]
         self.functions = {source(node.child_by_field_name("name")) for node in definitions}
         self._files: list[str] = []
@@ -166,13 +163,13 @@ class Evaluators:
     def _program(self, words: Sequence[Word]) -> str:
         """Return the evaluator that a program and its arguments are, or ""."""
         (program, *rest), name = words, _last(words[0].text or "")
-        self._note(self.programs, [program])
+        self._note([program], "program")
         if program.text is None and "SHELL" not in source(program.node):
             return "a program that isn't written out"
         if program.text is None or programs.interpreter(name):
             return self._interpreter(name or "sh", rest)
         if name in programs.ALWAYS:
-            self._note_codes(rest, "sh")
+            self._note(rest, "sh")
             return name
         if name in programs.GIVEN:
             return name * (self._is_fed() or any(word.text is None for word in rest))
@@ -191,11 +188,8 @@ class Evaluators:
         is_file = "/" in program.text and not self._is_own_file(program)
         return f"{name} as a program" if is_file else self._other(name, rest)
 
-    def _note(self, where: list[Node], words: Iterable[Word]) -> None:
-        where += [word.node for word in words if word.text is None and word.node is not None]
-
-    def _note_codes(self, words: Iterable[Word], kind: str) -> None:
-        self.codes += [(w.node, kind) for w in words if w.text is None and w.node is not None]
+    def _note(self, words: Iterable[Word], kind: str) -> None:
+        self.places += [(w.node, kind) for w in words if w.text is None and w.node is not None]
 
     def _is_fed(self) -> bool:
         """Return whether a command may read something that is given to it."""
@@ -217,11 +211,11 @@ class Evaluators:
         for word in rest:
             text = word.text or word.head
             if text[:1] not in ("-", "+"):
-                self._note(self.programs, [word])
+                self._note([word], "program")
                 return what or name * (not self._is_own_file(word))
             if how.code.fullmatch(text):
                 code = [*rest][:1]
-                self._note_codes(code, how.kind)
+                self._note(code, how.kind)
                 is_inert = code and _is_inert(code[0].text, how.kind)
                 return what or f"{name} {text}" * (not is_inert)
             if text == "-m" and how.kind == "python":
@@ -240,7 +234,7 @@ class Evaluators:
         inputs = [each for each in redirects if re.match(r"(?!\d*&?>)", source(each))]
         inputs = [each for each in inputs if re.match("here|file_redirect", each.type)]
         texts = [n for each in inputs for n in each.named_children if n.type not in _HEREDOC_MARKS]
-        self.codes += [(text, how.kind) for text in texts]
+        self.places += [(text, how.kind) for text in texts]
         if len(inputs) == 1 and is_quoted(inputs[0]) and not self._tree.slots_in(texts[0]):
             return what or name * (not _is_inert(source(texts[0]), how.kind))
         return what or name
@@ -251,7 +245,7 @@ class Evaluators:
             if words and words[0].text is None and not words[0].head:
                 return name
             words = words[:2] if words and words[0].head.startswith("-v") else ()
-        self._note(self.names, [word for word in words if "=" not in word.head])
+        self._note([word for word in words if "=" not in word.head], "variable")
         is_special = any(programs.SPECIAL.fullmatch(word.head) for word in words)
         is_called = any(re.match(r"-\w*C", word.head) for word in words)
         return name * (is_special or is_called or any(map(_sets_unknown, words)))
@@ -265,7 +259,7 @@ class Evaluators:
         while rest:
             word, head = rest[0], rest[0].head
             if re.match(r"-\w*S|-c$|--\w[\w-]*$", head):
-                self._note(self.programs, rest[1:3])
+                self._note(rest[1:3], "program")
                 return f"{name} {head}"
             set_ = re.match(r"(\w+)=", head)
             if set_ and programs.SPECIAL.fullmatch(set_[1]):
@@ -295,7 +289,7 @@ class Evaluators:
                 if not self._is_own_file(word):
                     return name
             elif is_code or re.fullmatch("-[nErsuz]*e|--expression", before[-1]):
-                self._note_codes([word], name)
+                self._note([word], name)
                 if name != "jq" and not _is_inert(word.text, name):
                     return name
             elif name == "sed" and word.text is None and not word.head and "--" not in before:

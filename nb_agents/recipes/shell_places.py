@@ -98,9 +98,7 @@ class Script:
     def is_text(self, slot: range) -> bool:
         """Return whether a value is a text where it stands, as far as the grammar goes."""
         leaf = self._tree.leaf(slot)
-        is_program = leaf.type == "word" and any(
-            slot in self._tree.slots_in(node) for node in self._evaluators.programs
-        )
+        is_program = leaf.type == "word" and "program" in (kind for _, kind in self._places(slot))
         return not is_program and next(_no_text(self._tree, slot), None) is None
 
     def rules(self, slot: range) -> Iterator[Rule]:
@@ -116,21 +114,21 @@ class Script:
         direct = list(itertools.takewhile(lambda node: node.type not in _OUTPUTS, around))
         if any(slot in self._tree.slots_in(n) for node in direct for n in worked_out(node)):
             yield Rule("in arithmetic", _NUMBER, "a number", "See that it is one. ")
-        for node in self._evaluators.programs:
-            if slot in self._tree.slots_in(node):
+        for node, kind in self._places(slot):
+            if kind == "program":
                 allowed = HARMLESS if "/" in self._tree.word(node).tail else None
                 yield Rule("for the name of a program", allowed, _CHARACTERS)
-        for node in self._evaluators.names:
-            if slot in self._tree.slots_in(node):
-                yield Rule(_NAME)
-        for node, kind in self._evaluators.codes:
-            if slot in self._tree.slots_in(node):
-                yield self._code(slot, node, kind)
+            else:
+                yield Rule(_NAME) if kind == "variable" else self._code(slot, node, kind)
         if self._evaluators.what:
             where = f"in a command that also runs text as code: {self._evaluators.what}"
             yield Rule(where, HARMLESS, _CHARACTERS)
         for command in (node for node in self._tree.nodes if node.type == "command"):
             yield from self._argument(self._tree.words(command), direct)
+
+    def _places(self, slot: range) -> list[tuple[Node, str]]:
+        """Return what is run or named and has a value in it, with its kind."""
+        return [each for each in self._evaluators.places if slot in self._tree.slots_in(each[0])]
 
     def _code(self, slot: range, node: Node, kind: str) -> Rule:
         """Return the rule of a place in code; a shell's is read as the command is."""

@@ -5,7 +5,7 @@ What can't be filled in with the variables that a unit sees is the failure of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +47,27 @@ def is_within(address: str, holder: str) -> bool:
         (True, True, False)
     """
     return address == holder or address.startswith((f"{holder}/", f"{holder}["))
+
+
+def last_part(address: str) -> str:
+    """Return the part of an address that names the step.
+
+    Example:
+        >>> last_part("checks/review[2]")
+        'review'
+    """
+    return address.rpartition("/")[2].partition("[")[0]
+
+
+def recipe_of(recipes: Iterable[str], address: str) -> str:
+    """Return the address of the recipe that a unit's step stands in: "" for the run's own.
+
+    Args:
+        recipes: The addresses of the steps that call recipes.
+        address: The unit's; the recipe that it calls itself is not the one.
+    """
+    holders = [each for each in recipes if each != address and is_within(address, each)]
+    return max(holders, key=len, default="")
 
 
 def planned(recipe: Recipe, base: str = "") -> tuple[ev.PlannedUnit, ...]:

@@ -28,7 +28,7 @@ from uuid import uuid4
 import anyio
 from anyio import to_thread
 from filelock import FileLock
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from nb_agents.cancel import CancellationStatus, StopRequest, checkpoint, current_token
 from nb_agents.disk.directory import consume_file, read_file
@@ -197,8 +197,9 @@ class CallInbox:
 
     def answer_to(self, name: str) -> CallAnswered | None:
         """Read the outcome of a call; None while it is open."""
-        path = self._path / (name + _ANSWER)
-        return self._read(path, _ANSWERED) if path.exists() else None
+        with suppress(OSError, ValueError):
+            return _ANSWERED.validate_json(read_file(self._path / (name + _ANSWER), MAX_BYTES))
+        return None
 
     def forget(self, name: str) -> None:
         """Remove the files of a call."""
@@ -253,11 +254,6 @@ class CallInbox:
         return [
             self._path / each for each in sorted(names) if each[0] != "." and each.endswith(kinds)
         ]
-
-    def _read(self, path: Path, form: TypeAdapter[T]) -> T | None:
-        with suppress(OSError, ValueError, ValidationError):
-            return form.validate_json(read_file(path, MAX_BYTES))
-        return None
 
     def _write(self, name: str, data: bytes) -> None:
         aside = self._path / f".{name}"

@@ -18,7 +18,7 @@ import anyio
 from anyio import CancelScope, to_thread
 
 from nb_agents.config.permissions import CommandRules
-from nb_agents.config.report import command_line, tool_notices
+from nb_agents.config.report import command_line
 from nb_agents.config.tools import ToolKeys, why_withheld
 from nb_agents.masking import Mask
 from nb_agents.process.bubblewrap import readable_directories
@@ -66,13 +66,13 @@ def announcements(
     for agent, keys in agents:
         # The machine is looked at for those that ask for it.
         found = confinement(keys.sandbox and keys.enable_mcp_command_line)
-        notices = tool_notices(
-            keys, is_confined=found.is_confined, has_protected_paths=has_protected_paths
-        )
-        yield from (f"{agent}: {text}" for text in notices)
         line = command_line(
             keys, is_confined=found.is_confined, has_protected_paths=has_protected_paths
         )
+        for server in keys.mcp_servers:
+            if server.fault:
+                yield f"{agent}: MCP server {server.name!r} is left out: {server.fault}."
+        yield from (f"{agent}: {text}" for text in line.notices)
         if line.has_shell and (notice := found.notice(agent)):
             yield notice
 

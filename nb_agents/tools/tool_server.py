@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 from anyio import to_thread
 
-from nb_agents.tools.base import Tool, ToolResult
+from nb_agents.tools.base import Tool, Toolbox
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -179,12 +179,7 @@ def _described(tool: Tool) -> dict[str, Any]:
 
 
 async def _called(tools: Sequence[Tool], name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    tool = next((tool for tool in tools if tool.name == name), None)
-    if tool is None:
-        known = ", ".join(tool.name for tool in tools) or "none"
-        result = ToolResult(f"Error: no tool {name!r}. You have: {known}.", is_error=True)
-    else:
-        result = await tool.call(arguments)
+    result = await Toolbox(tools).call(name, arguments)
     return {"content": [{"type": "text", "text": str(result)}], "isError": result.is_error}
 
 

@@ -16,11 +16,11 @@ from nb_agents import TeamSpec
 from nb_agents.config.backends import why_unsupported
 from nb_agents.config.faults import foreign_keys
 from nb_agents.config.massgen_keys import SECTIONS, Sort, sort_of
-from nb_agents.config.report import tool_notices
 from nb_agents.config.secrets import snapshot
 from nb_agents.errors import ConfigError
 from nb_agents.launch.team_report import report_on
 from nb_agents.models.providers import check_team
+from nb_agents.tools.run_tools import announcements
 from tests.config.massgen_page import PAGE, SPECS, page, rows
 
 ROOT = Path(__file__).parents[2]
@@ -185,7 +185,7 @@ def test_what_withholds_a_tool_does_so_after_a_resume_from_the_journal() -> None
     assert stored is not None and "2g" not in str(stored)
     for each in (spec, TeamSpec.model_validate(stored)):
         keys_of = each.agents[0].backend
-        assert len([*tool_notices(keys_of, is_confined=True, has_protected_paths=False)]) == 2
+        assert len([*announcements([("a", keys_of)], has_protected_paths=False)]) == 2
         assert each.orchestrator.copies_context_paths
         assert not each.orchestrator.writes_context_paths
 
