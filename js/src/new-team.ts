@@ -8,7 +8,7 @@ import { type Api, type Choices, type NewFile, Refused } from "./api";
 import { make, setHidden, setText } from "./dom";
 
 /** Works without a key. */
-const DEMO = { type: "demo", where: "needs no key", models: [] };
+const DEMO = { type: "demo", where: "", models: [] };
 const MOST_AT_FIRST = 5;
 
 /** Ask what the team is to be, write its file into a folder, and open it; resolves to what shows it. */
@@ -37,6 +37,11 @@ function firstOf({ providers }: Choices): NewFile {
   const names = found.map(({ type, models }) => `${type}:${models[0]}`);
   const [only = DEMO.type] = names;
   return { kind: "team", models: names.length > 1 ? names : [only, only, only], tools: [] };
+}
+
+function foundIn({ providers }: Choices): string {
+  if (providers.length) return `Found: ${providers.map(({ type, where }) => `${type} (${where})`).join(", ")}.`;
+  return "The Jupyter server has no provider's key in its environment, and no model server answers on its machine. The demo model needs none.";
 }
 
 async function write({ serviceManager, commands }: JupyterFrontEnd, kind: NewFile["kind"], folder: string, text: string) {
@@ -84,9 +89,7 @@ class Form extends Widget implements Dialog.IBodyWidget<NewFile> {
       box.checked = wanted.tools.includes(key);
       this.tools.append(make("label", "", box, new Text(label)));
     }
-    const none = choices.providers.length ? "" : "The Jupyter server has no provider's key in its environment, and no model server answers on its machine.";
-    setText(this.note, problem || none);
-    setHidden(this.note, this.note.textContent === "");
+    setText(this.note, problem || foundIn(choices));
     this.note.setAttribute("role", "status");
     this.node.append(makeLabel("Make", this.kind), this.note, this.agents, add, this.tools);
     this.follow();
@@ -109,7 +112,7 @@ class Form extends Widget implements Dialog.IBodyWidget<NewFile> {
   private addAgent(wanted: string): void {
     const [type = "", ...name] = wanted.split(":");
     const provider = make("select");
-    provider.append(...this.providers.map((each) => new Option(`${each.type} (${each.where})`, each.type)));
+    provider.append(...this.providers.map((each) => new Option(each.type)));
     provider.value = type;
     const model = make("input");
     const known = make("datalist");

@@ -13,15 +13,15 @@ from nb_agents.config.backends import BACKEND_TYPES
 
 NAMES = ("ada", "ben", "cleo", "dora", "emil")
 
-_LISTED = {"openai": "gpt-5-mini", "claude": "claude-sonnet-4-5", "gemini": "gemini-2.5-flash"}
-"""A model of the providers that most people have a key of."""
+FIRST_MODELS = {"openai": "gpt-5-mini", "claude": "claude-sonnet-4-5", "gemini": "gemini-2.5-flash"}
+"""Of the providers that most people have a key of, the model that a first team has."""
 
 
 def found_models() -> tuple[str, ...]:
     """Return a model of each provider whose key is in the environment, as type:model."""
     return tuple(
         f"{kind}:{model}"
-        for kind, model in _LISTED.items()
+        for kind, model in FIRST_MODELS.items()
         if any(os.environ.get(name) for name in BACKEND_TYPES[kind].variables)
     )
 

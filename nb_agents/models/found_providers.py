@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, get_args
 
 from nb_agents.config.backends import BACKEND_TYPES
+from nb_agents.config.new_team import FIRST_MODELS
 from nb_agents.config.programs import PROGRAM_TYPES
 
 LOCAL = ("ollama", "lmstudio", "vllm", "sglang")
@@ -44,7 +45,7 @@ class FoundProvider(NamedTuple):
     Attributes:
         type: The backend type.
         where: What was found: the variable of its key, or its address.
-        models: Names of its models, as far as they are known.
+        models: Names of its models, as far as they are known; the first one for a first team.
     """
 
     type: str
@@ -66,7 +67,9 @@ def _with_key() -> Iterator[FoundProvider]:
         variable = next((name for name in row.variables if os.environ.get(name)), "")
         if variable and kind not in PROGRAM_TYPES and kind != "chatcompletion":
             known = _known_models() if known is None else known
-            yield FoundProvider(kind, f"{variable} is set", known.get(kind, ()))
+            first = (FIRST_MODELS[kind],) if kind in FIRST_MODELS else ()
+            names = dict.fromkeys((*first, *known.get(kind, ())))
+            yield FoundProvider(kind, f"{variable} is set", tuple(names))
 
 
 def _known_models() -> Mapping[str, tuple[str, ...]]:

@@ -122,6 +122,31 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     expect(page.locator(".Toastify__toast")).to_have_count(0)
 
 
+def test_the_card_of_an_opened_row_is_drawn_as_a_markdown_cell_is(
+    story: Story, server: ModelServer
+) -> None:
+    def one_hangs(request: Request) -> Reply:
+        hang_after = 8 if "Answer: two" in request.prompt else None
+        return agent("It is **so**: $a < b$.", SAYS, hang_after=hang_after)(request)
+
+    server.script("m", one_hangs)
+    server.hold(8)
+    story.open()
+    story.team(server_team(server, ada="m"))
+    cell = 'nb_agents.map([{"q": "one"}, {"q": "two"}], "Answer: {{q}}", "team.yaml")'
+    i = story.run(f"import nb_agents\n{cell}")
+    panel = story.page.outputs(i).locator(".nba.sweep")
+    rows_of(panel).filter(has_text="Answer: one").locator("button.open").click()
+    opened = panel.locator(".opened .nba")
+    expect(opened.locator(".says")).to_contain_text("I look at the question")
+    server.release()
+    answer = opened.locator(".nb-answer .jp-RenderedMarkdown")
+    expect(answer.locator("mjx-container")).to_have_count(1)
+    panel.get_by_role("button", name="Stop", exact=True).first.click()
+    panel.get_by_role("button", name="Stop now").first.click()
+    wait_card(story, i, "■ stopped")
+
+
 @contextmanager
 def working_elsewhere(story: Story) -> Iterator[None]:
     """Have another process make the cell's call, and wait at the end until it has ended."""

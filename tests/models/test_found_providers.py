@@ -11,6 +11,7 @@ from threading import Thread
 import pytest
 
 from nb_agents.config.backends import BACKEND_TYPES
+from nb_agents.config.new_team import FIRST_MODELS
 from nb_agents.models.found_providers import LOCAL, found_providers
 from tests.model_server import free_port
 
@@ -68,7 +69,8 @@ def test_a_provider_whose_key_is_set_is_found_with_its_models(
     monkeypatch.setenv("GOOGLE_API_KEY", "k")
     [found] = found_providers()
     assert (found.type, found.where) == ("gemini", "GOOGLE_API_KEY is set")
-    assert any(name.startswith("gemini") for name in found.models)
+    assert found.models[0] == FIRST_MODELS["gemini"]
+    assert len(found.models) > 1 and len({*found.models}) == len(found.models)
 
 
 def test_a_local_server_is_found_with_the_models_that_it_has(
