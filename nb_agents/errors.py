@@ -170,10 +170,16 @@ class MissingKeyError(UserError):
         self.needs = needs
 
     def __str__(self) -> str:
-        return (
+        said = (
             f"Agent {self.agent!r} uses {self.provider!r}, which needs {self.needs}, and "
-            f"{self.variable} is not set. Set it in the environment before starting, for example "
-            f"with %env {self.variable}=…"
+            f"{self.variable} is not set. Set it in the environment before Jupyter starts"
+        )
+        if self.needs != "a key":
+            return f"{said}."
+        typed = f"`import getpass, os; os.environ[{self.variable!r}] = getpass.getpass()`"
+        return (
+            f"{said}, name in the team's file what has it (`env_file: .env`, `keyring: "
+            f"nb_agents`), or type it at {typed}. Written in a cell it is saved with the notebook."
         )
 
 
@@ -458,21 +464,29 @@ class RunFailed(NbAgentsError):
         run: The run's id.
         reasons: For each agent, why it failed.
         path: The turn's directory.
+        state: The run's state: "failed", or "timed out".
     """
 
-    def __init__(self, run: str, reasons: Mapping[str, str], path: Path) -> None:
-        super().__init__(run, dict(reasons), path)
+    def __init__(
+        self, run: str, reasons: Mapping[str, str], path: Path, state: str = "failed"
+    ) -> None:
+        super().__init__(run, dict(reasons), path, state)
         self.run = run
         self.reasons = dict(reasons)
         self.path = path
+        self.state = state
 
     def __str__(self) -> str:
         why = "; ".join(f"{a}: {reason.rstrip('.')}" for a, reason in self.reasons.items())
-        said = f"Run {self.run} failed: {why}. What it did is kept in {self.path}."
+        said = f"Run {self.run} {self.state}: {why}. What it did is kept in {self.path}."
         return without_controls(said)
 
     def _render_traceback_(self) -> list[str]:
         return [f"RunFailed: {self}"]
+
+
+def _ended(receipt: Receipt) -> str:
+    return receipt.status if receipt.status == "timed out" else "was stopped"
 
 
 class RunCancelled(NbAgentsError):
@@ -496,8 +510,8 @@ class RunCancelled(NbAgentsError):
 
     def __str__(self) -> str:
         return (
-            f"Run {self.run} was stopped. Kept: text of {len(self.partial_answers)} agent(s) in "
-            f"{self.path}. Go on with `%%agents --continue`."
+            f"Run {self.run} {_ended(self.receipt)}. Kept: text of {len(self.partial_answers)} "
+            f"agent(s) in {self.path}. Go on with `%%agents --continue`."
         )
 
     def _render_traceback_(self) -> list[str]:
@@ -533,6 +547,6 @@ class CancellationRequestedError(RunCancelled):
         level = "immediate" if self.is_immediate else "graceful"
         where = f" at step {self.current_step!r}" if self.current_step else ""
         return (
-            f"Recipe {self.session_id} was stopped ({level}){where}. All is kept in {self.path}. "
-            f"Go on with `%agents resume {self.session_id}`."
+            f"Recipe {self.session_id} {_ended(self.receipt)} ({level}){where}. All is kept in "
+            f"{self.path}. Go on with `%agents resume {self.session_id}`."
         )

@@ -17,6 +17,7 @@ export const TONES: Record<Status, Tone> = {
   stopping: "ing",
   stopped: "cut",
   failed: "err",
+  "timed out": "ing",
   complete: "ok",
 };
 

@@ -8,7 +8,7 @@ import type { Status } from "./panel-types";
 
 type Kind = "success" | "info" | "warning" | "error";
 
-const KINDS: Partial<Record<Status, Kind>> = { complete: "success", failed: "error" };
+const KINDS: Partial<Record<Status, Kind>> = { complete: "success", failed: "error", "timed out": "warning" };
 
 /** JupyterLab cuts a message at 140 characters. */
 const TASK_LENGTH = 80;
@@ -45,7 +45,7 @@ function notify({ notifications, open }: Needs, run: Run, what: string, kind: Ki
 }
 
 function inWords(state: Status): string {
-  return { complete: "Complete", failed: "Failed", stopped: "Stopped" }[state as string] ?? "Over";
+  return { complete: "Complete", failed: "Failed", stopped: "Stopped", "timed out": "Timed out" }[state as string] ?? "Over";
 }
 
 function clip(text: string): string {

@@ -1,6 +1,7 @@
 /** Made by `make js-types` from nb_agents/presentation/panel_types.py; change that. */
 
-export type Status = "running" | "stopping" | "stopped" | "failed" | "complete";
+/** How a run stands: `RunView.state`. */
+export type Status = "running" | "stopping" | "complete" | "stopped" | "failed" | "timed out";
 
 export type Tone = "run" | "ok" | "ing" | "cut" | "err";
 

@@ -216,7 +216,7 @@ function placeOf(actions: Actions, turn: Turn | undefined): string {
 function drawState(chip: HTMLElement, turn: Work, live: ReadonlyMap<string, Run>): void {
   const run = live.get(turn.id);
   const waits = run?.status === "awaiting";
-  setClass(chip, `state ${waits ? "awaiting" : (run?.state ?? turn.state)}`);
+  setClass(chip, `state ${waits ? "awaiting" : (run?.state ?? turn.state).replace(" ", "-")}`);
   setText(chip, stateOf(turn, live));
   setAttr(chip, "title", stateOf(turn, live));
 }

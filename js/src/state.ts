@@ -34,7 +34,7 @@ export function readState(value: unknown): PanelState {
 }
 
 export function isFinal(status: Status): boolean {
-  return status === "stopped" || status === "failed" || status === "complete";
+  return status === "stopped" || status === "failed" || status === "timed out" || status === "complete";
 }
 
 /** A stop that this page has sent and Python has not yet answered. */

@@ -2,8 +2,6 @@
 
 What is typed while a turn works is said to it, or answers what it asks. Ctrl+C stops the turn and
 comes back to the prompt; twice: the turn stops at once, all of it saved, and the chat ends.
-
-Source of the sentences: MassGen's user guide, "Graceful Cancellation".
 """
 
 from __future__ import annotations
@@ -15,15 +13,14 @@ from threading import Thread
 
 from nb_agents.cli.printing import in_terminal
 from nb_agents.errors import UserError
+from nb_agents.presentation.text import waits_for
 from nb_agents.runs.registry import interrupts_press_new
 from nb_agents.runs.run import Run
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.view.run_view import RunView
 
-STOPPING = "Cancellation requested - saving partial progress…"
-SAVED = "Partial progress saved. Session can be resumed with --continue"
-CANCELLED = "Turn cancelled. Partial progress saved."
-NEXT = "Enter your next question or /quit to exit."
+NEXT = "The next task goes on from what is kept; /quit leaves."
+LATER = "All is kept: `nb-agents chat --continue` goes on from it."
 GOODBYE = "Goodbye!"
 
 _YES, _NO = ("y", "yes"), ("n", "no")
@@ -108,19 +105,21 @@ class Chat:
         stop = run.view.stop
         goes_on = stop is None or (stop.source, stop.level) != ("interrupt", "immediate")
         if stop is not None and run.status == "cancelled":
-            for said in (SAVED, CANCELLED, NEXT) if goes_on else (SAVED,):
-                self._tell(said)
+            self._tell(NEXT if goes_on else LATER)
         return goes_on
 
     def _news(self, view: RunView) -> None:
         """Print news of the turn, each once."""
         doing = " · ".join(f"{agent.id}: {agent.phase}" for agent in view.agents.values())
         asked = [f"{gate.prompt} {_how(gate.wants)}" for gate in view.gates.values()]
-        stopping = [STOPPING] if view.stop and not view.is_over else []
-        for news in (*view.notices, doing, *asked, *stopping):
+        for news in (*view.notices, doing, *asked):
             if news and news not in self._printed:
                 self._printed.add(news)
                 self._tell(news)
+        level = view.stop.level if view.stop else ""
+        if level not in self._printed and (news := waits_for(view)):
+            self._printed.add(level)  # once: what it waits for gets less
+            self._tell(news)
 
 
 def _how(wants: str) -> str:

@@ -15,7 +15,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from nb_agents.cli.chat import STOPPING
 from nb_agents.cli.keys import keys
 from nb_agents.cli.printing import shown
 from nb_agents.errors import UserError
@@ -50,11 +49,13 @@ def live_view(run: Run, *, asks: bool = True) -> Iterator[Console]:
     printed: set[str] = set()
 
     def tell(view: RunView) -> None:
-        stopping = [STOPPING] if view.stop and not view.is_over else []
         gates = view.gates.values() if asks else ()
-        for news in (*(asked(run, gate) for gate in gates), *stopping):
-            if news not in printed:
-                printed.add(news)
+        found = {said: said for said in (asked(run, gate) for gate in gates)}
+        if view.stop and (waits := text.waits_for(view)):
+            found[view.stop.level] = waits  # once: what it waits for gets less
+        for key, news in found.items():
+            if key not in printed:
+                printed.add(key)
                 with suppress(OSError):  # nobody reads it; the run goes on
                     console.print(Text(news), soft_wrap=True)
 

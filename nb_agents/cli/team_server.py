@@ -175,7 +175,7 @@ class TeamServer:
             result = found.stop(now=now, reason="stopped by a tool call")
         except NbAgentsError as exc:
             return str(exc)
-        changed = "is stopping" if result.changed else f"is {found.status}"
+        changed = "is stopping" if result.changed else f"is {found.state}"
         return f"{found.session} {changed}."
 
     async def list_sessions(self) -> str:
@@ -190,7 +190,7 @@ async def _tell(ctx: Any, run: Run, done: anyio.Event) -> None:
     while not done.is_set():
         number += 1
         doing = ", ".join(f"{agent.id}: {agent.phase}" for agent in run.view.agents.values())
-        await ctx.report_progress(number, message=doing or run.status)
+        await ctx.report_progress(number, message=doing or run.state)
         with anyio.move_on_after(_TOLD_S):
             await done.wait()
 
@@ -208,6 +208,6 @@ def _listed(root: Path) -> list[str]:
     for path in sessions_in(root).by_use[:MAX_LISTED]:
         turns = load_session(path).begun
         last = turns[-1].view if turns else None
-        state = f"{len(turns)} turns, the last one {last.status}: {last.task[:80]}" if last else "-"
+        state = f"{len(turns)} turns, the last one {last.state}: {last.task[:80]}" if last else "-"
         lines.append(f"{path.name}: {state}")
     return lines

@@ -9,6 +9,7 @@ Source: MassGen 0.1.97, `backend/capabilities.py` (types, addresses, variables) 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, model_validator
 
 from nb_agents.config.decision_tools import OF_MEMBERS
+from nb_agents.config.document import unset_variable
 from nb_agents.config.faults import did_you_mean
 from nb_agents.config.model_keys import Assignment, ModelKeys, WireFormat, assignments
 from nb_agents.config.programs import ACP, ACP_TYPES, PROGRAM_TYPES, ProgramKeys
@@ -310,3 +312,23 @@ def type_at(spec: BackendSpec) -> BackendType:
     if spec.type != "chatcompletion" or not spec.base_url:
         return row
     return next((t for t in BACKEND_TYPES.values() if t.lives_at(spec.base_url)), row)
+
+
+def missing_key(spec: BackendSpec) -> tuple[str, ...]:
+    """Return the variables of which one must give a backend its key, and none does.
+
+    Args:
+        spec: A backend of any type.
+
+    Returns:
+        Their names; none when it has its key, needs none, or can't run here.
+    """
+    key = spec.api_key.get_secret_value() if spec.api_key else ""
+    if name := unset_variable(key):
+        return (name,)
+    if key or spec.type not in BACKEND_TYPES or (spec.is_program and spec.use_my_settings):
+        return ()
+    row = type_at(spec)
+    # A server of one's own often wants no key.
+    is_needed = not spec.base_url or row.lives_at(spec.base_url)
+    return row.variables if is_needed and not any(map(os.environ.get, row.variables)) else ()

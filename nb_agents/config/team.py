@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import (
     Field,
     PrivateAttr,
+    SecretStr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -25,7 +26,7 @@ from pydantic import (
 
 from nb_agents.config import report
 from nb_agents.config.agent_objects import as_agent, is_object
-from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, why_unsupported
+from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, missing_key, why_unsupported
 from nb_agents.config.document import TEAM_FILE, Keys, parse_document, read_source
 from nb_agents.config.faults import (
     Origin,
@@ -37,6 +38,7 @@ from nb_agents.config.faults import (
     sections,
     slips,
 )
+from nb_agents.config.key_sources import find_key_elsewhere
 from nb_agents.config.massgen_keys import sort_of
 from nb_agents.config.orchestrator import (
     ApprovalSpec,
@@ -117,6 +119,10 @@ class TeamSpec(Spec):
         network: Whether they reach the network there.
         snapshots: Whether workspaces are kept at each moment to which a rewind can go back.
         snapshot_limit: Megabytes over which a file is not kept.
+        env_file: A file of lines as ``NAME=value``, such as ``.env``, from the team's file: keys
+            of providers that the environment lacks are read from it, and nothing else.
+        keyring: The service in the system's keyring whose entries are such keys, by the names of
+            their variables; asked last (``pip install 'nb_agents[keyring]'``).
 
     Example:
         >>> team = TeamSpec.model_validate(
@@ -141,6 +147,8 @@ class TeamSpec(Spec):
     network: bool = False
     snapshots: bool = True
     snapshot_limit: Annotated[float, Field(ge=0, le=1e6)] = 100.0
+    env_file: str | None = None
+    keyring: str | None = None
     _origin: Origin = PrivateAttr(default=Origin())
 
     @model_validator(mode="before")
@@ -195,8 +203,28 @@ class TeamSpec(Spec):
     @classmethod
     def _beside_the_file(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         # Absolute, because a journal keeps the spec without the place of the team's file.
-        folder: Path = (info.context or {}).get("folder") or start_place()
-        return {name: str(folder / Path(path).expanduser()) for name, path in value.items()}
+        return {name: _beside(path, info) for name, path in value.items()}
+
+    @field_validator("env_file")
+    @classmethod
+    def _file_beside_it(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return None if value is None else _beside(value, info)
+
+    @model_validator(mode="after")
+    def _keys_from_elsewhere(self) -> TeamSpec:
+        if self.env_file or self.keyring:
+            for name in ("agents", "callable_agents"):
+                agents = tuple(self._with_key(agent) for agent in getattr(self, name))
+                object.__setattr__(self, name, agents)  # it is frozen from here on
+        return self
+
+    def _with_key(self, agent: AgentSpec) -> AgentSpec:
+        variables = missing_key(agent.backend)
+        key = find_key_elsewhere(variables, self.env_file, self.keyring) if variables else ""
+        if not key:
+            return agent
+        backend = agent.backend.model_copy(update={"api_key": SecretStr(key)})
+        return agent.model_copy(update={"backend": backend})
 
     @model_validator(mode="after")
     def _known_recipe_agents(self) -> TeamSpec:
@@ -480,6 +508,11 @@ def _is_massgens(path: Keys) -> bool:
     elif section[:1] == ["callable_agents"]:
         section[0] = "agents"
     return sort_of(tuple(section), str(path[-1])) != "unknown"
+
+
+def _beside(path: str, info: ValidationInfo) -> str:
+    folder: Path = (info.context or {}).get("folder") or start_place()
+    return str(folder / Path(path).expanduser())
 
 
 def _given(agent: Any, number: int) -> Any:

@@ -77,7 +77,7 @@ def _dead_sweeps(root: Path) -> list[str]:
         if is_dead:
             done = fold.completed + len(fold.failures)
             said.append(
-                f"Sweep {path.name}: its kernel died with {done} of {fold.total} rows done. "
+                f"Sweep {path.name}: its kernel died with {done} of {fold.total} rows complete. "
                 "The same cell goes on with the others and asks for nothing twice."
             )
     return said
@@ -98,7 +98,7 @@ def _work_elsewhere(root: Path) -> list[str]:
             continue
         name = path.name if path.parent == root.resolve() else str(path)
         said.append(
-            f"Sweep {name} goes on elsewhere, with {fold_notes(path).completed} rows done: "
+            f"Sweep {name} goes on elsewhere, with {fold_notes(path).completed} rows complete: "
             f"`%agents sweeps` shows it, `%agents stop {name}` stops it."
         )
     said += [

@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyio import to_thread
 
-from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, type_at, why_unsupported
+from nb_agents.config.backends import (
+    BACKEND_TYPES,
+    BackendSpec,
+    missing_key,
+    type_at,
+    why_unsupported,
+)
 from nb_agents.config.document import unset_variable
 from nb_agents.config.programs import why_not_startable
 from nb_agents.config.report import Unsupported
@@ -367,20 +373,16 @@ def find_key(agent: AgentSpec) -> FoundKey:
         MissingKeyError: There is none, and one is needed.
     """
     spec, needs = agent.backend, type_at(agent.backend)
-    if spec.api_key is not None:
-        key = spec.api_key.get_secret_value()
-        if name := unset_variable(key):
-            raise MissingKeyError(agent.id, name, spec.type)
-        if key:
-            return FoundKey(key, "given")
+    if missing := missing_key(spec):
+        raise MissingKeyError(agent.id, missing[0], spec.type)
+    if spec.api_key is not None and (key := spec.api_key.get_secret_value()):
+        return FoundKey(key, "given")
     if spec.is_program and spec.use_my_settings:
         return FoundKey("", "your own settings")
     for variable in needs.variables:
         if key := os.environ.get(variable, ""):
             return FoundKey(key, f"{variable} is set")
-    # A server of one's own often wants no key; the SDKs want some text all the same.
-    if needs.variables and (not spec.base_url or needs.lives_at(spec.base_url)):
-        raise MissingKeyError(agent.id, needs.variables[0], spec.type)
+    # The SDKs want some text all the same.
     return FoundKey("no-key-needed", "none needed")
 
 

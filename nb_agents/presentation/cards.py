@@ -133,10 +133,10 @@ def card_text(
         limit: Characters of one answer.
         mark: Stands before and after each answer that the HTML has, too, in the same order.
     """
-    match text.state(view):
+    match view.state:
         case "complete" if view.recipe:
             body = [recipe_card.recipe_text(view, again, limit, mark)]
-        case "stopped" | "failed" if view.recipe:
+        case "stopped" | "failed" | "timed out" if view.recipe:
             body = _recipe_text(view, path, again, door, limit, mark)
         case "complete":
             body = [marked(_cut(view.answer, limit), mark), "", f"— {_how(view)}"]
@@ -144,11 +144,11 @@ def card_text(
             errors = [f"- {a.id}: {a.error or 'no answer'}" for a in view.agents.values()]
             cells = [f"    {line}" for line in _resume(view, path, again, door)]
             body = ["**Failed: no agent gave an answer.**", *errors, "", *cells]
-        case "stopped" | "failed":
+        case "stopped" | "failed" | "timed out":
             body = _incomplete_text(view, path, again, door, limit, mark)
         case _:
             body = _live_text(view, path, door)
-    lines = [f"### {text.clip(view.task, 200)} [{text.state(view)}]", "", *body]
+    lines = [f"### {text.clip(view.task, 200)} [{view.state}]", "", *body]
     lines += ["", *(f"> {note}" for note in _notes(view, door))]
     lines += ["", " · ".join(filter(None, [_address(view), text.spent(view), path]))]
     return "\n".join(lines)
@@ -361,7 +361,7 @@ def _pointer(view: RunView, path: str, markdown: str) -> dict[str, Any]:
         "session": view.session,
         "turn": view.turn,
         "task": text.clip(view.task, 200),
-        "state": text.state(view),
+        "state": view.state,
         "path": path,
         "digest": sha256(markdown.encode(errors="surrogatepass")).hexdigest()[:16],
     }
@@ -396,7 +396,7 @@ def _html(
     return template.render(
         view=view,
         path=path,
-        state=text.state(view),
+        state=view.state,
         incomplete=_incomplete(view),
         summary=_summary(view, door),
         card=recipe_card.recipe_card(view, again) if view.recipe else None,

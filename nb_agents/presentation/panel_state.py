@@ -42,20 +42,20 @@ def panel_state(view: RunView, run: str, now: float) -> PanelState:
         "session": view.session,
         "turn": view.turn,
         "task": text.clip(view.task, 300),
-        "status": text.state(view),
+        "status": view.state,
         "chip": text.chip(view),
         "round": text.progress(view),
         "elapsed": elapsed,
         "fraction": round(text.done(view) if view.recipe else fraction, 4),
-        "bar": "Steps done" if view.recipe else "Time used",
+        "bar": "Steps complete" if view.recipe else "Time used",
         "cost": text.cost(total_cost(view)) if any(a.tokens for a in view.agents.values()) else "",
         "in_flight": text.clip(in_flight + ", ".join(flying), 120) if flying else "",
         "agents": _rows(view, now),
         "gates": _gates(view, now),
         "button": _button(view, now),
-        "can_say": text.state(view) == "running",
+        "can_say": view.state == "running",
         "said": _said(view),
-        "notices": [n for n in view.notices if n.strip()],
+        "notices": [n for n in (*view.notices, text.waits_for(view)) if n.strip()],
         "footer": [f"{view.session} · turn {view.turn}", run],
         "card": "",
     }
@@ -97,7 +97,7 @@ def _unit_row(unit: UnitRow, is_current: bool, opens: bool) -> AgentRow:
 
 def _gates(view: RunView, now: float) -> list[GateQuestion]:
     """Return the questions that a person can answer; a stop removes them."""
-    if text.state(view) != "running":
+    if view.state != "running":
         return []
     return [
         {

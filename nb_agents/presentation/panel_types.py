@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
-Status = Literal["running", "stopping", "stopped", "failed", "complete"]
+Status = Literal["running", "stopping", "complete", "stopped", "failed", "timed out"]
+"""How a run stands: `RunView.state`."""
 Tone = Literal["run", "ok", "ing", "cut", "err"]
 Asked = Literal["stage", "approval", "text"]
 """Whether a recipe may go on, whether something else may be done, or a text."""

@@ -164,7 +164,7 @@ def recipe_text(
         body += _bullets("Next", [*card.next, *([f"and {card.later} more"] * bool(card.later))])
         body += _bullets("A resume asks again", card.asked)
         left = card.done_count - len(card.done)
-        body += listed(f"Done (the last {len(card.done)})" if left else "Done", card.done)
+        body += listed(f"Complete (the last {len(card.done)})" if left else "Complete", card.done)
     body += listed("Also written", [each for each in card.aside if not each.is_thinking])
     body += _bullets("Gates", card.gates)
     return "\n".join([*body, f"{card.heading}:", "", *map(_row_line, card.rows), ""])
@@ -369,7 +369,7 @@ def _asked(view: RunView, again: Preview | None) -> Iterator[str]:
 
 
 def _counted(view: RunView) -> str:
-    of = {"ok": "done", "failed": "failed", "skipped": "skipped"}
+    of = {"ok": "complete", "failed": "failed", "skipped": "skipped"}
     steps = [s for s in view.steps.values() if s.unit in ("agent", "bash") or s.status == "skipped"]
     counts = [(sum(s.status == status for s in steps), word) for status, word in of.items()]
     counts.append((len(_cut_steps(view)), "cut"))

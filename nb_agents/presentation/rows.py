@@ -177,7 +177,7 @@ def _done(rows: Sequence[UnitRow]) -> list[str]:
     open_: set[str] = set()
     for row in rows:
         around[row.depth :] = [row.address]
-        if row.chip not in ("done", "skipped"):
+        if row.chip not in ("complete", "skipped"):
             open_.update(around)
     done = [row for row in rows if row.depth and row.address not in open_]
     return [row.address for row in sorted(done, key=lambda row: -row.depth)]
@@ -270,7 +270,7 @@ class _UnitRows:
     def _standing(self, step: StepView) -> tuple[str, Tone]:
         """Return the chip's words and tone."""
         if step.status == "ok":
-            return "done", "ok"
+            return "complete", "ok"
         if step.status == "failed":
             return "failed", "err"
         if step.status == "skipped":
@@ -350,7 +350,7 @@ def standing_of(agent: AgentView, view: RunView, now: float) -> tuple[str, Tone]
             silent = silence(agent, now)
             return silent or doing(agent, view), "ing" if silent else "run"
         case "finished":
-            return "done", "ok"
+            return "complete", "ok"
         case "failed":
             return "failed", "err"
         case "stopped" | "never started":
@@ -417,7 +417,7 @@ def to_do(planned: PlannedUnit) -> str:
 
 
 def _counted(counts: Counter[str]) -> str:
-    words = {"ok": "done", "failed": "failed", "skipped": "skipped", "running": "under way"}
+    words = {"ok": "complete", "failed": "failed", "skipped": "skipped", "running": "under way"}
     counts["running"] += counts.pop("retrying", 0)
     return " · ".join(f"{counts[k]} {word}" for k, word in words.items() if counts[k])
 

@@ -18,7 +18,6 @@ from nb_agents.presentation.panel_types import (
     OpenRow,
     RowFailure,
     RowStop,
-    Status,
     StopButton,
     SweepRow,
     SweepState,
@@ -47,17 +46,12 @@ MAX_TABLE = 20
 MAX_ANSWER = 200
 """Characters of an answer in it."""
 
-_STATUS: dict[str, Status] = {
-    "running": "running",
-    "paused": "running",
-    "stopping": "stopping",
-    "completed": "complete",
-    "cancelled": "stopped",
-}
-_ROW_STATUS = {
-    "completed": ("done", "ok"),
-    "failed": ("failed", "err"),
-    "cancelled": ("stopped", "cut"),
+_TONES: dict[str, Tone] = {
+    "complete": "ok",
+    "failed": "err",
+    "timed out": "ing",
+    "stopped": "cut",
+    "running": "run",
 }
 _RETRY = "What failed is tried again with --retry-failed, or retry_failed=True."
 _OWN = {"row", "status", "answer", "error", "tokens", "cost", "seconds", "score", "session"}
@@ -105,17 +99,19 @@ def sweep_state(
     return {
         "sweep": view.name,
         "task": text.clip(title, 300),
-        "status": standing(view),
+        "status": view.state,
         "chip": sweep_chip(view),
         "round": f"{ended} of {text.count(view.total, 'row')}",
         "fraction": round(ended / view.total, 4) if view.total else 0.0,
-        "bar": "Rows done",
+        "bar": "Rows complete",
         "in_flight": _score(view),
         "elapsed": _time(view),
         "cost": spent(view),
         "counts": [{"text": words, "tone": tone} for words, tone in counts(view)],
         "failures": [_failure(row.row, row.error) for row in view.failures[:MAX_FAILURES]],
-        "more_failures": _more(view.failed - min(len(view.failures), MAX_FAILURES), "failed"),
+        "more_failures": _more(
+            view.failed - min(len(view.failures), MAX_FAILURES), "without an answer"
+        ),
         "rows": [_row(row, opened, now) for row in live[:MAX_LIVE]],
         "more_rows": _more(len(live) - MAX_LIVE, "at work"),
         "open": _open(opened, now),
@@ -138,28 +134,25 @@ def sweep_title(path: Path) -> str:
     return task or (Path(recipe).name if "/" in recipe else path.name)
 
 
-def standing(view: SweepView) -> Status:
-    """Return "running", "stopping", "stopped" or "complete", as for a run."""
-    return _STATUS[view.status]
-
-
 def sweep_chip(view: SweepView) -> str:
     """Return the text of the status chip."""
     if view.status == "stopping":
         return text.STOPPING_NOW if _is_cut(view) else STOPPING_ROWS
-    return "paused" if view.status == "paused" else standing(view)
+    return "paused" if view.status == "paused" else view.state
 
 
 def counts(view: SweepView) -> list[tuple[str, Tone | Literal[""]]]:
     """Return the number of rows of each status in words, with its tone; none is left out."""
     # A row that failed and is tried again is in two of these: there it is below 0.
-    stopped = view.total - view.completed - view.failed - view.to_go - len(view.live)
+    ended = view.completed + view.failed_in_time + view.timed_out
+    stopped = view.total - ended - view.to_go - len(view.live)
     waits = "waits" if view.waiting == 1 else "wait"
     all_: list[tuple[int, str, Tone | Literal[""]]] = [
-        (view.failed, "failed", "err"),
+        (view.failed_in_time, "failed", "err"),
+        (view.timed_out, "timed out", "ing"),
         (view.waiting, f"{waits} for you", "ing"),
         (len(view.live) - view.waiting, "at work", "run"),
-        (view.completed, "done", "ok"),
+        (view.completed, "complete", "ok"),
         (stopped, "stopped", "cut"),
         (view.to_go, "not begun" if view.is_over else "to go", ""),
     ]
@@ -339,7 +332,7 @@ class _Card:
     summary: str
     counts: Sequence[tuple[str, str]]
     score: str
-    failures: Sequence[tuple[str, str]]
+    failures: Sequence[tuple[str, str, str]]
     more_failures: int
     retry: str
     lines: Sequence[_Line]
@@ -349,11 +342,11 @@ class _Card:
 
 
 def _card(view: SweepView, title: str, path: str, table: Sequence[Mapping[str, Any]]) -> _Card:
-    failures = [(text.clip(f.row, 60), text.clip(f.error, MAX_WHY)) for f in view.failures]
+    failures = [(f.state, text.clip(f.row, 60), text.clip(f.error, MAX_WHY)) for f in view.failures]
     lines = [_line(record) for record in table[:MAX_TABLE]]
     return _Card(
         text.clip(title, 200),
-        standing(view),
+        view.state,
         _summary(view),
         counts(view),
         score_of(view),
@@ -368,7 +361,7 @@ def _card(view: SweepView, title: str, path: str, table: Sequence[Mapping[str, A
 
 
 def _summary(view: SweepView) -> str:
-    done = f"{view.completed} of {text.count(view.total, 'row')} are done."
+    done = f"{view.completed} of {text.count(view.total, 'row')} are complete."
     if not view.is_over:
         return f"This sweep was live when this was written: {done}"
     if view.status == "completed":
@@ -388,12 +381,12 @@ def _go_on(view: SweepView) -> str:
 
 
 def _line(record: Mapping[str, Any]) -> _Line:
-    status, tone = _ROW_STATUS.get(record["status"], ("not begun", "cut"))
+    status = "not begun" if record["status"] == "waiting" else record["status"]
     score = record["score"]
     return _Line(
         text.clip(str(record["row"]), 60),
         status,
-        tone,
+        _TONES.get(status, "cut"),
         text.clip(_answer(record), MAX_ANSWER),
         _markdown(record),
         "" if score is None else f"{score:.3g}",
@@ -407,7 +400,7 @@ def _answer(record: Mapping[str, Any]) -> str:
 
     Why it failed is shown above; of a row that is done, the error is its score's.
     """
-    if record["status"] == "completed" and record["error"]:
+    if record["status"] == "complete" and record["error"]:
         return str(record["error"])
     if record.get("answer") is not None:
         return str(record["answer"])
@@ -427,8 +420,8 @@ def _text(card: _Card) -> str:
     lines = [f"{card.title} [{card.state}]", "", *filter(None, [card.summary])]
     lines.append(" · ".join([words for words, _ in card.counts]))
     lines += [f"Score: {card.score}"] if card.score else []
-    lines += [f"FAILED {row}: {why}" for row, why in card.failures]
-    lines += [f"… and {card.more_failures} more failed"] if card.more_failures else []
+    lines += [f"{state.upper()} {row}: {why}" for state, row, why in card.failures]
+    lines += [f"… and {card.more_failures} more without an answer"] if card.more_failures else []
     lines += [card.retry] if card.retry else []
     lines += [""] if card.lines else []
     lines += [" · ".join(filter(None, [f"{x.name}: {x.status}", x.answer])) for x in card.lines]

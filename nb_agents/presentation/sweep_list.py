@@ -12,7 +12,7 @@ from nb_agents.runs.finding import runs
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import session_root
 
-SWEEP_HEADS = ("sweep", "status", "done", "failed", "tokens", "cost", "task")
+SWEEP_HEADS = ("sweep", "status", "complete", "failed", "tokens", "cost", "task")
 
 
 def live_work(
@@ -67,8 +67,7 @@ def sweep_row(path: Path) -> tuple[str, ...]:
     is_live = not reader.is_over
     reader.read()
     view = reader.view_of((), is_live)
-    state = "running" if is_live else "complete" if view.status == "completed" else "incomplete"
     asked = str(reader.about.get("task") or reader.about.get("recipe") or "")
     done = f"{view.completed} of {view.total}"
     used = (text.tokens(view.tokens), text.cost(view.cost))
-    return (path.name, state, done, str(view.failed), *used, text.clip(asked, 60))
+    return (path.name, view.state, done, str(view.failed), *used, text.clip(asked, 60))

@@ -7,10 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nb_agents.presentation.panel_types import Status
 from nb_agents.session.history import Session
 from nb_agents.view.receipt import total_cost
-from nb_agents.view.run_view import AgentView, RunView, StopView
+from nb_agents.view.run_view import AgentView, RunView
 from nb_agents.view.steps import GateView
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ _SOURCES = {
     "magic": "you (%agents stop)",
     "rest": "the HTTP interface",
     "cli": "the command line",
-    "timeout": "the timeout",
     "budget": "the budget",
     "approval": "an approval gate",
 }
@@ -34,41 +32,53 @@ STOPPING_RECIPE = "Stopping… (after the steps in hand)"
 STOPPING_NOW = "Stopping now…"
 
 
-def state(view: RunView) -> Status:
-    """Return "running", "stopping", "stopped", "failed" or "complete"."""
-    match view.status:
-        case "completed":
-            return "complete"
-        case "cancelled":
-            return "stopped"
-        case "failed":
-            return "failed"
-        case _:
-            return "stopping" if view.stop else "running"
+def status(view: RunView) -> str:
+    """Return "awaiting" while a run waits for a person, else its state."""
+    return "awaiting" if view.status == "awaiting" else view.state
 
 
 def chip(view: RunView) -> str:
     """Return the text of the status chip."""
-    if state(view) == "stopping" and view.stop:
+    if view.state == "stopping" and view.stop:
         if view.stop.level == "immediate":
             return STOPPING_NOW
-        stopping = STOPPING_RECIPE if view.recipe else STOPPING
-        return _with_limit(stopping, view.stop) if view.stop.source == "timeout" else stopping
+        return STOPPING_RECIPE if view.recipe else STOPPING
     if view.is_paused:
         return "paused"
     if view.status == "awaiting":
         wanted = {gate.wants for gate in view.gates.values()}
         return "awaiting an answer" if wanted == {"input"} else "awaiting approval"
-    return "presenting" if _is_presenting(view) else state(view)
+    return "presenting" if _is_presenting(view) else view.state
 
 
-def _with_limit(stopping: str, stop: StopView) -> str:
-    within = "" if stop.grace_s is None else f", within {stop.grace_s:.10g} s"
-    return stopping.replace("(", "(time limit reached; ").replace(")", f"{within})")
+def waits_for(view: RunView) -> str:
+    """Return what a stopping run waits for, and until when; "" for any other."""
+    stop = view.stop
+    if view.state != "stopping" or stop is None:
+        return ""
+    if stop.level == "immediate":
+        return "Stopping now: what is in flight is cut, and what it wrote is kept."
+    why = f"{stop.reason[:1].upper()}{stop.reason[1:]}" if stop.source == "timeout" else "Stopping"
+    until = ""
+    if stop.grace_s is not None:
+        at = datetime.fromtimestamp(stop.requested_at + stop.grace_s)
+        until = f" until {at:%H:%M:%S}; what is left then is cut"
+    return f"{clip(why, 120)}: waits for {_in_hand(view)}{until}. All is kept."
+
+
+def _in_hand(view: RunView) -> str:
+    """Return the calls, tools and steps that a graceful stop lets come to their end."""
+    busy = [
+        step.address
+        for step in view.steps.values()
+        if step.unit == "bash" and step.status == "running"
+    ]
+    busy += [a.id for a in view.agents.values() if a.in_flight or a.phase == "tool"]
+    return clip(", ".join(busy), 120) if busy else "its files to be written"
 
 
 def _is_presenting(view: RunView) -> bool:
-    return state(view) == "running" and view.phase == "presenting"
+    return view.state == "running" and view.phase == "presenting"
 
 
 def elapsed(view: RunView, now: float) -> tuple[str, float]:
@@ -229,12 +239,15 @@ def stopped_by(view: RunView, writer: str = "kernel") -> str:
     if view.ending == "killed":
         return f"Cut off when the {writer} died"
     if view.stop is None:
-        return "Cancelled"
+        return "Stopped"
+    if view.stop.source == "timeout":
+        return f"Timed out ({clip(view.stop.reason, 120)})" if view.stop.reason else "Timed out"
     reason = view.stop.reason
-    known = ("", "interrupted", "stopped in the panel")
     sources = {**_SOURCES, "parent": f"the end of the {writer}"}
     return f"Stopped by {sources.get(view.stop.source, view.stop.source)}" + (
-        f" ({clip(reason, 120)})" if reason not in known else ""
+        f" ({clip(reason, 120)})"
+        if reason not in ("", "interrupted", "stopped in the panel")
+        else ""
     )
 
 
@@ -243,7 +256,7 @@ def agent_state(agent: AgentView, view: RunView) -> str:
     if agent.outcome == "never started" and not agent.answers:
         return "never started"
     if agent.caller and agent.outcome == "finished":
-        return "done"
+        return "complete"
     parts = []
     if agent.answers:
         number = len(agent.answers)

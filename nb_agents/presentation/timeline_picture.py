@@ -52,7 +52,7 @@ _WORDS = {
     "presents": "presents",
     "again": "lets the team begin attempt {}",
     "rejected": "neither an answer nor a vote",
-    "timeout": "out of time",
+    "timeout": "timed out",
     "failed": "failed",
 }
 """What each kind of entry is called, with its name; any other kind is called by its name alone."""

@@ -150,7 +150,7 @@ def mermaid(recipe: Recipe) -> str:
         flowchart TD
           n0(["hi 1.0.0"])
           n1[/"a<br/>bash"/]
-          n2(["done"])
+          n2(["complete"])
           n0 --> n1
           n1 --> n2
         <BLANKLINE>
@@ -190,7 +190,7 @@ class _Chart:
                 self._steps(stage.steps)
             if stage.gate:
                 self._gate(stage.gate.prompt)
-        self._lead_to(self._node(_END, "done"))
+        self._lead_to(self._node(_END, "complete"))
 
     def _gate(self, prompt: str) -> None:
         gate = self._node(_GATE, prompt or "approve?")

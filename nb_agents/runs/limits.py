@@ -23,11 +23,9 @@ from nb_agents.view.run_view import RunView
 
 logger = logging.getLogger("nb_agents")
 
-# The wording of the notices and the log lines is that of MassGen's timeout documentation.
-REACHED = "⏰ Orchestrator timeout reached ({limit:.10g} seconds)"
-SAVING = "💾 Saving current state..."
-INCOMPLETE = "❌ Coordination incomplete - timeout exceeded"
-GOING_ON = "The run goes on after its timeout (on_timeout: continue)."
+REACHED = "time limit of {limit:.10g} s reached"
+"""Why a run stops; panels, cards and terminals say it."""
+GOING_ON = "The time limit of {limit:.10g} s is reached; the run goes on (on_timeout: continue)."
 
 
 def over_budget(view: RunView, budget: OrchestratorSpec) -> str:
@@ -131,16 +129,13 @@ class Limits:
             self._clock_changed.set()
 
     def conclude(self, status: str) -> None:
-        """Log the last round or note the timeout, just before the turn's last event.
+        """Log the last round, just before the turn's last event.
 
         Args:
             status: As in TurnEnded.
         """
-        stop = self._view().stop
         if status == "completed":
             self._log_round(self._view().round)
-        elif stop is not None and stop.source == "timeout":
-            self._tell(INCOMPLETE)
 
     # Time ------------------------------------------------------------------------------------
 
@@ -148,14 +143,12 @@ class Limits:
         await self._pass(limit_s)
         if self._view().stop is not None:
             return
-        reason = f"orchestrator timeout reached ({limit_s:.10g} seconds)"
-        request = _graceful("timeout", reason)
-        self._tell(REACHED.format(limit=limit_s))
+        request = _graceful("timeout", REACHED.format(limit=limit_s))
+        logger.info("%s", request.reason)
         action = await self._action(request)
         if action == "continue":
-            self._tell(GOING_ON)
+            self._tell(GOING_ON.format(limit=limit_s))
         elif self._view().stop is None and not await self._hooks.is_vetoed(request):
-            self._tell(SAVING)
             self._fails = action == "fail"
             self._stop(request)
 

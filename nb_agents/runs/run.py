@@ -49,7 +49,7 @@ from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.tools.threads import still_runs
 from nb_agents.unicode import well_formed
 from nb_agents.view.receipt import Receipt, receipt
-from nb_agents.view.run_view import RunStatus, RunView
+from nb_agents.view.run_view import RunState, RunStatus, RunView
 from nb_agents.view.steps import ApprovalView
 from nb_agents.view.timeline import COLUMNS, Timeline
 
@@ -140,7 +140,7 @@ class Run:
         self._preview: Preview | None = None
 
     def __repr__(self) -> str:
-        return f"<Run {self.id} {self.session}/{self.turn}: {self.status}>"
+        return f"<Run {self.id} {self.session}/{self.turn}: {self.state}>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """Return the card; in words alone the repr is shown."""
@@ -184,8 +184,13 @@ class Run:
 
     @property
     def status(self) -> RunStatus:
-        """The run's status, in OS Protocol's terms; "cancelled" is displayed as "stopped"."""
+        """The run's status, in OS Protocol's terms; people are shown `state`."""
         return self.view.status
+
+    @property
+    def state(self) -> RunState:
+        """How the run stands, in the word that is shown everywhere, such as "timed out"."""
+        return self.view.state
 
     @property
     def progress(self) -> RunProgress:
@@ -384,7 +389,7 @@ class Run:
                 f"`%agents answer {self.id} TEXT`, gives it."
             )
         what = f"at no gate {gate!r}" if gate else "for no approval"
-        raise UserError(f"Run {self.id} waits {what}; it is {self.status}.")
+        raise UserError(f"Run {self.id} waits {what}; it is {self.state}.")
 
     def _decide(self, decision: Decide) -> str:
         """Send a decision; return the address of the gate that was waiting for it, or ""."""
@@ -428,7 +433,7 @@ class Run:
         finally:
             end()
         if len(self.view.approvals) == seen:
-            raise UserError(f"Run {self.id} ended without asking; it is {self.status}.")
+            raise UserError(f"Run {self.id} ended without asking; it is {self.state}.")
         return self.view.approvals[seen]
 
     def wait_for_input(self, prompt: str, timeout: float | None = None) -> str:
@@ -459,7 +464,7 @@ class Run:
             UserError: No question is waiting.
         """
         if not self._decide(Decide(True, text, by, wants="input")):
-            raise UserError(f"Run {self.id} asks for no text; it is {self.status}.")
+            raise UserError(f"Run {self.id} asks for no text; it is {self.state}.")
 
     def _answer_to(
         self, question: Callable[[TurnWriter], Awaitable[_Answer]], timeout: float | None
@@ -475,7 +480,7 @@ class Run:
             # After a time-out, the question is withdrawn.
             asked.cancel()
         if answer is None:
-            raise UserError(f"Run {self.id} ended without an answer; it is {self.status}.")
+            raise UserError(f"Run {self.id} ended without an answer; it is {self.state}.")
         return answer
 
     # Tools ----------------------------------------------------------------------------------
@@ -529,7 +534,7 @@ class Run:
             UserError: The run is not paused.
         """
         if not self._goes_on():
-            raise UserError(f"Run {self.id} is not paused; it is {self.status}.")
+            raise UserError(f"Run {self.id} is not paused; it is {self.state}.")
 
     def _goes_on(self) -> bool:
         return not self.is_over and bool(self._turn.send(Continue()))
@@ -763,7 +768,7 @@ class Run:
             UserError: The run is not over, or was not started in this process.
         """
         if not isinstance(self._turn, TurnWriter) or not self.is_over:
-            raise UserError(f"Run {self.id} is {self.status}: only one that has ended here can be.")
+            raise UserError(f"Run {self.id} is {self.state}: only one that has ended here can be.")
         try:
             return self._turn.save_elsewhere(Path(root).expanduser().absolute())
         except OSError as exc:

@@ -92,7 +92,7 @@ def _message(view: RunView) -> str:
     if gate := next(iter(view.gates.values()), None):
         return f"waits for a person: {gate.address}"
     if view.is_over:
-        return view.status
+        return view.state
     return view.current_step or f"round {view.round}"
 
 
@@ -132,4 +132,5 @@ def failure_of(run_id: str, view: RunView, path: Path) -> RunFailed:
     all_failed = {s.address: s.why for s in view.steps.values() if s.status == "failed"}
     covered = {(holder, why) for a, why in all_failed.items() for holder in holders_of(a)}
     failed = {a: why for a, why in all_failed.items() if (a, why) not in covered}
-    return RunFailed(run_id, failed or {a.id: a.error or why for a in view.agents.values()}, path)
+    reasons = failed or {a.id: a.error or why for a in view.agents.values()}
+    return RunFailed(run_id, reasons, path, view.state)

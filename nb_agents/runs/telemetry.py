@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nb_agents import events as ev
 from nb_agents.agents.placed_calls import WORDS
 from nb_agents.errors import UserError
+from nb_agents.view.fold import apply
+from nb_agents.view.run_view import RunView
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -90,6 +92,7 @@ class TurnTrace:
         self._key: tuple[Any, ...] = ()
         self._open: dict[Key, Span] = {}
         self._infos: dict[str, ev.AgentInfo] = {}
+        self._stop = RunView()  # of the stops alone, by which a turn's end has its name
 
     def take(self, event: ev.Event) -> None:
         """Take an event of the turn."""
@@ -111,11 +114,14 @@ class TurnTrace:
             case ev.ToolFinished(agent=agent, call_id=id, outcome=outcome):
                 error = "tool_error" if outcome == "error" else ""
                 self._finish((agent, "tool", id), event, error, {"nb_agents.outcome": outcome})
+            case ev.StopRequested():
+                self._stop = apply(self._stop, event)
             case ev.TurnEnded(status=status):
                 for key in [*self._open][:0:-1]:
                     self._finish(key, event)
                 error = "turn_failed" if status == "failed" else ""  # a stop is no error
-                self._finish((), event, error, {"nb_agents.status": status})
+                state = apply(self._stop, event).state
+                self._finish((), event, error, {"nb_agents.status": state})
         if isinstance(event, _ENDINGS):
             failure = type(event).__name__ if isinstance(event, _FAILURES) else ""
             who = event.step if isinstance(event, ev.StepFinished | ev.StepFailed) else event.agent

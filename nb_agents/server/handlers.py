@@ -193,7 +193,9 @@ class Handler(APIHandler):
         """Answer that a run has begun."""
         self.set_status(202)
         name = self.places.name(run.path)
-        self.reply({"id": name, "session": run.session, "turn": run.turn, "status": run.status})
+        self.reply(
+            {"id": name, "session": run.session, "turn": run.turn, "status": text.status(run.view)}
+        )
 
 
 class OpenApi(Handler):
@@ -416,8 +418,8 @@ def _turn_facts(name: str, view: RunView, is_live: bool) -> dict[str, Any]:
         "session": view.session,
         "turn": view.turn,
         "task": text.clip(view.task, 300),
-        "status": view.status,
-        "state": text.state(view),
+        "status": text.status(view),
+        "state": view.state,
         "says": text.chip(view),
         "is_live": is_live,
         "started_at": view.started_at,
@@ -473,6 +475,8 @@ def _moment(timestamp: object) -> float | None:
 
 
 def _ending(known: dict[str, Any]) -> str:
+    if known.get("reason") == "timeout":
+        return "timed out"
     return "failed" if known.get("run_status") == "failed" else "stopped"
 
 

@@ -24,7 +24,7 @@ from nb_agents.launch.api import resume, start
 from nb_agents.launch.resume_plan import started_of, stored_team
 from nb_agents.options import RunOptions
 from nb_agents.presentation import text
-from nb_agents.presentation.sweep_card import standing, sweep_title
+from nb_agents.presentation.sweep_card import sweep_title
 from nb_agents.runs.live_turns import LiveTurn, live_turns
 from nb_agents.runs.run import Run
 from nb_agents.session.history import past_events
@@ -325,7 +325,7 @@ def sweep_facts(
         view: How it stands.
         changed_at: When it changed last, in Unix seconds.
     """
-    state = standing(view)
+    state = view.state
     return {
         "id": name,
         "session": path.name,

@@ -21,8 +21,6 @@ MAX_PARTIAL_CHARS = 20_000
 
 _LEARNED_HEADER = "[TOOL RESULTS - told to agents before the stop, in no answer yet]"
 
-_VERBS = {"stopped": "cancelled"}
-"""The wording of MassGen's document."""
 _PARTIAL_HEADER = "[PARTIAL TEXT - written by agents before the stop, never submitted as an answer]"
 
 
@@ -104,7 +102,7 @@ def _incomplete_recipe(view: RunView, folders: Sequence[Path]) -> str:
     where = f" at {view.current_step}" if view.current_step else ""
     lines = [
         "[INCOMPLETE TURN - Session was cancelled before completion]",
-        f"[Recipe {view.recipe}: {view.status}{where}]",
+        f"[Recipe {view.recipe}: {view.state}{where}]",
         "",
     ]
     if len(done) > MAX_STEPS:
@@ -179,23 +177,15 @@ def _tail(text: str, limit: int) -> str:
 def restored_lines(view: RunView) -> list[str]:
     """Return lines about an incomplete last turn, for the user who continues its session."""
     if view.recipe:
-        where, kept = f"at {view.current_step or 'no step'}", "Finished steps saved"
+        where, kept = f"at {view.current_step or 'no step'}", "outputs of"
         saved = [s.address for s in view.steps.values() if s.status == "ok"]
     else:
-        where, kept = f"during {view.phase} phase", "Partial answers saved from"
+        where, kept = f"while {view.phase}", "answers of"
         saved = [a.id for a in view.agents.values() if a.answers]
+    why = " ".join(view.stop.reason.split()) if view.stop else ""
+    why = "its process ended" if view.ending == "killed" else why
+    state = f"was {view.state}" if view.state == "stopped" else view.state
     return [
-        f"⚠️  Previous turn was incomplete ({_VERBS.get(view.ending, view.ending)} {where})",
-        f"   Task: {view.task}",
-        f"   {kept}: {', '.join(saved[:20]) or 'none'}",
-        "   The incomplete turn's partial progress is saved in the session directory.",
-        *_stopped_line(view),
+        f"Turn {view.turn} {state} {where}{f' ({why})' if why else ''}: {view.task}",
+        f"Kept of it: {kept} {', '.join(saved[:20])}." if saved else "No answer of it is there.",
     ]
-
-
-def _stopped_line(view: RunView) -> list[str]:
-    """Return a line with the reason of a stop, which the document's "cancelled" omits."""
-    if view.ending != "stopped" or view.stop is None:
-        return []
-    reason = " ".join(view.stop.reason.split())
-    return [f"   It was stopped{f': {reason}' if reason else '.'}"]

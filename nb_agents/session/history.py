@@ -31,7 +31,7 @@ from nb_agents.session.memories import copy_memories
 from nb_agents.session.views import answer_text, partial_answers, read_json, write_views
 from nb_agents.view.fold import apply, fold
 from nb_agents.view.prefix import prefix_of
-from nb_agents.view.run_view import RunView
+from nb_agents.view.run_view import RunState, RunView
 from nb_agents.view.steps import at_the_end
 
 LISTED = 500
@@ -66,16 +66,10 @@ class PastTurn:
         return self.view.status == "completed"
 
     @property
-    def state(self) -> str:
-        """The turn's state in words, such as "incomplete (killed)"."""
-        if self.is_complete:
-            return "complete"
-        if self.is_live:
-            return "running"
-        if self.view.status == "failed":
-            return "failed"
-        ending = self.view.ending
-        return "incomplete" if ending == "cancelled" else f"incomplete ({ending})"
+    def state(self) -> RunState:
+        """The turn's state, as shown everywhere."""
+        is_new = self.is_live and self.view.ending == "killed"  # its journal is still empty
+        return "running" if is_new else self.view.state
 
 
 @dataclass(frozen=True)
@@ -171,18 +165,15 @@ class Session:
                 copy_memories(turn.paths.workspaces / agent, paths.live_workspaces / agent)
 
     def restored(self) -> tuple[str, ...]:
-        """Return the lines shown when a session is continued, worded as MassGen does."""
+        """Return the lines shown when a session is continued."""
         if not self.begun:
             return ()
-        lines = [
-            f"📚 Restored session with {len(self.begun)} previous turn(s)",
-            f"   Starting turn {self.last + 1}",
-        ]
         last = self.begun[-1]
+        lines = [f"Goes on with session {self.path.name}: this is turn {self.last + 1}."]
         if not last.is_complete:
-            lines += ["", *restored_lines(last.view)]
-        unread = [f"   Not read: {w}" for turn in self.turns for w in turn.warnings]
-        more = [f"   … and {len(unread) - MAX_WARNINGS} more"] if len(unread) > MAX_WARNINGS else []
+            lines += restored_lines(last.view)
+        unread = [f"Not read: {w}" for turn in self.turns for w in turn.warnings]
+        more = [f"… and {len(unread) - MAX_WARNINGS} more"] if len(unread) > MAX_WARNINGS else []
         return (*lines, *unread[:MAX_WARNINGS], *more)
 
 

@@ -25,9 +25,16 @@ from pydantic import (
 )
 
 from nb_agents.session.journal import LineReader
+from nb_agents.view.run_view import RunState
 
 RowOutcome = Literal["completed", "failed", "cancelled"]
 SweepStatus = Literal["running", "paused", "stopping", "completed", "cancelled"]
+
+_STATES: dict[RowOutcome, RunState] = {
+    "completed": "complete",
+    "failed": "failed",
+    "cancelled": "stopped",
+}
 
 ROWS = "rows.jsonl"
 
@@ -45,6 +52,7 @@ class RowResult:
         cost: US dollars, or None when a model's price is unknown.
         seconds: Duration of the row's last turn.
         score: The answer's score.
+        timed_out: Whether a time limit ended it.
     """
 
     row: str
@@ -55,6 +63,14 @@ class RowResult:
     cost: float | None = 0.0
     seconds: float = 0.0
     score: float | None = None
+    timed_out: bool = False
+
+    @property
+    def state(self) -> RunState:
+        """How the row ended, in the word that is shown everywhere."""
+        if self.timed_out:
+            return "timed out"
+        return _STATES[self.status]
 
     def is_final(self, retry_failed: bool) -> bool:
         """Return whether another call of the sweep keeps this result."""

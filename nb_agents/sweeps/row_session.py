@@ -79,6 +79,7 @@ def result_of_turn(name: str, view: RunView, path: Path) -> RowResult:
         sum(map(tokens_of, views)),
         sum_of(list(map(total_cost, views))),
         round((view.ended_at or view.started_at) - view.started_at, 3),
+        timed_out=view.ending == "timed out",
     )
 
 

@@ -203,7 +203,7 @@ class Sweep(SweepHandle):
         outputs = {name for each in answers if isinstance(each, dict) for name in outputs_of(each)}
         records = []
         for row, result in zip(self.rows, found, strict=True):
-            ended = result.status if result else "waiting"
+            ended = result.state if result else "waiting"
             status = "running" if row.name in running else ended
             record = row_record(row.name, status, result, self.path / row.name)
             records.append({**renamed(row.values, COLUMNS | outputs, "row"), **record})
@@ -424,7 +424,7 @@ class Sweep(SweepHandle):
         else:  # it was stopped before it started, or goes on from what an earlier process left
             self._waiting.appendleft(row)
             if begun is not None and was_left:  # count what it cost before its process died
-                self._note(replace(begun, status="cancelled"))
+                self._note(replace(begun, status="cancelled", timed_out=False))
         if was_left and not self._left:
             self._check_budget(self._fold.spent)
 

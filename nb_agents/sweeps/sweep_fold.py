@@ -22,7 +22,15 @@ from nb_agents.sweeps.notes import (
     SweepStatus,
 )
 from nb_agents.view.receipt import total_cost
-from nb_agents.view.run_view import RunView
+from nb_agents.view.run_view import RunState, RunView
+
+_STATES: dict[SweepStatus, RunState] = {
+    "running": "running",
+    "paused": "running",
+    "stopping": "stopping",
+    "completed": "complete",
+    "cancelled": "stopped",
+}
 
 DIED = "the process that worked on it died"
 
@@ -66,6 +74,8 @@ class SweepView:
         scores: Scores so far.
         reason: The reason of a stop.
         to_go: Number of rows that this process has not started yet.
+        timed_out: Number of rows that a time limit ended.
+        failed_in_time: Number of failed rows that no time limit ended.
     """
 
     name: str
@@ -82,10 +92,18 @@ class SweepView:
     scores: tuple[float, ...]
     reason: str = ""
     to_go: int = 0
+    timed_out: int = 0
+    failed_in_time: int = 0
 
     def __str__(self) -> str:
         done = self.completed + self.failed
-        return f"{self.name}: {self.status}, {done} of {self.total} rows"
+        state = "paused" if self.status == "paused" else self.state
+        return f"{self.name}: {state}, {done} of {self.total} rows"
+
+    @property
+    def state(self) -> RunState:
+        """How the sweep stands, in the word that is shown everywhere."""
+        return _STATES[self.status]
 
     @property
     def waiting(self) -> int:
@@ -137,6 +155,7 @@ class SweepFold:
     def _reset(self) -> None:
         self.completed, self.failures = 0, dict[str, RowResult]()
         self._tokens, self._cost, self._unpriced = 0, 0.0, 0
+        self._timed_out = self._failed_in_time = 0
         self._scores: dict[str, float] = {}
         # Rows that were over when the process started, those that it ended, and all not to go.
         self._kept, self._ended, self._not_to_go = set[str](), set[str](), set[str]()
@@ -205,7 +224,7 @@ class SweepFold:
                 self._not_to_go.add(row)
                 self._put(result, None)
             else:  # of a row that will run again, only the tokens and the cost count
-                self._put(replace(result, status="cancelled"), None)
+                self._put(replace(result, status="cancelled", timed_out=False), None)
 
     def _pause(self, is_paused: bool, at: float) -> None:
         if is_paused and self._paused_since is None:
@@ -242,6 +261,8 @@ class SweepFold:
 
     def _count(self, result: RowResult, sign: int) -> None:
         self.completed += sign * (result.status == "completed")
+        self._timed_out += sign * result.timed_out
+        self._failed_in_time += sign * (result.state == "failed")
         self._tokens += sign * result.tokens
         self._cost += sign * (result.cost or 0.0)
         self._unpriced += sign * (result.cost is None)
@@ -282,6 +303,8 @@ class SweepFold:
             tuple(self._scores.values()),
             change.reason,
             to_go,
+            self._timed_out,
+            self._failed_in_time,
         )
 
 

@@ -53,7 +53,7 @@ class SweepHandle(ABC):
 
     @property
     def status(self) -> SweepStatus:
-        """The sweep's status."""
+        """The sweep's status; people are shown `SweepView.state`."""
         return self.view.status
 
     @property

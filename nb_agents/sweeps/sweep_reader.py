@@ -113,8 +113,8 @@ class SweepReader(SweepHandle):
 
     def _record(self, row: str) -> dict[str, Any]:
         result = self._fold.results.get(row)
-        # A row that was running when its process died counts as cancelled.
-        status = "cancelled" if row in self._fold.running else result.status if result else ""
+        # A row that was running when its process died counts as stopped.
+        status = "stopped" if row in self._fold.running else result.state if result else ""
         return row_record(row, status or "waiting", result, self.path / row)
 
     # Reading --------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.errors import UnknownRunError, UserError
+from nb_agents.presentation import text
 from nb_agents.presentation.asking import decide
 from nb_agents.runs.finding import find_known
 from nb_agents.runs.run import Run
@@ -153,7 +154,7 @@ def answer(work: Work, caller: Caller, *, message: str) -> Outcome:
 
 def _hold(sweep: SweepHandle, is_paused: bool) -> None:
     if not sweep.hold(is_paused):
-        raise UserError(f"Sweep {sweep.name} is over ({_standing(sweep)}).")
+        raise UserError(f"Sweep {sweep.name} is over ({sweep.view.state}).")
 
 
 def run_of(work: Work) -> Run:
@@ -186,11 +187,5 @@ def _sentence(work: Work) -> str:
 def facts_of_work(work: Work) -> dict[str, Any]:
     """Return the name and the state of a run or a sweep, as JSON."""
     if isinstance(work, Run):
-        return {"run": work.id, "status": work.status}
-    return {"sweep": work.name, "status": _standing(work)}
-
-
-def _standing(sweep: SweepHandle) -> str:
-    from nb_agents.presentation.sweep_card import standing  # what not every run needs
-
-    return standing(sweep.view)
+        return {"run": work.id, "status": text.status(work.view)}
+    return {"sweep": work.name, "status": work.view.state}

@@ -90,7 +90,7 @@ def facts_of_run(run: Run) -> dict[str, Any]:
     return {
         "session": run.session,
         "turn": run.turn,
-        "status": run.status,
+        "status": text.status(view),
         "where": run.where,
         "task": view.task,
         "result": result_of(view),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nb_agents import events as ev
-from nb_agents.view.run_view import AgentView, RunStatus, RunView, ToolView
+from nb_agents.view.run_view import AgentView, RunState, RunView, ToolView
 from nb_agents.view.steps import StepView
 
 
@@ -39,7 +39,7 @@ class Receipt:
     """What finished, what was stopped and what it cost, for each agent, step and tool.
 
     Attributes:
-        status: How it ended.
+        status: How it ended: `RunView.state`.
         agents: The receipt of each agent.
         tools: For each tool call, "agent: tool" and its outcome.
         steps: The address and outcome of each step and open gate of a recipe; those inside loops
@@ -53,7 +53,7 @@ class Receipt:
         reason: Its reason, or "".
     """
 
-    status: RunStatus
+    status: RunState
     agents: Mapping[str, AgentReceipt]
     tools: tuple[tuple[str, str], ...]
     tokens: int
@@ -109,7 +109,7 @@ def receipt(view: RunView, path: str, still_runs: Callable[[int], bool] | None =
     tools = tuple((f"{t.agent}: {t.tool}", _tool(t, still_runs)) for t in view.tools)
     stop = view.stop
     return Receipt(
-        view.status,
+        view.state,
         agents,
         tools,
         sum(a.tokens for a in agents.values()),

@@ -19,8 +19,10 @@ AgentPhase = Literal[
     "waiting", "thinking", "writing", "tool", "answered", "voted", "failed", "stopped"
 ]
 RunStatus = Literal["pending", "in-progress", "awaiting", "completed", "failed", "cancelled"]
-"""Words of OS Protocol's handle; a cancelled run is shown as "stopped"."""
-Ending = Literal["", "completed", "failed", "stopped", "timed out", "killed", "cancelled"]
+"""Words of OS Protocol's handle; people are shown a `RunState`."""
+RunState = Literal["running", "stopping", "complete", "stopped", "failed", "timed out"]
+"""The one word for how a run stands, wherever it is shown."""
+Ending = Literal["", "complete", "failed", "stopped", "timed out", "killed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +286,7 @@ class RunView:
 
     def __repr__(self) -> str:
         """Return one line, however much was said."""
-        return f"<RunView {self.session}/{self.turn}: {self.status}, {len(self.agents)} agents>"
+        return f"<RunView {self.session}/{self.turn}: {self.state}, {len(self.agents)} agents>"
 
     @property
     def round(self) -> int:
@@ -347,17 +349,30 @@ class RunView:
 
     @property
     def ending(self) -> Ending:
-        """How it ended, as people are shown it; "" while it goes on.
+        """How it ended; "" while it goes on.
 
         A turn is killed when its process ended without a word, whatever it was doing; "cancelled"
         is one of which no more is known: another program's.
         """
-        if self.status in ("completed", "failed"):
-            return self.status
-        if self.status != "cancelled":
+        if self.status == "completed":
+            return "complete"
+        if self.status not in ("failed", "cancelled"):
             return ""
-        if self.ended_at is None:
+        if self.status == "cancelled" and self.ended_at is None:
             return "killed"
-        if self.stop is None:
-            return "cancelled"
-        return "timed out" if self.stop.source == "timeout" else "stopped"
+        if self.stop is not None and self.stop.source == "timeout":
+            return "timed out"
+        if self.status == "failed":
+            return "failed"
+        return "cancelled" if self.stop is None else "stopped"
+
+    @property
+    def state(self) -> RunState:
+        """How it stands, in the word that is shown everywhere."""
+        match self.ending:
+            case "":
+                return "stopping" if self.stop else "running"
+            case "killed" | "cancelled":
+                return "stopped"
+            case ending:
+                return ending

@@ -187,7 +187,7 @@ def test_a_timeout_is_a_stop_that_says_so(tmp_path: Path, gate: Gate) -> None:
     error = outcome(run)
     assert isinstance(error, RunCancelled)
     assert error.receipt.source == "timeout"
-    assert error.receipt.reason == "orchestrator timeout reached (1.5 seconds)"
+    assert error.receipt.reason == "time limit of 1.5 s reached"
     assert metadata(run)["reason"] == "timeout"
     assert run.view.agents["a"].answer == "A's"
 

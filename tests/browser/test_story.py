@@ -140,10 +140,8 @@ def test_the_cell_on_the_card_goes_on_where_the_stop_was(story: Story, server: M
     head, _, _ = cell.partition("\n")
     i = story.run(f"{head} {options}\nAnd which is cheapest?")
     card = story.wait_card(i, "complete")
-    expect(card).to_contain_text("📚 Restored session with 1 previous turn(s)")
-    expect(card).to_contain_text(
-        "Previous turn was incomplete (cancelled during coordinating phase)"
-    )
+    expect(card).to_contain_text(": this is turn 2.")
+    expect(card).to_contain_text("Turn 1 was stopped while coordinating")
     for request in server.requests[before:][:3]:
         assert "And which is cheapest?" in request.prompt
         assert TASK in request.prompt

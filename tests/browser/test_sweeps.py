@@ -114,7 +114,7 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     server.release()
     story.page.run_cell(i)
     card = wait_card(story, i, "✓ complete")
-    expect(card).to_contain_text("6 done")
+    expect(card).to_contain_text("6 complete")
     expect(card).to_contain_text("1 failed")
     shoot(story, artifacts, "sweep-complete", i)
     # Who sees it is told of it no more, nor of its rows.
@@ -259,4 +259,4 @@ def test_a_sweep_on_a_cluster_is_watched_and_stopped_like_any_other(
 
     server.release()
     story.page.run_cell(i)
-    expect(wait_card(story, i, "✓ complete")).to_contain_text("4 done")
+    expect(wait_card(story, i, "✓ complete")).to_contain_text("4 complete")

@@ -26,7 +26,7 @@ def test_a_new_team_runs_at_once_and_its_schema_lies_beside_it(tmp_path: Path) -
     first = (tmp_path / "team.yaml").read_text().splitlines()[0]
     schema = tmp_path / first.partition("$schema=")[2]
     assert json.loads(schema.read_text()) == json_schema("team")
-    assert told_here("run", "Why?", "-c", "team.yaml", "--json")["status"] == "completed"
+    assert told_here("run", "Why?", "-c", "team.yaml", "--json")["status"] == "complete"
 
 
 def test_a_new_team_has_the_providers_whose_keys_are_set(

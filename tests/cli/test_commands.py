@@ -12,12 +12,14 @@ import pytest
 
 import nb_agents
 from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE, USAGE, main
-from nb_agents.cli.chat import CANCELLED, GOODBYE, NEXT, SAVED, STOPPING
+from nb_agents.cli.chat import GOODBYE, NEXT
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.cli.calls import CLI, answer, call, call_here, told, told_here
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.warm import WarmProcess
+
+STOPPING = "Stopping: waits for a"
 
 HELD = Reply("words that come", hang_after=3)
 
@@ -28,7 +30,7 @@ def test_a_task_is_run_to_its_answer_and_shown_later(place: Path, server: ModelS
     assert "forty-two" in call_here("show", "first")
     assert "forty-two" in call_here("show", "first/1", "--html")
     shown = told("show", "first")
-    assert (shown["status"], shown["result"]) == ("completed", "forty-two")
+    assert (shown["status"], shown["result"]) == ("complete", "forty-two")
     assert [each["session"] for each in told_here("sessions")] == ["first"]
     assert "turn started" in call_here("follow", "first")
 
@@ -132,7 +134,7 @@ def test_a_detached_run_is_listed_told_something_stopped_and_left_incomplete(
     assert (stopped["changed"], stopped["status"]) == (True, "stopping-now")
     wait_until(lambda: told("runs") == [])
     shown = told("show", "far")
-    assert shown["status"] == "cancelled" and "words" in shown["partial"]["a"]
+    assert shown["status"] == "stopped" and "words" in shown["partial"]["a"]
     assert "over already" in call("stop", "far")
 
 
@@ -160,10 +162,10 @@ def test_a_sweep_is_listed_held_let_go_on_and_waited_for(place: Path) -> None:
     wait_until(lambda: sweep.view.status == "paused", what="the pause")
     assert "Sweep ask goes on." in call_here("continue", "ask")
     [shown] = told_here("show", "ask")
-    assert (shown["status"], shown["done"]) == ("running", "0 of 2")
+    assert (shown["status"], shown["complete"]) == ("running", "0 of 2")
     gate.open()
     [ended] = told_here("wait", "ask")
-    assert (ended["status"], ended["done"]) == ("complete", "2 of 2")
+    assert (ended["status"], ended["complete"]) == ("complete", "2 of 2")
     assert told_here("sweeps") == [ended]
 
 
@@ -237,10 +239,10 @@ def test_a_stopped_turn_of_a_chat_is_kept_and_the_prompt_comes_back(
     talk.press()
     talk.wait_said(STOPPING)
     server.release("m")
-    for said in (SAVED, CANCELLED, NEXT, "You:"):
+    for said in (NEXT, "You:"):
         talk.wait_said(said)
     talk.type("And now?")
-    talk.wait_said("Previous turn was incomplete")
+    talk.wait_said("Turn 1 was stopped")
     talk.wait_said("forty-two")
     talk.wait_said("You:")
     talk.press()

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 from nb_agents.cli.application import INCOMPLETE
-from nb_agents.cli.chat import STOPPING
 from tests.cli.calls import CLI
 from tests.cli.conftest import write_team
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.processes import Terminal
+
+STOPPING = "Stopping: waits for a"
 
 _STEP = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]+|\x1b")
 HARMLESS = {"m", "A", "K"}
@@ -66,7 +67,9 @@ def test_a_terminal_shows_a_row_for_each_agent_and_then_the_card(
     run.close()
     assert rows_of(left) == []
     assert left.count("### What is it? [stopped]") == 1 and "    nb-agents resume lab" in left
-    assert left.index(STOPPING) < left.index("### What is it? [stopped]")
+    said = [n for n, line in enumerate(left) if line.startswith(STOPPING)]
+    assert len(said) == 1 and said[0] < left.index("### What is it? [stopped]")
+    assert "what is left then is cut" in left[said[0]]
     moves = {(step[1], step[2]) for step in _STEP.finditer(written) if "\x1b" in step[0]}
     assert {kind for _, kind in moves} - HARMLESS == {"h", "l"}
     assert {what for what, kind in moves if kind in "hl"} == {"?25"}, "hides the cursor alone"

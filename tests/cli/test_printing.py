@@ -215,7 +215,7 @@ def test_every_command_answers_in_json(
     # An event a line, so that a program can read on while the run goes on.
     events = [json.loads(line) for line in call_here("follow", "live", "--json").splitlines()]
     assert all(isinstance(value, dict | list) for value in printed.values())
-    assert (printed["run"]["result"], printed["show"]["status"]) == ("forty-two", "completed")
+    assert (printed["run"]["result"], printed["show"]["status"]) == ("forty-two", "complete")
     paused, again = (printed[name]["said"] for name in ("pause", "continue"))
     assert "is paused: calls in flight finish, none begins." in paused
     assert again.endswith("goes on.")
@@ -223,7 +223,7 @@ def test_every_command_answers_in_json(
     wait_until(lambda: len(heard) == 3, WAIT_S, "the answers", lambda: heard)
     assert [(a.approved, a.message) for a in heard[:2]] == [(True, ""), (False, "too dear")]
     assert heard[2] == "blue"
-    assert printed["wait"]["status"] == "cancelled" and "a" in str(printed["resume"]["said"])
+    assert printed["wait"]["status"] == "stopped" and "a" in str(printed["resume"]["said"])
     assert printed["check"]["can_start"] is True and "  s: bash" in printed["plan"]["lines"]
     assert printed["delete"]["deleted"] and printed["delete"]["session"] == "other"
     assert (place / "lab.zip").stat().st_size == printed["export"]["bytes"]

@@ -44,7 +44,7 @@ def test_a_defect_of_ours_in_one_session_hides_no_other(
     monkeypatch.setattr(on_sessions, "load_session", fails_for_one)
     verbs.VERBS["sessions"](SHELL, SimpleNamespace(session_root=tmp_path, all=False))
     table, said = shown
-    assert "recipe   1      incomplete (stopped)  " in table
+    assert "recipe   1      stopped  " in table
     assert said == "Session 'team' can't be shown: RuntimeError: a defect."
 
 

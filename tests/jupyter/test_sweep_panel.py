@@ -87,7 +87,7 @@ def test_the_rows_are_counted_by_how_they_stand_with_those_that_need_a_person_fi
         "2 failed",
         "1 waits for you",
         "1 at work",
-        "20 done",
+        "20 complete",
         "1 stopped",
         "75 to go",
     ]
@@ -97,7 +97,7 @@ def test_the_rows_are_counted_by_how_they_stand_with_those_that_need_a_person_fi
 def test_a_row_that_failed_and_is_tried_again_makes_no_count_negative() -> None:
     state = drawn(total=3, completed=1, failed=1, live=live(WRITING), to_go=1)
     texts = [each["text"] for each in state["counts"]]
-    assert texts == ["1 failed", "1 at work", "1 done", "1 to go"]
+    assert texts == ["1 failed", "1 at work", "1 complete", "1 to go"]
 
 
 def test_the_meter_tells_the_time_to_go_what_was_used_and_the_score() -> None:
@@ -197,7 +197,7 @@ def test_a_stopped_card_says_how_to_go_on_and_a_complete_one_has_nothing_to_add(
     for text in stopped["text/html"], stopped["text/plain"]:
         assert "Run the cell again: it goes on with the 39 missing rows" in text
         assert "and pays for nothing twice." in text
-        assert "Stopped after 1 min 5 s (lunch). 60 of 100 rows are done." in text
+        assert "Stopped after 1 min 5 s (lunch). 60 of 100 rows are complete." in text
     complete = card(status="completed", completed=99, failed=1)
     assert "Run the cell again" not in complete["text/html"] + complete["text/plain"]
     assert "■ stopped" in stopped["text/html"]
@@ -209,10 +209,10 @@ def test_a_card_has_failures_first_and_then_the_first_rows() -> None:
     ended = {"status": "completed", "completed": 29, "failed": 2, "failures": failures(2)}
     made = card([record("bad-0", "failed", error="no key"), *table], total=31, **ended)
     text = made["text/plain"]
-    assert text.index("FAILED bad-0: no key") < text.index("row-0: done · so 0")
+    assert text.index("FAILED bad-0: no key") < text.index("row-0: complete · so 0")
     assert made["text/html"].count("no key") == 2  # of each failure once, and not in the table
-    assert f"row-{MAX_TABLE - 2}: done" in text
-    assert f"row-{MAX_TABLE - 1}: done" not in text
+    assert f"row-{MAX_TABLE - 2}: complete" in text
+    assert f"row-{MAX_TABLE - 1}: complete" not in text
     assert "11 more rows" in text
     assert "--retry-failed" in text
 
@@ -233,8 +233,8 @@ def test_a_score_that_failed_and_the_outputs_of_a_recipe_are_in_the_table() -> N
     ended.pop("answer")
     outputs = {**ended, "summary": "short", "grade": 3, **tail}
     text = card([scored, outputs], status="completed")["text/plain"]
-    assert "a: done · The score function failed: KeyError: 1" in text
-    assert "b: done · summary: short · grade: 3" in text
+    assert "a: complete · The score function failed: KeyError: 1" in text
+    assert "b: complete · summary: short · grade: 3" in text
 
 
 @pytest.mark.parametrize("status", ["running", "paused", "stopping", "cancelled", "completed"])
@@ -257,7 +257,7 @@ def test_long_answers_and_reasons_are_cut() -> None:
 
 def test_what_is_shown_while_it_is_live_is_true_later() -> None:
     text = card(completed=3, live=live(WRITING))["text/plain"]
-    assert "This sweep was live when this was written: 3 of 100 rows are done." in text
+    assert "This sweep was live when this was written: 3 of 100 rows are complete." in text
     assert "If its kernel is gone: run the cell again" in text
 
 
@@ -430,7 +430,7 @@ def test_a_sweep_at_the_end_of_a_cell_shows_its_panel_and_its_view_a_table(
     assert ip.display_formatter.format(sweep) == ({}, {})
     assert len(outputs) == 1
     made, _ = ip.display_formatter.format(view(completed=3, scores=(1.0,), to_go=97))
-    assert "3 done, 97 to go" in made["text/html"]
+    assert "3 complete, 97 to go" in made["text/html"]
     formatters.unregister(ip)
     assert "text/html" not in ip.display_formatter.format(sweep.view)[0]
     assert ip.display_formatter.format(sweep)[0]["text/plain"] == repr(sweep)

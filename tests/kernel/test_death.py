@@ -39,7 +39,7 @@ def test_restart_saves_live_runs(open_notebook: Open, server: ModelServer) -> No
     notebook.use(notebook.kernel)
     told = notebook.kernel.run("%load_ext nb_agents")
     assert told.displays == []  # saved in an orderly way: nothing to tell
-    assert "incomplete (stopped)" in notebook.text(notebook.kernel.run("%agents sessions"))
+    assert "stopped" in notebook.text(notebook.kernel.run("%agents sessions"))
 
 
 def test_shutdown_saves_live_runs_within_the_grace(
@@ -160,7 +160,7 @@ def test_a_new_kernel_tells_of_a_turn_whose_kernel_died(
     assert "Kept: 1 answer(s)" in told
     assert "2 file(s)" in told
     assert "`%%agents --continue` goes on" in told
-    assert "incomplete (killed)" in notebook.text(notebook.kernel.run("%agents sessions"))
+    assert "stopped" in notebook.text(notebook.kernel.run("%agents sessions"))
     [card] = notebook.kernel.run("%agents show lab").displays
     assert card.data[TURN_MIME]["state"] == "stopped"
     assert "The answer of m1." in card.data["text/plain"]
@@ -220,12 +220,9 @@ def test_continue_after_a_kill(open_notebook: Open, server: ModelServer) -> None
     assert "Notes of m2." in seen
     panel = notebook.panel(turn).state["state"]["notices"]
     assert [line.strip() for line in panel] == [
-        "📚 Restored session with 1 previous turn(s)",
-        "Starting turn 2",
-        "⚠️  Previous turn was incomplete (killed during coordinating phase)",
-        "Task: Count to six.",
-        "Partial answers saved from: ada",
-        "The incomplete turn's partial progress is saved in the session directory.",
+        "Goes on with session lab: this is turn 2.",
+        "Turn 1 was stopped while coordinating (its process ended): Count to six.",
+        "Kept of it: answers of ada.",
         "Session: lab (“Count to six.”)",
     ]
     assert "TURN 1 [INCOMPLETE - KERNEL DIED]" in turn.summary

@@ -172,8 +172,8 @@ def test_sessions_tells_every_state(notebook: Notebook) -> None:
     rows = {row.split()[0]: row for row in table(notebook.kernel.run("%agents sessions"))[1:]}
     assert list(rows) == ["running", "late", "stopped", "done"]
     assert " complete " in rows["done"]
-    assert " incomplete (stopped) " in rows["stopped"]
-    assert " incomplete (timed out) " in rows["late"]
+    assert " stopped " in rows["stopped"]
+    assert " timed out " in rows["late"]
     assert " running " in rows["running"]
 
 

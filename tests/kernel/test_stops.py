@@ -346,7 +346,7 @@ def test_timeout_option(notebook: Notebook) -> None:
     turn.wait_streamed()
     assert_stopped(turn, notebook.server, "timeout", False)
     reason = turn.events("stop_requested")[0]["reason"]
-    assert reason == "orchestrator timeout reached (4 seconds)"
+    assert reason == "time limit of 4 s reached"
 
 
 def test_timeout_of_the_team_file(notebook: Notebook) -> None:

@@ -164,7 +164,7 @@ def test_without_a_name_the_sweep_is_meant_and_not_one_of_its_rows(sweeping: Not
     server.release()
     assert kernel.run("%agents wait").status == "ok"
     assert kernel.run("sweep.status").value == "'cancelled'"
-    stopped = "of 6 rows are done. Nothing was lost."
+    stopped = "of 6 rows are complete. Nothing was lost."
     assert stopped in text(kernel.run("%agents show all"))
     assert "%agents sweeps" in text(kernel.run("%agents sessions"))
 
@@ -180,7 +180,7 @@ def test_a_new_kernel_tells_of_a_sweep_whose_kernel_died(
     died.server.release()
     notebook = prepared(open_notebook(load=False))
     told = notebook.text(notebook.kernel.run("%load_ext nb_agents"))
-    assert "Sweep all: its kernel died with 0 of 6 rows done. The same cell goes on" in told
+    assert "Sweep all: its kernel died with 0 of 6 rows complete. The same cell goes on" in told
     assert notebook.kernel.run(cell(notebook, "--wait")).status == "ok"
     assert notebook.kernel.run("sweep.view.completed").value == "6"
     assert len(notebook.server.requests) == 2 + 6
@@ -196,9 +196,9 @@ def test_a_new_kernel_tells_of_a_live_sweep_once_and_not_row_by_row(
     sweeping.server.wait_open(2)
     other = open_notebook(load=False)
     told = other.text(other.kernel.run("%load_ext nb_agents"))
-    assert "Sweep all goes on elsewhere, with 0 rows done" in told and "Run " not in told
+    assert "Sweep all goes on elsewhere, with 0 rows complete" in told and "Run " not in told
     assert "No run is live" in other.text(other.kernel.run("%agents pause"))  # it is another's
-    assert "0 of 6 rows are done" in other.text(other.kernel.run("%agents show all"))
+    assert "0 of 6 rows are complete" in other.text(other.kernel.run("%agents show all"))
     assert "Sweep all is paused" in other.text(other.kernel.run("%agents pause all"))
     kernel = sweeping.kernel
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'paused'", 60, "the pause")

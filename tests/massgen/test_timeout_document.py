@@ -223,14 +223,9 @@ def timed_out_turns_are_incomplete(root: Path, patch: pytest.MonkeyPatch) -> Non
 def the_timeout_is_said(root: Path, patch: pytest.MonkeyPatch) -> None:
     gate = Gate()
     run = timed_out(root, _other(gate), gate)
-    assert run.view.notices == (
-        f"⏰ Orchestrator timeout reached ({LIMIT_S} seconds)",
-        "💾 Saving current state...",
-        "❌ Coordination incomplete - timeout exceeded",
-    )
     card = card_text(run.view, str(run.path))
-    assert "Stopped by the timeout" in card
-    assert all(f"> {notice}" in card for notice in run.view.notices)
+    assert f"Timed out (time limit of {LIMIT_S} s reached) after " in card
+    assert "is kept" in card and "[timed out]" in card
 
 
 @says("Agents clean up: no stream is left open, and the session is free again.")
@@ -478,9 +473,7 @@ def a_timeout_is_in_the_debug_log(root: Path, patch: pytest.MonkeyPatch) -> None
     gate.open()
     finish(run)
     log = (run.path / "debug.log").read_text()
-    for line in run.view.notices:
-        assert f"[INFO] {line}\n" in log
-    assert len(run.view.notices) == 3
+    assert f"[INFO] time limit of {LIMIT_S} s reached\n" in log
 
 
 # Best practices, costs ----------------------------------------------------------------------

@@ -162,7 +162,7 @@ def w06_a_killed_process_loses_nothing(root: Path, patch: pytest.MonkeyPatch) ->
         process.kill()
         process.wait()
     (turn,) = session_in(root).turns
-    assert turn.state == "incomplete (killed)"
+    assert turn.state == "stopped"
     assert turn.view.agents["a"].answer == "A's"
     assert json.loads(turn.paths.metadata.read_text())["reason"] == "kernel died"
 
@@ -277,7 +277,7 @@ def w11_timeouts_are_told_apart(root: Path, patch: pytest.MonkeyPatch) -> None:
             "coordinating",
             "timeout",
         )
-        assert load_session(run.path.parent).turns[0].state == "incomplete (timed out)"
+        assert load_session(run.path.parent).turns[0].state == "timed out"
         assert (run.path / "partial_answers.json").exists() is answered
 
 
@@ -295,11 +295,10 @@ def w12_round_limits_need_no_tools(root: Path, patch: pytest.MonkeyPatch) -> Non
 @says("13. 'Incomplete' sticks after complete turns. Here only the last turn is spoken of.")
 def w13_the_warning_goes(root: Path, patch: pytest.MonkeyPatch) -> None:
     stopped(root)
-    assert any("incomplete" in line for line in session_in(root).restored())
+    assert any("was stopped" in line for line in session_in(root).restored())
     complete(root)
     assert session_in(root).restored() == (
-        "📚 Restored session with 2 previous turn(s)",
-        "   Starting turn 3",
+        f"Goes on with session {session_in(root).path.name}: this is turn 3.",
     )
 
 

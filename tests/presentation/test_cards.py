@@ -199,7 +199,7 @@ def test_a_turn_of_another_program_shows_no_time_and_no_tokens_that_nobody_knows
     agents = {"ada": AgentView("ada", answers=("An answer.",))}
     view = RunView("s", 1, "Why?", "cancelled", agents=agents, ended_at=1.8e9)
     bundle = card_bundle(view, "p")
-    assert "Cancelled, while coordinating. Nothing was lost: 1 answer is kept.\n" in (
+    assert "Stopped, while coordinating. Nothing was lost: 1 answer is kept.\n" in (
         bundle["text/plain"] + "\n"
     )
     for mime in ("text/plain", "text/html"):
@@ -213,7 +213,7 @@ def test_a_turn_of_another_program_shows_no_time_and_no_tokens_that_nobody_knows
         (None, None, "Cut off when the kernel died"),
         (StopView("requested", "widget", "", 1.0, None), None, "Cut off when the kernel died"),
         (StopView("requested", "widget", "", 1.0, None), 2.0, "Stopped by you"),
-        (StopView("requested", "timeout", "", 1.0, None), 2.0, "Stopped by the timeout"),
+        (StopView("requested", "timeout", "", 1.0, None), 2.0, "Timed out"),
     ],
 )
 def test_a_card_says_what_ended_the_turn(
@@ -427,7 +427,8 @@ def test_the_card_of_a_team_has_those_that_were_called_with_their_words_and_file
     if status == "cancelled":
         assert "It is too long." in bundle["text/html"]
         assert (
-            "#### ada/critic#1: done\nIt is too long.\nFiles: notes.md 3 B" in bundle["text/plain"]
+            "#### ada/critic#1: complete\nIt is too long.\nFiles: notes.md 3 B"
+            in bundle["text/plain"]
         )
 
 

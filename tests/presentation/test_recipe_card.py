@@ -188,8 +188,8 @@ def test_words_that_no_output_holds_are_on_a_complete_card() -> None:
 
 def test_a_complete_card_lists_the_steps_and_who_decided_what() -> None:
     text = plain(COMPLETE)
-    assert "  - draft · writer · gpt-5-mini · done · 2.0 s" in text
-    assert "  - each · for each · bash · done · 2.0 s" in text
+    assert "  - draft · writer · gpt-5-mini · complete · 2.0 s" in text
+    assert "  - each · for each · bash · complete · 2.0 s" in text
     assert "The gate of gather was approved by ada: go on" in text
     assert "The gate of gather was approved by ada: go on" in html(COMPLETE)
 
@@ -199,7 +199,13 @@ def test_a_stopped_card_says_what_is_done_what_was_cut_and_what_is_next() -> Non
     text = plain(CUT, does)
     assert "Stopped by you after 20 s, during publish/send. Nothing was lost: " in text
     assert "3 finished steps and 1 partial text are kept." in text
-    for part in ("#### Cut off", "    page 1 of 3", "- publish/send again", "#### Done", "    two"):
+    for part in (
+        "#### Cut off",
+        "    page 1 of 3",
+        "- publish/send again",
+        "#### Complete",
+        "    two",
+    ):
         assert part in text
     assert f"runs again: {does.runs_again}\n" in text
     assert "%agents resume s" in text
@@ -332,7 +338,7 @@ def test_agents_that_were_called_stand_under_their_step_with_how_they_ended() ->
     lines = plain(CUT_ASKING).splitlines()
     place = next(n for n, line in enumerate(lines) if line.startswith("  - draft"))
     assert lines[place + 1 : place + 4] == [
-        "    - critic#1 · gpt-4o · done",
+        "    - critic#1 · gpt-4o · complete",
         "    - critic#2 · gpt-4o · cut",
         "      - expert#1 · gpt-4o · cut",
     ]
@@ -345,7 +351,7 @@ def test_what_those_wrote_whom_a_cut_step_had_called_is_under_it_whole() -> None
     begins = ("**gather/draft** (", f"**{CRITIC}** (", f"**{SECOND}** (", f"**{EXPERT}** (")
     places = [text.index(begin) for begin in begins]
     assert places == sorted(places)
-    assert f"**{CRITIC}** (gpt-4o · done)\n\nIt is **too long**" in text
+    assert f"**{CRITIC}** (gpt-4o · complete)\n\nIt is **too long**" in text
     assert f"**{EXPERT}** (gpt-4o · cut)\n\na quarter" in text
     assert "It is <strong>too long</strong>" in html(CUT_ASKING)
     assert "Nothing was lost: 3 partial texts are kept." in text
@@ -397,7 +403,7 @@ def test_a_resume_makes_the_calls_again_that_the_card_names(tmp_path: Path) -> N
     resumed = run.resume()
     resumed.wait(WAIT_S, raise_on_stop=False)
     assert (resumed.status, len(a.requests), len(critic.requests)) == ("completed", 2, 3)
-    assert "  - critic#2 · python · done" in plain(resumed.view)
+    assert "  - critic#2 · python · complete" in plain(resumed.view)
 
 
 @pytest.mark.parametrize(

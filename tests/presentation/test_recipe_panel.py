@@ -69,7 +69,7 @@ def test_a_commands_row_shows_the_end_of_what_it_writes_and_then_what_it_gave() 
     assert says.startswith("…") and says.endswith("the last")
     done = finished("publish/send", "made 3 files", exit_code=2)
     assert told(recipe(send, lines, done), "publish/send") == (
-        "done",
+        "complete",
         "ok",
         "exit code 2 · made 3 files",
     )
@@ -195,7 +195,7 @@ def test_the_row_of_one_that_is_called_offers_to_stop_it(when: str) -> None:
 
 FAILED = ev.AgentFailed(agent=CRITIC, error="no key")
 ENDS: dict[str, tuple[list[ev.Event], tuple[str, str, str]]] = {
-    "done": ([ended("finished")], ("done", "ok", "too long")),
+    "done": ([ended("finished")], ("complete", "ok", "too long")),
     "failed": ([FAILED], ("failed", "err", "no key")),
     "stopped": ([ended("stopped")], ("stopped", "cut", "too long")),
     "never started": ([ended("never started")], ("never started", "cut", "too long")),
@@ -233,14 +233,14 @@ def test_one_that_was_called_is_left_out_before_its_step_and_never_stands_under_
 
 def test_finished_iterations_are_a_number_of_their_loop() -> None:
     view = in_loop(7, *iterations(range(3), "ok"), *iterations(range(3, 4)))
-    assert told(view, "gather/each") == ("3 of 7", "run", "3 done · 1 under way")
+    assert told(view, "gather/each") == ("3 of 7", "run", "3 complete · 1 under way")
     assert [r for r in rows(view) if "[" in r] == ["gather/each[3]"]
     assert rows(view)["gather/each[3]"]["name"] == "each 4"
 
 
 def test_failed_iterations_stay_in_sight() -> None:
     view = in_loop(7, *iterations(range(2), "failed"), *iterations(range(2, 5), "ok"))
-    assert told(view, "gather/each")[2] == "3 done · 2 failed"
+    assert told(view, "gather/each")[2] == "3 complete · 2 failed"
     assert [r for r in rows(view) if "[" in r] == ["gather/each[0]", "gather/each[1]"]
 
 

@@ -295,7 +295,7 @@ def test_a_question_outlives_the_process(tmp_path: Path) -> None:
         process.wait()
     root = tmp_path / "sessions"
     turn = load_session(root / "s").turns[-1]
-    assert turn.state == "incomplete (killed)"
+    assert turn.state == "stopped"
     assert list(turn.view.gates) == ["plan"]
     assert "Asks again: the gate of plan." in str(preview("s", session_root=root))
     team = scripted_team(None, worker=Echo())

@@ -1,6 +1,7 @@
 """What ends a run by itself: the orchestrator timeout and the budget."""
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nb_agents.cancel import CancelPolicy, StopRequest
 from nb_agents.config.orchestrator import OrchestratorSpec
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_bundle
+from nb_agents.presentation.panel_state import panel_state
 from nb_agents.runs import limits
 from nb_agents.runs.limits import over_budget, unpriced
 from nb_agents.runs.run import Run
@@ -41,7 +43,7 @@ def _out_of_time(
     timeouts = {"orchestrator_timeout_seconds": LIMIT_S, "on_timeout": on_timeout}
     run = start_by_rules(root, {"a": a, "b": b}, timeouts, policy)
     gate.wait_reached(2)
-    wait_until(lambda: len(run.view.notices) >= 2 or run.view.stop)
+    wait_until(lambda: run.view.notices or run.view.stop)
     gate.open()
     return finish(run)
 
@@ -53,16 +55,15 @@ def test_what_is_in_hand_at_the_limit_gets_as_long_again_at_most_and_the_panel_s
     a = ScriptedModel(Turn(text="words ", gate=gate))
     timeouts = {"orchestrator_timeout_seconds": limit_s}
     run = start_by_rules(tmp_path, {"a": a}, timeouts, CancelPolicy(grace_timeout_s=grace_s))
-    chips: list[str] = []
-    run.subscribe(lambda view: chips.append(text.chip(view)))
+    said: list[str] = []
+    run.subscribe(lambda view: said.extend(panel_state(view, "r", 0)["notices"]))
     finish(run)
     asked, cut = events(run, ev.StopRequested)
     assert (asked.grace_s, cut.level) == (given_s, "immediate")
     assert cut.at - asked.at < given_s + 10
-    assert (
-        f"Stopping… (time limit reached; after current LLM call completes, within {given_s} s)"
-        in chips
-    )
+    until = time.strftime("%H:%M:%S", time.localtime(asked.at + given_s))
+    cut_then = f"waits for a until {until}; what is left then is cut. All is kept."
+    assert f"Time limit of {limit_s} s reached: {cut_then}" in said
 
 
 def test_without_a_grace_time_what_is_in_hand_at_the_limit_finishes(
@@ -72,17 +73,9 @@ def test_without_a_grace_time_what_is_in_hand_at_the_limit_finishes(
     timeouts = {"orchestrator_timeout_seconds": 0.2}
     run = start_by_rules(tmp_path, {"a": a}, timeouts, CancelPolicy(grace_timeout_s=None))
     wait_until(lambda: run.view.stop)
-    shown = "Stopping… (time limit reached; after current LLM call completes)"
-    assert text.chip(run.view) == shown
+    assert text.waits_for(run.view) == ("Time limit of 0.2 s reached: waits for a. All is kept.")
     gate.open()
     assert finish(run).view.agents["a"].answer == "A's"
-
-
-NOTICES = (
-    "⏰ Orchestrator timeout reached (1.5 seconds)",
-    "💾 Saving current state...",
-    "❌ Coordination incomplete - timeout exceeded",
-)
 
 
 def test_at_the_limit_work_in_hand_finishes_and_all_is_saved_and_said(
@@ -90,7 +83,7 @@ def test_at_the_limit_work_in_hand_finishes_and_all_is_saved_and_said(
 ) -> None:
     run = _out_of_time(tmp_path, gate)
     assert isinstance(outcome(run), RunCancelled)
-    assert run.view.notices == NOTICES
+    assert (run.view.state, run.state) == ("timed out", "timed out")
     known = metadata(run)
     assert (known["status"], known["reason"], known["run_status"]) == (
         "incomplete",
@@ -107,7 +100,7 @@ def test_work_that_outlasts_the_grace_time_is_cut(tmp_path: Path) -> None:
     timeouts = {"orchestrator_timeout_seconds": LIMIT_S}
     policy = CancelPolicy(grace_timeout_s=0.05)
     run = finish(start_by_rules(tmp_path, {"a": a}, timeouts, policy))
-    assert (run.view.notices[2], outcomes(run)) == (NOTICES[2], {"a": "killed"})
+    assert (run.state, outcomes(run)) == ("timed out", {"a": "killed"})
     assert run.view.agents["a"].partial == "on and on "
 
 
@@ -116,21 +109,23 @@ def test_a_timeout_can_fail_the_run_and_everything_is_kept(tmp_path: Path, gate:
     run = _out_of_time(tmp_path, gate, "fail", CancelPolicy(after_cancel=told.append))
     error = outcome(run)
     assert isinstance(error, RunFailed)
-    assert "orchestrator timeout reached (1.5 seconds)" in str(error)
+    assert "time limit of 1.5 s reached" in str(error)
     assert (run.status, metadata(run)["reason"]) == ("failed", "timeout")
     assert run.view.agents["a"].answer == "A's"
     assert "A's" in (run.path / "answer.txt").read_text()
-    assert (run.view.notices, len(told)) == (NOTICES, 1)
+    assert (run.state, len(told)) == ("timed out", 1)
     for kind in ("text/plain", "text/html"):
         card = card_bundle(run.view, str(run.path))[kind]
-        assert "Stopped by the timeout" in card and "A&#39;s" in card.replace("'", "&#39;")
+        assert "Timed out (time limit of 1.5 s reached)" in card and "A&#39;s" in card.replace(
+            "'", "&#39;"
+        )
         assert "No agent gave" not in card and "no agent gave" not in card
 
 
 def test_a_timeout_can_only_warn(tmp_path: Path, gate: Gate) -> None:
     run = _out_of_time(tmp_path, gate, "continue")
     assert run.status == "completed"
-    assert run.view.notices[:2] == (NOTICES[0], limits.GOING_ON)
+    assert run.view.notices[0] == limits.GOING_ON.format(limit=1.5)
     assert run.view.stop is None
 
 
@@ -172,7 +167,7 @@ def test_a_vetoed_timeout_leaves_the_run_going(tmp_path: Path) -> None:
     policy = CancelPolicy(before_cancel=veto)
     run = start_by_rules(tmp_path, {"a": a}, {"orchestrator_timeout_seconds": LIMIT_S}, policy)
     assert finish(run).result == "A's"
-    assert run.view.notices == NOTICES[:1]
+    assert (run.state, run.view.notices) == ("complete", ())
 
 
 def test_agents_are_told_to_wrap_up_near_the_end(tmp_path: Path, gate: Gate) -> None:

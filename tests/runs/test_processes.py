@@ -34,7 +34,7 @@ def test_a_process_that_ends_stops_and_saves_its_runs_in_time(tmp_path: Path) ->
         _, errors = process.communicate()
         assert (process.returncode, _without_slowness(errors)) == (0, [])
     (turn,) = load_session(sessions(tmp_path)[0]).turns
-    assert turn.state == "incomplete (stopped)"
+    assert turn.state == "stopped"
     assert {a.partial for a in turn.view.agents.values()} == {"words so far "}
     assert turn.view.stop and turn.view.stop.source == "parent"
 
@@ -102,7 +102,7 @@ def test_a_process_that_ends_while_its_files_are_listed_has_saved_its_turn(
     if end == "exit":
         assert before["run_status"] == "cancelled"
     (turn,) = load_session(sessions(tmp_path)[0]).turns
-    assert (turn.state, turn.warnings) == ("incomplete (stopped)", ())
+    assert (turn.state, turn.warnings) == ("stopped", ())
     assert turn.view.agents["a"].partial == "words so far "
     assert [(f.agent, f.path) for f in turn.view.files] == [("a", "x")]
 
@@ -123,7 +123,7 @@ def test_a_killed_process_loses_no_more_than_the_last_tenth_of_a_second(tmp_path
         told = [int(read_line(process)) for _ in range(4)]
         process.kill()
     (turn,) = load_session(sessions(tmp_path)[0]).turns
-    assert (turn.state, turn.is_complete) == ("incomplete (killed)", False)
+    assert (turn.state, turn.is_complete) == ("stopped", False)
     assert len(turn.view.agents["a"].partial) >= told[-1] > 0
     assert turn.warnings == ()
 

@@ -482,7 +482,9 @@ def test_on_timeout(tmp_path: Path, gate: Gate, action: Any, status: str) -> Non
     run = start(tmp_path, at_work(gate), Answer("A's"), timeout=timeout)
     wait_until(lambda: asked)
     if action == "continue":
-        wait_until(lambda: any("goes on after its timeout" in n for n in run.view.notices))
+        wait_until(
+            lambda: any("the run goes on (on_timeout: continue)" in n for n in run.view.notices)
+        )
     else:
         wait_until(lambda: run.view.stop)
     gate.open()

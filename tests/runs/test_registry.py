@@ -199,7 +199,7 @@ def test_continuing_shows_the_next_turn_the_conversation_and_the_workspaces(
     for text in ("the task", "[INCOMPLETE TURN", "A's draft", "half a thought", "go on"):
         assert text in said
     assert "a's note" in prompt(model, 1)
-    assert any("Restored session with 1 previous turn" in n for n in second.view.notices)
+    assert any(n.endswith(": this is turn 2.") for n in second.view.notices)
 
     third = ScriptedModel(Answer("ok"))
     finish(

@@ -314,7 +314,7 @@ def test_a_turn_that_ran_out_of_time_is_resumed_with_new_time(tmp_path: Path) ->
     wait_until(lambda: run.view.stop)
     gate.open()
     run.wait(WAIT_S, raise_on_stop=False)
-    assert load_session(run.path.parent).turns[-1].state == "incomplete (timed out)"
+    assert load_session(run.path.parent).turns[-1].state == "timed out"
     assert preview(run.session, session_root=tmp_path).tools_again == ("a: write_file",)
     again = resumed(run, timeout=60)
     assert (again.result, again.view.timeout_s, len(model.requests)) == ("A's", 60, 2)

@@ -40,7 +40,7 @@ def test_an_immediate_stop_loses_no_word_and_pays_nothing_twice(
             asked = s.stop(process, "now")
             left = s.stopped(process, asked)
             assert process.poll() is None  # the streams were closed by the stop, not by an exit
-        assert (left.state, left.closed_by) == ("incomplete (stopped)", "client")
+        assert (left.state, left.closed_by) == ("stopped", "client")
         assert left.alive == []
         assert_kept(left)
         assert_goes_on(s.resumed())
@@ -61,7 +61,7 @@ def test_a_graceful_stop_lets_the_work_in_hand_end_and_keeps_all_of_it(
             s.let_tool_go()
             left = s.stopped(process, asked)
             assert process.poll() is None
-        assert (left.state, left.closed_by) == ("incomplete (stopped)", "server")
+        assert (left.state, left.closed_by) == ("stopped", "server")
         assert left.alive == []
         assert left.answers == {name: ANSWERS[name] for name in "ab"}
         assert len(left.sent) == 2 * WORDS and left.kept == left.sent
@@ -81,7 +81,7 @@ def test_a_killed_process_loses_no_word_that_is_in_the_journal_and_nothing_is_pa
             # The words go to disk while they come: nothing ends here, and nobody asks for it.
             s.wait_words_on_disk(WORDS)
             left = s.stopped(process, s.stop(process, "kill"))
-        assert (left.state, left.closed_by) == ("incomplete (killed)", "client")
+        assert (left.state, left.closed_by) == ("stopped", "client")
         # A function's own child is its own: nobody is left to end it.
         assert bool(left.alive) == (tool != "run_command")
         assert_kept(left)

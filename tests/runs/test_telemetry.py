@@ -103,7 +103,7 @@ def test_a_stop_is_no_error_and_a_resumed_turn_links_to_the_one_it_goes_on_with(
     finish(run)
     spans = spans_of(run)
     [root] = named(spans, "invoke_workflow")
-    assert (root.attributes or {})["nb_agents.status"] == "cancelled"
+    assert (root.attributes or {})["nb_agents.status"] == "stopped"
     assert root.status.is_unset
     assert (named(spans, "chat")[-1].attributes or {})["nb_agents.outcome"] == "cut"
     options = RunOptions(session_root=tmp_path)

@@ -255,37 +255,30 @@ def test_every_workspace_of_an_incomplete_turn_and_the_winners_of_others_may_be_
 # What a person sees -------------------------------------------------------------------------
 
 
-def test_the_restored_lines_are_those_of_the_document(tmp_path: Path) -> None:
+def test_going_on_tells_of_an_incomplete_turn_and_what_is_kept_of_it(tmp_path: Path) -> None:
     massgen_turn(tmp_path, 1, {"metadata.json": COMPLETE, "answer.txt": "First answer"})
     both = {**PARTIAL, "agent_b": {"answer": "Second", "has_voted": False, "votes": None}}
     massgen_turn(tmp_path, 2, {"metadata.json": INCOMPLETE, "partial_answers.json": both})
     assert session_of(tmp_path).restored() == (
-        "📚 Restored session with 2 previous turn(s)",
-        "   Starting turn 3",
-        "",
-        "⚠️  Previous turn was incomplete (cancelled during coordinating phase)",
-        "   Task: Complex question...",
-        "   Partial answers saved from: agent_a, agent_b",
-        "   The incomplete turn's partial progress is saved in the session directory.",
+        "Goes on with session session_1: this is turn 3.",
+        "Turn 2 was stopped while coordinating: Complex question...",
+        "Kept of it: answers of agent_a, agent_b.",
     )
 
 
 def test_a_later_complete_turn_clears_the_warning(tmp_path: Path) -> None:
     write_turn(turn_paths(tmp_path, 1), started(1), STOP, CANCELLED)
     write_turn(turn_paths(tmp_path, 5), started(5), COMPLETED)
-    assert session_of(tmp_path).restored() == (
-        "📚 Restored session with 2 previous turn(s)",
-        "   Starting turn 6",
-    )
+    assert session_of(tmp_path).restored() == ("Goes on with session session_1: this is turn 6.",)
 
 
 STATES = [
     ([COMPLETED], "complete"),
-    ([STOP, CANCELLED], "incomplete (stopped)"),
-    ([ev.StopRequested(level="requested", source="timeout"), CANCELLED], "incomplete (timed out)"),
+    ([STOP, CANCELLED], "stopped"),
+    ([ev.StopRequested(level="requested", source="timeout"), CANCELLED], "timed out"),
     ([ev.TurnEnded(status="failed", phase="coordinating")], "failed"),
-    ([], "incomplete (killed)"),
-    ([STOP], "incomplete (killed)"),
+    ([], "stopped"),
+    ([STOP], "stopped"),
 ]
 
 
@@ -298,23 +291,23 @@ def test_a_turn_says_how_it_stands(tmp_path: Path, events: list[ev.Event], state
 
 
 ENDED = [
-    ([], "killed", "kernel died", "KERNEL DIED"),
-    ([STOP], "killed", "kernel died", "KERNEL DIED"),
-    ([replace(STOP, source="timeout"), CANCELLED], "timed out", "timeout", "TIMEOUT"),
-    ([STOP, CANCELLED], "cancelled", "cancelled", "CANCELLED"),
-    ([ev.TurnEnded(status="failed", phase="coordinating")], "failed", "failed", "FAILED"),
+    ([], "was stopped", "its process ended", "kernel died", "KERNEL DIED"),
+    ([STOP], "was stopped", "its process ended", "kernel died", "KERNEL DIED"),
+    ([replace(STOP, source="timeout"), CANCELLED], "timed out", "enough", "timeout", "TIMEOUT"),
+    ([STOP, CANCELLED], "was stopped", "enough", "cancelled", "CANCELLED"),
+    ([ev.TurnEnded(status="failed", phase="coordinating")], "failed", "", "failed", "FAILED"),
 ]
 
 
-@pytest.mark.parametrize("events, word, reason, mark", ENDED)
+@pytest.mark.parametrize("events, word, why, reason, mark", ENDED)
 def test_a_restored_turn_says_everywhere_how_it_ended(
-    tmp_path: Path, events: list[ev.Event], word: str, reason: str, mark: str
+    tmp_path: Path, events: list[ev.Event], word: str, why: str, reason: str, mark: str
 ) -> None:
     paths = turn_paths(tmp_path)
     write_journal(paths, started(), answer("ada", ADA), *events)
     restored = session_of(tmp_path).restored()
-    assert f"⚠️  Previous turn was incomplete ({word} during coordinating phase)" in restored
-    assert ("   It was stopped: enough" in restored) == (word == "cancelled")
+    shown = f" ({why})" if why else ""
+    assert f"Turn 1 {word} while coordinating{shown}: Why?" in restored
     assert json.loads(paths.metadata.read_text())["reason"] == reason
     assert f"TURN 1 [INCOMPLETE - {mark}]" in paths.summary.read_text()
 
@@ -339,7 +332,7 @@ def test_a_turn_whose_process_was_killed_is_mended_from_its_journal(tmp_path: Pa
         process.kill()
         process.wait()
     (turn,) = session_of(tmp_path).turns
-    assert turn.state == "incomplete (killed)"
+    assert turn.state == "stopped"
     assert turn.warnings == ()
     assert not any(a.in_flight for a in turn.view.agents.values())
     data = json.loads(turn.paths.metadata.read_text())
@@ -389,7 +382,7 @@ def test_files_that_the_run_could_not_list_any_more_are_listed_by_the_reader(
     (paths.workspaces / "ben" / "notes.md").write_text("12345")
     assert "files" not in json.loads(paths.metadata.read_bytes())
     turn = load_turn(paths)
-    assert (turn.state, turn.warnings) == ("incomplete (stopped)", ())
+    assert (turn.state, turn.warnings) == ("stopped", ())
     notes = ev.FileInfo(agent="ben", path="notes.md", size=5)
     assert (turn.view.files, turn.view.file_count, turn.view.file_bytes) == ((notes,), 1, 5)
     assert json.loads(paths.metadata.read_bytes())["file_count"] == 1
@@ -579,9 +572,7 @@ def test_a_bad_line_in_the_journal_is_told_when_the_session_goes_on(tmp_path: Pa
     paths.journal.write_bytes(b"\n".join([lines[0], b"rubbish", *lines[1:]]))
     session = session_of(tmp_path)
     assert session.turns[0].is_complete
-    assert (
-        session.restored()[-1] == "   Not read: events.jsonl: line 2 can't be read and was skipped"
-    )
+    assert session.restored()[-1] == "Not read: events.jsonl: line 2 can't be read and was skipped"
 
 
 def test_a_turn_killed_before_its_first_line_is_incomplete(tmp_path: Path) -> None:
@@ -589,7 +580,7 @@ def test_a_turn_killed_before_its_first_line_is_incomplete(tmp_path: Path) -> No
     lock.release()
     paths.journal.touch()
     (turn,) = session_of(tmp_path).turns
-    assert (turn.is_complete, turn.state) == (False, "incomplete")
+    assert (turn.is_complete, turn.state) == (False, "stopped")
     assert "metadata.json" in turn.warnings[0]
 
 

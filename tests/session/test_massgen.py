@@ -246,7 +246,7 @@ def test_a_resumed_session_that_came_to_its_end_loads(
     assert state.current_turn == 2
     # A weakness of theirs: the flag stays at turn 1 although turn 2 is complete. Ours does not.
     assert state.incomplete_turn["turn"] == 1
-    assert not any("incomplete" in line for line in load_session(session).restored())
+    assert not any(line.startswith("Turn ") for line in load_session(session).restored())
     assert (state.last_workspace_path / "notes.md").read_text() == "kept"
     assert state.winning_agents_history == [{"agent_id": "ada", "turn": 2}]
 
@@ -347,7 +347,7 @@ def test_what_massgen_saved_loads_whole(tmp_path: Path, massgen: ModuleType, rel
     path = save(massgen, tmp_path)
     session = load_session(path.parent)
     (turn,) = session.turns
-    assert (turn.state, turn.view.task, turn.view.phase) == ("incomplete", "Why?", "coordinating")
+    assert (turn.state, turn.view.task, turn.view.phase) == ("stopped", "Why?", "coordinating")
     assert turn.warnings == ()
     agents = turn.view.agents
     assert set(agents) == {"ada", "ben", "cleo"}

@@ -148,7 +148,7 @@ def test_the_partial_answers_of_an_incomplete_session_are_kept(tmp_path: Path) -
     prune(tmp_path, replace(MONTH, keep_answers=True, incomplete=True))
     [turn] = load_session(session).turns
     assert turn.paths.partial_answers.exists() and not turn.paths.journal.exists()
-    assert (turn.state, turn.view.agents["a"].partial) == ("incomplete (stopped)", "two words ")
+    assert (turn.state, turn.view.agents["a"].partial) == ("stopped", "two words ")
 
 
 def test_a_killed_turn_has_its_answers_written_before_its_journal_goes(tmp_path: Path) -> None:

@@ -471,7 +471,7 @@ def test_the_receipt_carries_stop_cost_and_place() -> None:
     stop = ev.StopRequested(level="requested", source="timeout", reason="60 s are over")
     summed = receipt(fold([STARTED, ASKED, FINISHED, stop, ended()]), "/turn_1")
     assert (summed.source, summed.reason, summed.path) == ("timeout", "60 s are over", "/turn_1")
-    assert (summed.tokens, summed.cost, summed.status) == (15, 0.25, "cancelled")
+    assert (summed.tokens, summed.cost, summed.status) == (15, 0.25, "timed out")
 
 
 def test_one_unknown_price_makes_the_total_unknown() -> None:
