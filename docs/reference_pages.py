@@ -32,6 +32,8 @@ from nb_agents.events import KINDS
 from nb_agents.jupyter.magic import AgentsMagics
 from nb_agents.jupyter.verbs import VERBS
 from nb_agents.server.openapi import document
+from nb_agents.view.receipt import receipt
+from nb_agents.view.run_view import RunView
 
 __all__ = ["PAGES", "PUBLIC", "field_says", "options_of", "sentences_of", "spec_keys", "write"]
 
@@ -376,6 +378,7 @@ def _example(parameter: inspect.Parameter) -> Any:
         ("int", lambda: 2),
         ("bool", lambda: False),
         ("Path", lambda: Path("PATH")),
+        ("Receipt", lambda: receipt(RunView(status="cancelled"), "PATH")),
     )
     return next((make() for part, make in examples if part in kind), name)
 

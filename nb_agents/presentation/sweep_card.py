@@ -144,11 +144,12 @@ def sweep_chip(view: SweepView) -> str:
 def counts(view: SweepView) -> list[tuple[str, Tone | Literal[""]]]:
     """Return the number of rows of each status in words, with its tone; none is left out."""
     # A row that failed and is tried again is in two of these: there it is below 0.
-    ended = view.completed + view.failed_in_time + view.timed_out
+    failed = view.failed - view.failed_late
+    ended = view.completed + failed + view.timed_out
     stopped = view.total - ended - view.to_go - len(view.live)
     waits = "waits" if view.waiting == 1 else "wait"
     all_: list[tuple[int, str, Tone | Literal[""]]] = [
-        (view.failed_in_time, "failed", "err"),
+        (failed, "failed", "err"),
         (view.timed_out, "timed out", "ing"),
         (view.waiting, f"{waits} for you", "ing"),
         (len(view.live) - view.waiting, "at work", "run"),

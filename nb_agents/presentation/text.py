@@ -32,11 +32,6 @@ STOPPING_RECIPE = "Stopping… (after the steps in hand)"
 STOPPING_NOW = "Stopping now…"
 
 
-def status(view: RunView) -> str:
-    """Return "awaiting" while a run waits for a person, else its state."""
-    return "awaiting" if view.status == "awaiting" else view.state
-
-
 def chip(view: RunView) -> str:
     """Return the text of the status chip."""
     if view.state == "stopping" and view.stop:

@@ -389,7 +389,7 @@ class Run:
                 f"`%agents answer {self.id} TEXT`, gives it."
             )
         what = f"at no gate {gate!r}" if gate else "for no approval"
-        raise UserError(f"Run {self.id} waits {what}; it is {self.state}.")
+        raise UserError(f"Run {self.id} waits {what}; it is {self.view.standing}.")
 
     def _decide(self, decision: Decide) -> str:
         """Send a decision; return the address of the gate that was waiting for it, or ""."""
@@ -433,7 +433,7 @@ class Run:
         finally:
             end()
         if len(self.view.approvals) == seen:
-            raise UserError(f"Run {self.id} ended without asking; it is {self.state}.")
+            raise UserError(f"Run {self.id} ended without asking; it is {self.view.standing}.")
         return self.view.approvals[seen]
 
     def wait_for_input(self, prompt: str, timeout: float | None = None) -> str:
@@ -464,7 +464,7 @@ class Run:
             UserError: No question is waiting.
         """
         if not self._decide(Decide(True, text, by, wants="input")):
-            raise UserError(f"Run {self.id} asks for no text; it is {self.state}.")
+            raise UserError(f"Run {self.id} asks for no text; it is {self.view.standing}.")
 
     def _answer_to(
         self, question: Callable[[TurnWriter], Awaitable[_Answer]], timeout: float | None
@@ -480,7 +480,7 @@ class Run:
             # After a time-out, the question is withdrawn.
             asked.cancel()
         if answer is None:
-            raise UserError(f"Run {self.id} ended without an answer; it is {self.state}.")
+            raise UserError(f"Run {self.id} ended without an answer; it is {self.view.standing}.")
         return answer
 
     # Tools ----------------------------------------------------------------------------------
@@ -534,7 +534,7 @@ class Run:
             UserError: The run is not paused.
         """
         if not self._goes_on():
-            raise UserError(f"Run {self.id} is not paused; it is {self.state}.")
+            raise UserError(f"Run {self.id} is not paused; it is {self.view.standing}.")
 
     def _goes_on(self) -> bool:
         return not self.is_over and bool(self._turn.send(Continue()))
@@ -768,7 +768,9 @@ class Run:
             UserError: The run is not over, or was not started in this process.
         """
         if not isinstance(self._turn, TurnWriter) or not self.is_over:
-            raise UserError(f"Run {self.id} is {self.state}: only one that has ended here can be.")
+            raise UserError(
+                f"Run {self.id} is {self.view.standing}: only one that has ended here can be."
+            )
         try:
             return self._turn.save_elsewhere(Path(root).expanduser().absolute())
         except OSError as exc:

@@ -194,7 +194,7 @@ class Handler(APIHandler):
         self.set_status(202)
         name = self.places.name(run.path)
         self.reply(
-            {"id": name, "session": run.session, "turn": run.turn, "status": text.status(run.view)}
+            {"id": name, "session": run.session, "turn": run.turn, "status": run.view.standing}
         )
 
 
@@ -418,7 +418,7 @@ def _turn_facts(name: str, view: RunView, is_live: bool) -> dict[str, Any]:
         "session": view.session,
         "turn": view.turn,
         "task": text.clip(view.task, 300),
-        "status": text.status(view),
+        "status": view.standing,
         "state": view.state,
         "says": text.chip(view),
         "is_live": is_live,

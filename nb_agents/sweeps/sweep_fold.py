@@ -75,7 +75,7 @@ class SweepView:
         reason: The reason of a stop.
         to_go: Number of rows that this process has not started yet.
         timed_out: Number of rows that a time limit ended.
-        failed_in_time: Number of failed rows that no time limit ended.
+        failed_late: Number of failed rows that a time limit ended.
     """
 
     name: str
@@ -93,7 +93,7 @@ class SweepView:
     reason: str = ""
     to_go: int = 0
     timed_out: int = 0
-    failed_in_time: int = 0
+    failed_late: int = 0
 
     def __str__(self) -> str:
         done = self.completed + self.failed
@@ -155,7 +155,7 @@ class SweepFold:
     def _reset(self) -> None:
         self.completed, self.failures = 0, dict[str, RowResult]()
         self._tokens, self._cost, self._unpriced = 0, 0.0, 0
-        self._timed_out = self._failed_in_time = 0
+        self._timed_out = self._failed_late = 0
         self._scores: dict[str, float] = {}
         # Rows that were over when the process started, those that it ended, and all not to go.
         self._kept, self._ended, self._not_to_go = set[str](), set[str](), set[str]()
@@ -262,7 +262,7 @@ class SweepFold:
     def _count(self, result: RowResult, sign: int) -> None:
         self.completed += sign * (result.status == "completed")
         self._timed_out += sign * result.timed_out
-        self._failed_in_time += sign * (result.state == "failed")
+        self._failed_late += sign * (result.timed_out and result.status == "failed")
         self._tokens += sign * result.tokens
         self._cost += sign * (result.cost or 0.0)
         self._unpriced += sign * (result.cost is None)
@@ -304,7 +304,7 @@ class SweepFold:
             change.reason,
             to_go,
             self._timed_out,
-            self._failed_in_time,
+            self._failed_late,
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.errors import UnknownRunError, UserError
-from nb_agents.presentation import text
 from nb_agents.presentation.asking import decide
 from nb_agents.runs.finding import find_known
 from nb_agents.runs.run import Run
@@ -187,5 +186,5 @@ def _sentence(work: Work) -> str:
 def facts_of_work(work: Work) -> dict[str, Any]:
     """Return the name and the state of a run or a sweep, as JSON."""
     if isinstance(work, Run):
-        return {"run": work.id, "status": text.status(work.view)}
+        return {"run": work.id, "status": work.view.standing}
     return {"sweep": work.name, "status": work.view.state}

@@ -90,7 +90,7 @@ def facts_of_run(run: Run) -> dict[str, Any]:
     return {
         "session": run.session,
         "turn": run.turn,
-        "status": text.status(view),
+        "status": view.standing,
         "where": run.where,
         "task": view.task,
         "result": result_of(view),

@@ -13,7 +13,6 @@ from nb_agents.launch.api import resume as resume_turn
 from nb_agents.launch.once import EarlierOrNew, resume_once
 from nb_agents.launch.resume import preview as preview_turn
 from nb_agents.options import RunOptions
-from nb_agents.presentation import text
 from nb_agents.presentation.arguments import context_of
 from nb_agents.tools.functions import find_functions
 from nb_agents.verbs.on_runs import run_of
@@ -96,7 +95,7 @@ def rewind(
     """
     run = run_of(work)
     found = run.preview_rewind(to)
-    facts: dict[str, Any] = {"run": run.id, "status": text.status(run.view)}
+    facts: dict[str, Any] = {"run": run.id, "status": run.view.standing}
     if preview:
         points = [
             {"seq": p.seq, "at": p.at, "agent": p.agent, "says": str(p)} for p in found.points

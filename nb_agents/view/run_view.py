@@ -367,6 +367,11 @@ class RunView:
         return "cancelled" if self.stop is None else "stopped"
 
     @property
+    def standing(self) -> str:
+        """Its state, or "awaiting" while it waits for a person."""
+        return "awaiting" if self.status == "awaiting" else self.state
+
+    @property
     def state(self) -> RunState:
         """How it stands, in the word that is shown everywhere."""
         match self.ending:

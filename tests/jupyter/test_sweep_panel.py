@@ -163,7 +163,10 @@ def test_hundreds_of_rows_are_no_more_to_send_than_a_person_can_look_at() -> Non
         failed=900, failures=failures(80, "why " * 5000), live=live(*[task] * 300), total=5000
     )
     assert (len(state["rows"]), state["more_rows"]) == (MAX_LIVE, "240 more at work")
-    assert (len(state["failures"]), state["more_failures"]) == (MAX_FAILURES, "850 more failed")
+    assert (len(state["failures"]), state["more_failures"]) == (
+        MAX_FAILURES,
+        "850 more without an answer",
+    )
     assert len(json.dumps(state)) < 80_000
 
 
@@ -205,7 +208,7 @@ def test_a_stopped_card_says_how_to_go_on_and_a_complete_one_has_nothing_to_add(
 
 
 def test_a_card_has_failures_first_and_then_the_first_rows() -> None:
-    table = [record(f"row-{i}", "completed", answer=f"so {i}") for i in range(30)]
+    table = [record(f"row-{i}", "complete", answer=f"so {i}") for i in range(30)]
     ended = {"status": "completed", "completed": 29, "failed": 2, "failures": failures(2)}
     made = card([record("bad-0", "failed", error="no key"), *table], total=31, **ended)
     text = made["text/plain"]
@@ -218,7 +221,7 @@ def test_a_card_has_failures_first_and_then_the_first_rows() -> None:
 
 
 def test_a_card_tells_scores_costs_and_where_it_is() -> None:
-    row = record("a", "completed", answer="x", score=0.5)
+    row = record("a", "complete", answer="x", score=0.5)
     made = card([row], status="completed", tokens=10, cost=0.01, scores=(0.5, 1.0))
     for text in made["text/html"], made["text/plain"]:
         assert "0.75 ± 0.35" in text
@@ -227,8 +230,8 @@ def test_a_card_tells_scores_costs_and_where_it_is() -> None:
 
 
 def test_a_score_that_failed_and_the_outputs_of_a_recipe_are_in_the_table() -> None:
-    scored = record("a", "completed", answer="x", error="The score function failed: KeyError: 1")
-    ended = record("b", "completed")
+    scored = record("a", "complete", answer="x", error="The score function failed: KeyError: 1")
+    ended = record("b", "complete")
     tail = {key: ended.pop(key) for key in ("error", "tokens", "cost", "seconds", "score")}
     ended.pop("answer")
     outputs = {**ended, "summary": "short", "grade": 3, **tail}
@@ -240,7 +243,7 @@ def test_a_score_that_failed_and_the_outputs_of_a_recipe_are_in_the_table() -> N
 @pytest.mark.parametrize("status", ["running", "paused", "stopping", "cancelled", "completed"])
 def test_nothing_that_strangers_wrote_becomes_markup(status: str) -> None:
     evil = EVIL + "\x1b[2J"
-    table = [record(evil, "completed", answer=evil), record("b", "failed", error=evil)]
+    table = [record(evil, "complete", answer=evil), record("b", "failed", error=evil)]
     more = {"failed": 1, "failures": failures(1, evil), "reason": evil, "status": status}
     made = sweep_bundle(view(**more), evil, evil, table)
     page = Page(made["text/html"])
@@ -250,7 +253,7 @@ def test_nothing_that_strangers_wrote_becomes_markup(status: str) -> None:
 
 
 def test_long_answers_and_reasons_are_cut() -> None:
-    table = [record("a", "completed", answer="x" * 10_000)]
+    table = [record("a", "complete", answer="x" * 10_000)]
     made = card(table, status="completed", failed=1, failures=failures(1, "y" * 10_000))
     assert len(made["text/html"]) < 10_000
 

@@ -40,7 +40,7 @@ def test_a_later_cell_pauses_and_continues_a_run(notebook: Notebook) -> None:
     assert "paused" in said(notebook, "%agents")
     assert "awaiting" in said(notebook, "run.status")
     assert f"Run {run} goes on." in said(notebook, f"%agents continue {run}")
-    assert f"Run {run} is not paused; it is in-progress." in said(notebook, "%agents continue")
+    assert f"Run {run} is not paused; it is running." in said(notebook, "%agents continue")
     said(notebook, STOP)
 
 
@@ -86,7 +86,7 @@ def test_a_stopped_run_waits_for_no_approval(notebook: Notebook) -> None:
     said(notebook, ASK)
     said(notebook, STOP)
     for verb in ("approve", "deny"):
-        assert "waits for no approval; it is cancelled" in said(notebook, f"%agents {verb} {run}")
+        assert "waits for no approval; it is stopped" in said(notebook, f"%agents {verb} {run}")
 
 
 def test_a_question_for_a_text_can_be_refused_by_a_line(notebook: Notebook) -> None:

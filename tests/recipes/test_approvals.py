@@ -174,7 +174,7 @@ def test_nobody_decides_what_is_not_asked(tmp_path: Path) -> None:
     wait_for_gate(run)
     run.approve()
     finish(run)
-    with pytest.raises(UserError, match="waits for no approval; it is completed"):
+    with pytest.raises(UserError, match="waits for no approval; it is complete"):
         run.deny()
     assert [a.approved for a in run.view.approvals] == [True]
 

@@ -681,7 +681,7 @@ def test_a_stopped_sweep_begins_no_row_that_waits_for_a_place(
     wait_until(lambda: len(server.requests) == 20, WAIT_S)
     assert sweep.stop(True).changed
     assert sweep.wait(WAIT_S).status == "cancelled"
-    assert Counter(record["status"] for record in sweep.table()) == {"cancelled": 20, "waiting": 10}
+    assert Counter(record["status"] for record in sweep.table()) == {"stopped": 20, "waiting": 10}
     assert len(server.requests) == 20 and not os.listdir(sweep.path / ".tickets")
 
     server.script("m", Reply("So."))

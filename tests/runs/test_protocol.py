@@ -206,7 +206,7 @@ def test_progress_has_current_total_and_message(tmp_path: Path, gate: Gate) -> N
     assert (seen.current, seen.total, seen.message) == (1, 0, "round 1")
     gate.open()
     finish(run)
-    assert run.progress.message == "completed"
+    assert run.progress.message == "complete"
 
 
 def test_progress_counts_the_steps_of_a_recipe(tmp_path: Path, gate: Gate) -> None:

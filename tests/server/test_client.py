@@ -44,7 +44,7 @@ def test_a_live_run_is_listed_told_of_and_stopped(
     finish(held)
     assert held.view.stop is not None and held.view.stop.reason == "wrong path"
     assert client.stop(run) == StopResult(False, "finished")
-    assert client.run(run)["status"] == "cancelled"
+    assert client.run(run)["status"] == "stopped"
     assert client.runs() == []
 
 

@@ -60,7 +60,7 @@ def test_a_stop_is_taken_once_and_may_be_asked_again(
     assert held.view.stop is not None
     assert (held.view.stop.source, held.view.stop.reason) == ("rest", "wrong path")
     assert "I think" in held.view.agents["ada"].unsubmitted
-    assert asked(jupyter, held, "stop") == (409, (None, "cancelled"))
+    assert asked(jupyter, held, "stop") == (409, (None, "stopped"))
 
 
 def test_one_agent_is_stopped_and_an_unknown_one_is_refused(
@@ -98,7 +98,7 @@ def test_a_text_is_heard(jupyter: JupyterServer, held: Run, gate: Gate) -> None:
     assert asked(jupyter, held, "say", text="Leave out the appendix")[0] == 202
     gate.open()
     assert finish(held).view.said == ("Leave out the appendix",)
-    assert asked(jupyter, held, "say", text="too late") == (409, (None, "completed"))
+    assert asked(jupyter, held, "say", text="too late") == (409, (None, "complete"))
 
 
 def test_a_run_is_paused_and_goes_on(jupyter: JupyterServer, held: Run, gate: Gate) -> None:

@@ -119,7 +119,7 @@ def test_a_stopped_sweep_goes_on_with_what_is_missing_and_asks_nobody_twice(
 
     again = sweep.resume()
     assert again.wait(WAIT_S).status == "completed"
-    assert (again.path, statuses(again)) == (sweep.path, {"completed": 4})
+    assert (again.path, statuses(again)) == (sweep.path, {"complete": 4})
     # Those that were cut are made again, and nothing else is.
     assert len(model.requests) == 4 + 2 * now
     nb_agents.map(rows(4), TASK, team, options=options, name=sweep.name).wait(WAIT_S)
@@ -180,7 +180,7 @@ def test_a_row_that_failed_costs_no_other_and_is_tried_again_on_request(
     view = sweep.wait(WAIT_S)
     assert (view.status, view.completed, view.failed) == ("completed", 2, 1)
     assert "The call failed" in view.failures[0].error
-    for is_wanted, left in ((False, "failed"), (True, "completed")):
+    for is_wanted, left in ((False, "failed"), (True, "complete")):
         again = nb_agents.map(
             rows(3), TASK, answering(), options=options, name="ask", retry_failed=is_wanted
         )
@@ -198,7 +198,7 @@ def test_one_row_is_stopped_and_the_others_go_on(options: RunOptions) -> None:
     wait_until(lambda: row not in sweep.runs, WAIT_S)
     gate.open()
     assert sweep.wait(WAIT_S).status == "cancelled"
-    assert statuses(sweep) == {"cancelled": 1, "completed": 1}
+    assert statuses(sweep) == {"stopped": 1, "complete": 1}
     with pytest.raises(UserError, match="no row"):
         sweep.stop(row="nobody")
 
@@ -334,7 +334,7 @@ def test_no_column_of_the_source_and_no_output_is_lost_to_another_of_its_name(
         "q": 1,
     }
     assert {name: record[name] for name in known} == known
-    assert (record["row"], record["status"]) == (row.name, "completed")
+    assert (record["row"], record["status"]) == (row.name, "complete")
     assert (record["said"].strip(), str(record["output.tokens"]).strip()) == ("mine", "7")
     assert record["tokens"] == 0
 
@@ -768,7 +768,7 @@ def test_a_row_at_work_that_has_spent_the_budget_stops_its_neighbours(
     assert "max_cost of 1 US dollars" in sweep.view.reason
     sweep.stop(True)
     sweep.wait(WAIT_S)
-    assert statuses(sweep) == {"cancelled": 2, "waiting": 4}
+    assert statuses(sweep) == {"stopped": 2, "waiting": 4}
     assert len(priced.requests) == 3
 
 

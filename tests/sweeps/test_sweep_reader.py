@@ -135,7 +135,7 @@ def test_a_sweep_whose_process_died_is_over_and_says_what_was_at_work(
     view = read(sweep.path, reader)
     assert (view.status, view.reason, view.is_over) == ("cancelled", DIED, True)
     statuses = [record["status"] for record in reader.table()]
-    assert statuses == ["cancelled", "completed", "completed", "completed"]
+    assert statuses == ["stopped", "complete", "complete", "complete"]
     assert reader.view_of((), False, 0.0).elapsed_s > 0
 
 
