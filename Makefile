@@ -9,6 +9,7 @@
 # make coverage          which branches the unit tests take
 # make compat            the oldest and the newest dependencies that are allowed
 # make binder            what Binder would build of this checkout
+# make marimo            a run, a sweep and a live panel in marimo
 # make release           sdist and wheel in dist/, tried in an empty environment
 #
 # Needs Python >= 3.11 with venv. Everything else, node too, is installed into .venv.
@@ -27,6 +28,7 @@ MCP_FILESYSTEM := .venv/mcp-filesystem-2026.8.31/.installed
 HUB_PROXY := .venv/hub-proxy-5.3.0/.installed
 QUICKSTART := notebooks/quickstart.ipynb
 BESIDE := .venv/beside/.installed
+MARIMO := .venv/marimo/.installed
 PEERS := .venv/bench/.installed .venv/bench-crewai/.installed .venv/bench-massgen/.installed
 
 # The environment's own node comes first, so that results don't depend on the machine's.
@@ -37,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo docs proof acp coverage compat release binder test lint format types js js-types js-test readers py-test unit-test kernel-test \
+.PHONY: help setup demo docs proof acp coverage compat release binder marimo test lint format types js js-types js-test readers py-test unit-test kernel-test \
 	browser-test nb-test beside bench chromium clean hub-proxy
 
 help:
@@ -159,6 +161,10 @@ release: $(PANEL) .venv/.test
 binder: .venv/.test
 	$(BIN)/python -m tests.binder
 
+# In an environment of its own, as it takes minutes to install: not a part of `make test`.
+marimo: $(MARIMO) $(PANEL) chromium
+	$(BIN)/python -m tests.in_marimo $(dir $(MARIMO))
+
 chromium:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
 	|| command -v google-chrome >/dev/null \
@@ -232,6 +238,9 @@ $(BIN)/uv pip install --quiet --compile-bytecode --python $(@D)/bin/python $(1) 
 	|| $(@D)/bin/python -m pip install --quiet $(1)
 touch $@
 endef
+
+$(MARIMO): pyproject.toml | .venv/.test
+	$(call environment,--editable . 'marimo>=0.25')
 
 $(BESIDE): pyproject.toml | .venv/.test
 	$(call environment,--editable '.[beside]')
