@@ -18,7 +18,7 @@ def _(Answer, ScriptedModel, nb_agents, scripted_team):
     team = scripted_team(a=ScriptedModel(Answer("An LRU cache.")))
     run = nb_agents.start("Name a cache.", team)
     run.wait()
-    run
+    run  # noqa: B018  shown
     return
 
 
@@ -28,14 +28,14 @@ def _(Answer, ScriptedModel, nb_agents, scripted_team):
     answers = scripted_team(a=ScriptedModel(Answer("So."), Answer("So.")))
     sweep = nb_agents.map(rows, "Answer {{q}}", answers, name="asked")
     sweep.wait()
-    sweep
+    sweep  # noqa: B018
     return
 
 
 @app.cell
 def _(nb_agents):
     live = nb_agents.start("Count to a million.")
-    live.panel
+    live.panel  # noqa: B018
     return
 
 
