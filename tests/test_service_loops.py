@@ -468,7 +468,6 @@ EXEMPT = {
     "offer:OfferedFunction._answer_to": "one call of a tool",
     "offering:Offering._answer": "one call of a tool; see Offering._serve",
     "command:_read": "one command",
-    "command:_feed": "one command",
     "lines:read_lines": "one pipe; see mcp_stdio:_listen and AcpLink.receive",
     "acp_runner:AcpRound": "one prompt",
     "team_agent:TeamAgent._show": "one turn of a client",
