@@ -5,7 +5,7 @@
 # make docs              the documentation as a site, in build/docs
 # make proof             a stop, a kill and a resume, beside other libraries
 # make bench             what each part costs; ARGS="--keep stop" keeps it for the site
-# make acp               agents that are programs, all that are known, on a local model server
+# make acp               what stops leave of agents from npm, on a local model server
 # make coverage          which branches the unit tests take
 # make compat            the oldest and the newest dependencies that are allowed
 # make binder            what Binder would build of this checkout
@@ -210,7 +210,7 @@ hub-proxy: $(HUB_PROXY)
 		configurable-http-proxy@$*
 	touch $@
 
-# Agents of others that tests/acp/test_real_agents.py starts: few in CI, all by `make acp`. Where npm
+# Agents of others: few are started by tests/acp/test_real_agents.py, all by `make acp`. Where npm
 # can't have them, those tests are skipped by name.
 .venv/agents-%/.installed: tests/acp/agents-%.json tests/acp/agents-%-lock.json | $(BIN)/node
 	mkdir -p $(@D)
@@ -219,7 +219,7 @@ hub-proxy: $(HUB_PROXY)
 	cd $(@D) && { npm install --silent --no-audit --no-fund $(if $(filter few,$*),--ignore-scripts) && touch .installed; } || true
 
 acp: .venv/agents-few/.installed .venv/agents-more/.installed .venv/.test $(PANEL)
-	NB_AGENTS_TEST_ACP=all $(BIN)/python -m pytest tests/acp --durations=10
+	$(BIN)/python -m tests.acp
 
 .venv/bench/.installed: pyproject.toml | .venv/.test
 	$(call environment,--editable '.[bench]')

@@ -1,5 +1,6 @@
-"""A model of ours, an agent of another framework and a function, in one team."""
+"""A model of ours, a program, an agent of another framework and a function, in one team."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
+from tests.acp.test_acp_runner import agent as program
 from tests.agents.programs.members import MODEL_URL
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.team_kit import events, finish
@@ -18,12 +20,14 @@ HERE = "tests.agents.programs.members"
 
 def _says(request: Request) -> Reply:
     if "<FINAL PRESENTATION>" in request.prompt or "new_answer" not in request.tool_names:
-        return Reply("The end.") if "vote" not in request.tool_names else _vote()
-    return _vote() if "vote" in request.tool_names else _answer(request)
+        return Reply("The end.") if "vote" not in request.tool_names else _vote(request)
+    return _vote(request) if "vote" in request.tool_names else _answer(request)
 
 
-def _vote() -> Reply:
-    return Reply(tool_calls=(ToolCall("vote", {"agent_id": "agent1", "reason": "good"}, "v"),))
+def _vote(request: Request) -> Reply:
+    first = re.search(r'<ANSWER from="(\w+)">', request.prompt)
+    args = {"agent_id": first and first[1], "reason": "good"}
+    return Reply(tool_calls=(ToolCall("vote", args, "v"),))
 
 
 def _answer(request: Request) -> Reply:
@@ -37,10 +41,13 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
         yield made
 
 
-def team(server: ModelServer) -> TeamSpec:
+PROGRAM = program("acp", "vote", "answer By the program", "say The program's")
+
+
+def team(server: ModelServer, *more: dict[str, Any]) -> TeamSpec:
     ours = {**server.backend("vllm"), "model": "ours"}
     objects = {name: f"{HERE}:{name}" for name in ("writer", "function")}
-    agents: list[Any] = [{"id": "ada", "backend": ours}]
+    agents: list[Any] = [{"id": "ada", "backend": ours}, *more]
     agents += [
         {"id": name, "backend": {"type": "python", "object": where}}
         for name, where in objects.items()
@@ -49,9 +56,10 @@ def team(server: ModelServer) -> TeamSpec:
 
 
 def test_they_answer_vote_and_one_presents(tmp_path: Path, server: ModelServer) -> None:
-    run = finish(nb_agents.start("t", team(server), options=RunOptions(session_root=tmp_path)))
+    spec, options = team(server, PROGRAM), RunOptions(session_root=tmp_path)
+    run = finish(nb_agents.start("t", spec, options=options))
     assert run.status == "completed"
-    assert {e.agent for e in events(run, ev.VoteCast)} == {"ada", "writer", "function"}
+    assert {e.agent for e in events(run, ev.VoteCast)} == {"ada", "acp", "writer", "function"}
     assert run.result
 
 
@@ -62,19 +70,21 @@ version: 1.0.0
 steps:
 - {id: one, agent: ada, prompt: Say one., output: one}
 - {id: two, agent: writer, prompt: "Say two after {{one}}.", output: two}
-- {id: three, agent: function, prompt: "Say three after {{two}}.", output: three}
+- {id: three, agent: acp, prompt: Say three., output: three}
+- {id: four, agent: function, prompt: "Say four after {{three}}.", output: four}
 """
 
 
 def test_each_does_a_step_of_a_recipe(tmp_path: Path, server: ModelServer) -> None:
     path, options = tmp_path / "r.yaml", RunOptions(session_root=tmp_path)
     path.write_text(RECIPE)
-    run = finish(nb_agents.start(config=team(server), recipe=path, options=options))
+    run = finish(nb_agents.start(config=team(server, PROGRAM), recipe=path, options=options))
     assert run.status == "completed"
     assert run.result == {
         "one": "The end.",
         "two": "The end.",
-        "three": "The function's: Say three after The end..",
+        "three": "The program's",
+        "four": "The function's: Say four after The program's.",
     }
 
 
@@ -87,6 +97,7 @@ def test_they_work_over_twenty_rows(tmp_path: Path, server: ModelServer) -> None
 
 def test_they_work_on_the_processes_of_a_cluster(tmp_path: Path, server: ModelServer) -> None:
     options = RunOptions(session_root=tmp_path, cluster="local:2")
-    sweep = nb_agents.map(range(4), "row {{value}}", team(server), name="s", options=options)
+    spec = team(server, PROGRAM)
+    sweep = nb_agents.map(range(2), "row {{value}}", spec, name="s", options=options)
     sweep.wait()
-    assert [row["status"] for row in sweep.table()] == ["completed"] * 4
+    assert [row["status"] for row in sweep.table()] == ["completed"] * 2
