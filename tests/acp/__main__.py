@@ -38,7 +38,8 @@ _AT = {
     "question": "With a question open",
 }
 _NOTES = {
-    "stream": "The model sends 20 words a second. Words: sent by the model, and journalled.",
+    "stream": "The model sends 20 words a second. Words: sent by the model, and journalled. After a kill the model "
+    "sends on until the connection is closed.",
     "tool": "The tool is a shell command, which holds two processes; its file is to be kept.",
     "question": "The program has asked whether it may run a command, and nobody has answered.",
 }
@@ -98,6 +99,7 @@ def page(seen: Seen) -> str:
             "",
             *(line for at in STATES for line in _section(at, seen)),
             *_programs(seen),
+            *_not_done(seen),
         ]
     )
 
@@ -154,6 +156,27 @@ def _programs(seen: Seen) -> Iterable[str]:
             f"{min(each.first_request_s for each in found):.1f}",
             "yes" if any(each.usage for each in found) else "no",
         )
+    yield ""
+
+
+def _not_done(seen: Seen) -> Iterable[str]:
+    yield "## What each does not do\n"
+    for kind in PROGRAMS:
+        played = {case: each for case, each in seen.items() if case.kind == kind}
+        found = {case: each for case, each in played.items() if isinstance(each, Outcome)}
+        if not found:
+            continue
+        told = [f"{why}" for (other, _), why in NO_STATE.items() if other == kind]
+        if not any(each.usage for each in found.values()):
+            told.append("it tells no tokens")
+        lost = [case for case, each in found.items() if each.goes_on_by == "our note"]
+        if lost:
+            where = ", ".join(f"{case.at} {case.how}" for case in lost)
+            told.append(f"it could not go on with its own session ({where})")
+        late = max((each.ended_s for case, each in found.items() if case.how == "at once"))
+        if late > 1:
+            told.append(f"after a stop at once its last process ended only {late:.1f} s later")
+        yield f"- `{kind}`: {'; '.join(told) or 'it does all of this'}."
     yield ""
 
 
