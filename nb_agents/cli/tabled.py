@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ import anyio
 import typer
 
 from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE, JSON, ROOT, add_command
+from nb_agents.cli.live_view import live_view
 from nb_agents.cli.printing import say, say_json, shown, table, warn
 from nb_agents.cli.run_end import begin_and_wait, card_of, wait_for_end
 from nb_agents.events import Event
@@ -41,6 +44,8 @@ def _confirm(question: str) -> bool:
 def _show(outcome: Outcome, as_json: bool, is_detached: bool) -> None:
     if begin := outcome.begin:
         begin_and_wait(lambda: begin().run, as_json, is_detached=is_detached)
+    elif outcome.follows and isinstance(outcome.shows, Run) and sys.stdout.isatty() and not as_json:
+        _watch(outcome.shows)
     elif outcome.follows:
         _follow(outcome.follows, as_json)
     elif outcome.shows is not None:
@@ -88,6 +93,22 @@ def _show_work(work: Work, waits: bool, as_json: bool) -> None:
         raise typer.Exit(COMPLETE if row[1] == "complete" else INCOMPLETE)
 
 
+def _watch(run: Run) -> None:
+    """Show a run's rows until it is over, then its card."""
+    over = threading.Event()
+    run.add_done_callback(over.set)
+    try:
+        with live_view(run):
+            over.wait()
+    except KeyboardInterrupt:
+        warn(_GOES_ON)
+    else:
+        say(card_of(run))
+
+
+_GOES_ON = "The run goes on."
+
+
 def _follow(events: AsyncIterator[Event], as_json: bool) -> None:
     async def print_each() -> None:
         async for event in events:
@@ -100,7 +121,7 @@ def _follow(events: AsyncIterator[Event], as_json: bool) -> None:
     try:
         anyio.run(print_each)
     except KeyboardInterrupt:
-        warn("The run goes on.")
+        warn(_GOES_ON)
 
 
 for _verb in VERBS.values():

@@ -235,15 +235,11 @@ def stopped_by(view: RunView, writer: str = "kernel") -> str:
         return f"Cut off when the {writer} died"
     if view.stop is None:
         return "Stopped"
+    reason = f" ({clip(view.stop.given_reason, 120)})" if view.stop.given_reason else ""
     if view.stop.source == "timeout":
-        return f"Timed out ({clip(view.stop.reason, 120)})" if view.stop.reason else "Timed out"
-    reason = view.stop.reason
+        return f"Timed out{reason}"
     sources = {**_SOURCES, "parent": f"the end of the {writer}"}
-    return f"Stopped by {sources.get(view.stop.source, view.stop.source)}" + (
-        f" ({clip(reason, 120)})"
-        if reason not in ("", "interrupted", "stopped in the panel")
-        else ""
-    )
+    return f"Stopped by {sources.get(view.stop.source, view.stop.source)}{reason}"
 
 
 def agent_state(agent: AgentView, view: RunView) -> str:

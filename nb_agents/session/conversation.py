@@ -182,7 +182,7 @@ def restored_lines(view: RunView) -> list[str]:
     else:
         where, kept = f"while {view.phase}", "answers of"
         saved = [a.id for a in view.agents.values() if a.answers]
-    why = " ".join(view.stop.reason.split()) if view.stop else ""
+    why = " ".join(view.stop.given_reason.split()) if view.stop else ""
     why = "its process ended" if view.ending == "killed" else why
     state = f"was {view.state}" if view.state == "stopped" else view.state
     return [

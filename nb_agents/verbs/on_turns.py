@@ -119,5 +119,5 @@ def log(run: Run, caller: Caller) -> Outcome:
 
 
 def follow(run: Run, caller: Caller) -> Outcome:
-    """Print what happens in a turn, line by line, until it is over; Ctrl+C stops nothing."""
-    return Outcome(follows=follow_journal(run.path))
+    """Show a run until it is over, live in a terminal, else line by line; Ctrl+C stops nothing."""
+    return Outcome(shows=run, follows=follow_journal(run.path))

@@ -202,6 +202,11 @@ class StopView:
     grace_s: float | None
     gate: str = ""
 
+    @property
+    def given_reason(self) -> str:
+        """The reason that somebody gave; "" for those that stand for a key or a button."""
+        return "" if self.reason in ("interrupted", "stopped in the panel") else self.reason
+
 
 @dataclass(frozen=True, repr=False)
 class RunView:

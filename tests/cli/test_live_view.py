@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
-from nb_agents.cli.application import INCOMPLETE
-from tests.cli.calls import CLI
+from nb_agents.cli.application import COMPLETE, INCOMPLETE
+from tests.cli.calls import CLI, call, call_here
 from tests.cli.conftest import write_team
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.processes import Terminal
@@ -100,6 +101,66 @@ def test_keys_open_an_agent_say_something_and_stop(place: Path, server: ModelSer
         assert run.wait_end() == INCOMPLETE
     finally:
         run.close()
+
+
+def test_following_a_detached_run_shows_its_rows_takes_keys_and_stops_nothing_by_an_interrupt(
+    place: Path, server: ModelServer
+) -> None:
+    write_team(place, server, agents="ab")
+    server.script("m", *[Reply("words that come and go", hang_after=5)] * 2)
+    call("run", "-c", "team.yaml", "-s", "lab", "--detach", "What is it?")
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    first = Terminal([*CLI, "follow", "lab"], place, env)
+    first.wait_text("1-9 open an agent")
+    first.wait_text("writing")
+    first.ctrl_c()
+    assert first.wait_end() == COMPLETE and "The run goes on." in first.text
+    first.close()
+    run = Terminal([*CLI, "follow", "lab"], place, env)
+    try:
+        run.wait_text("writing")
+        run.type("2")
+        run.wait_text("── b ──")
+        run.type("s")
+        run.wait_text(STOPPING)
+        run.type("S")
+        assert run.wait_end() == COMPLETE
+        assert "### What is it? [stopped]" in screen(run.bytes.decode())
+    finally:
+        run.close()
+
+
+def test_a_terminal_says_what_is_waited_for_at_a_time_limit_and_until_when(
+    place: Path, server: ModelServer
+) -> None:
+    write_team(place, server, agents="ab")
+    server.script("m", *[Reply("words that come and go", hang_after=5)] * 2)
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "30"}
+    limit = ("--orchestrator-timeout", "2")
+    run = Terminal([*CLI, "run", "-c", "team.yaml", "-s", "lab", *limit, "Why?"], place, env)
+    assert run.wait_end() == INCOMPLETE
+    shown = screen(run.bytes.decode())
+    run.close()
+    waits = r"Time limit of 2 s reached: waits for a, b until [\d:]{8}; what is left then is cut"
+    assert [line for line in shown if re.match(waits, line)]
+    assert "### Why? [timed out]" in shown
+    journal = (place / ".nb_agents/sessions/lab/turn_1/events.jsonl").read_text()
+    assert [level for level in ("requested", "immediate") if f'"level":"{level}"' in journal] == [
+        "requested",
+        "immediate",
+    ]
+
+
+def test_the_help_of_run_has_examples_that_can_be_copied() -> None:
+    shown = call_here("run", "--help")
+    lines = [line.strip(" │") for line in shown.splitlines() if "nb-agents run" in line]
+    examples = [line for line in lines if "Usage" not in line]
+    assert len(examples) >= 5
+    for example in examples:
+        words = shlex.split(example.rpartition("| ")[2])
+        assert words[:2] == ["nb-agents", "run"]
+        options = {word for word in words if word.startswith("-") and word != "-"}
+        assert {each for each in options if each not in shown} == set()
 
 
 def test_ipython_in_a_terminal_shows_the_rows_while_a_cell_waits_and_takes_their_keys(

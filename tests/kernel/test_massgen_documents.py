@@ -199,7 +199,7 @@ def the_screen_tells_of_the_timeout(notebook: Notebook) -> None:
     notebook.server.release()
     turn.wait_over()
     text = card(notebook, turn.name)
-    assert "Timed out (time limit of 0.5 s reached) after " in text and "is kept" in text
+    assert "Timed out (time limit of 0.5 s reached) after " in text and "Nothing was lost" in text
 
 
 @says("While it runs, the screen shows its round, the time used of the limit, and its state.")

@@ -280,7 +280,7 @@ def test_stop_magic(notebook: Notebook, now: bool) -> None:
     assert_stopped(turn, notebook.server, "magic", now)
     assert turn.events("stop_requested")[0]["reason"] == "wrong path"
     again = notebook.kernel.run(f"%agents stop {turn.run}")
-    assert "is over already (cancelled); nothing was changed" in notebook.text(again)
+    assert "is over already (stopped); nothing was changed" in notebook.text(again)
 
 
 def test_stop_magic_names_a_run(notebook: Notebook) -> None:
