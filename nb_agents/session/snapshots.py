@@ -21,10 +21,12 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,9 +71,19 @@ class KeptPath(NamedTuple):
 Tree = Mapping[str, KeptPath]
 
 
-_Look = tuple[int, int, int, int, int]
-"""Mode, size, both times and inode of a file: while they stay the same, so does what it holds."""
-_RACY: _Look = (0, 0, 0, 0, 0)
+class _Look(NamedTuple):
+    """The status of a path: while it stays the same, so does what a file holds."""
+
+    mode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+
+_Looks = dict[str, tuple[int, int, int, int, int]]
+"""The looks of a directory's entries by name; plain tuples, as millions of them are compared."""
+_RACY: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
 """In the place of one that is too young to tell."""
 
 
@@ -81,14 +93,15 @@ class Index:
 
     Attributes:
         tree: What it held when it was kept last.
-        looks: For each file the status that it had then; None where only the times of `tree` are
-            known.
+        looks: By directory (its path and "/", or ""), the status that each entry had then.
+        copied: Files that were laid as `tree` says and of which only its times are known.
         id: The tree's id, or "" before the first.
         depth: How many trees it builds on.
     """
 
     tree: dict[str, KeptPath] = field(default_factory=dict)
-    looks: dict[str, _Look | None] = field(default_factory=dict)
+    looks: dict[str, _Looks] = field(default_factory=dict)
+    copied: frozenset[str] = frozenset()
     id: str = ""
     depth: int = 0
 
@@ -123,7 +136,7 @@ class SnapshotStore:
     def index(self, tree: str) -> Index:
         """Return the index of a workspace that holds what a tree says, as after a copy."""
         found = self.tree(tree)
-        return Index(found, dict.fromkeys(found), tree, _FULL_AFTER)
+        return Index(found, {}, frozenset(found), tree, _FULL_AFTER)
 
     def keep(self, workspace: Path, index: Index, only: Iterable[str] | None = None) -> Kept:
         """Keep a workspace as it is.
@@ -139,29 +152,27 @@ class SnapshotStore:
         paths = None if only is None else _with_parents(only)
         if paths is None or not index.id:
             return self._keep_all(workspace, index)
-        tree, looks = dict(index.tree), dict(index.looks)
+        now = Index(dict(index.tree), dict(index.looks), index.copied.difference(paths), index.id)
         with Directory.at(workspace) as root:
             for path in paths:
-                self._look_at(workspace, root, path, tree, looks)
-        return self._kept(index, tree, looks, paths)
+                self._look_at(workspace, root, path, now)
+        return self._kept(index, now, paths)
 
-    def _look_at(
-        self,
-        workspace: Path,
-        root: Directory,
-        path: str,
-        tree: dict[str, KeptPath],
-        looks: dict[str, _Look | None],
-    ) -> None:
+    def _look_at(self, workspace: Path, root: Directory, path: str, now: Index) -> None:
+        """Replace what an index says of a path; its status is learned by the next walk."""
+        above, slash, name = path.rpartition("/")
+        folder, tree = above + slash, now.tree
+        if name in now.looks.get(folder, ()):
+            now.looks[folder] = {**now.looks[folder], name: _RACY}
         tree.pop(path, None)
-        looks.pop(path, None)
         try:
             found = os.lstat(workspace / path)
             if stat.S_ISREG(found.st_mode):
                 with root.open(path, follow=False) as file:
                     tree[path] = self._file(file.fileno())
             else:
-                tree[path] = self._other(found, lambda: os.readlink(workspace / path))
+                read = partial(os.readlink, workspace / path)
+                tree[path] = self._other(_Look._make(_look(found)), read)
         except (FileNotFoundError, NotADirectoryError):
             return
         except RefusedError as exc:
@@ -170,66 +181,84 @@ class SnapshotStore:
     def look(self, workspace: Path) -> dict[str, KeptPath]:
         """Return what a workspace holds now, without keeping it; links are not followed."""
         found: dict[str, KeptPath] = {}
-        for path, name, folder, status in _walk(workspace):
-            found[path] = self._read(name, folder, status, writes=False)
+        for each in _walk(workspace):
+            if each.why_closed:
+                found[each.prefix[:-1]] = KeptPath("x", 0, each.why_closed)
+            for name, look in each.looks.items():
+                if not name.endswith(TEMP):
+                    read = self._read(name, each.folder, _Look._make(look), writes=False)
+                    found[each.prefix + name] = read
         return found
 
     def _keep_all(self, workspace: Path, index: Index) -> Kept:
-        old, before = index.tree, index.looks
-        tree: dict[str, KeptPath] = {}
-        looks: dict[str, _Look | None] = {}
-        put: list[str] = []
+        now, names = Index(dict(index.tree), {}, frozenset(), index.id), dict[str, None]()
         oldest_racy = time.time_ns() - _RACY_NS
-        for path, name, folder, found in _walk(workspace):
-            mtime, ctime = found.st_mtime_ns, found.st_ctime_ns
-            look = (found.st_mode, found.st_size, mtime, ctime, found.st_ino)
-            known = old.get(path)
-            if known is None or not (
-                before.get(path) == look or _is_copy(known, before, path, look)
-            ):
-                fresh = self._read(name, folder, found)
-                if fresh != known:
-                    put.append(path)
-                known = fresh
-            tree[path] = known
-            looks[path] = look if mtime < oldest_racy and ctime < oldest_racy else _RACY
-        gone = old.keys() - tree.keys() if len(old) != len(tree) or put else ()
-        return self._kept(index, tree, looks, [*put, *gone])
+        for each in _walk(workspace):
+            before = index.looks.get(each.prefix, {})
+            now.looks[each.prefix] = each.looks
+            if each.why_closed:
+                names[each.prefix[:-1]] = None
+                now.tree[each.prefix[:-1]] = KeptPath("x", 0, each.why_closed)
+                _forget(before, each.prefix, now, names)
+            elif each.looks != before:  # compared as a whole: most directories are as they were
+                self._keep_folder(each, index, now, names, oldest_racy)
+        for prefix in index.looks.keys() - now.looks.keys():
+            _forget(index.looks[prefix], prefix, now, names)
+        if index.copied:  # no walk has seen what is gone of them
+            there = {prefix + name for prefix, looks in now.looks.items() for name in looks}
+            _forget(index.tree.keys() - there, "", now, names)
+        return self._kept(index, now, names)
 
-    def _read(
-        self, name: str, folder: int, found: os.stat_result, *, writes: bool = True
-    ) -> KeptPath:
-        if not stat.S_ISREG(found.st_mode):
-            return self._other(found, lambda: os.readlink(name, dir_fd=folder))
-        if found.st_size > self._limit:
+    def _keep_folder(
+        self, each: _Folder, index: Index, now: Index, names: dict[str, None], oldest: int
+    ) -> None:
+        """Read what is new or different in a directory, and mark what is too young to tell."""
+        before, looks = index.looks.get(each.prefix, {}), dict(each.looks)
+        for name, found in each.looks.items():
+            path = each.prefix + name
+            if found == before.get(name) or name.endswith(TEMP):
+                continue
+            look, known = _Look._make(found), index.tree.get(path)
+            if known is None or path not in index.copied or not _is_copy(known, look):
+                now.tree[path] = self._read(name, each.folder, look)
+                names[path] = None
+            if max(look.mtime_ns, look.ctime_ns) >= oldest:
+                looks[name] = _RACY
+        now.looks[each.prefix] = looks
+        _forget(before.keys() - looks.keys(), each.prefix, now, names)
+
+    def _read(self, name: str, folder: int, found: _Look, *, writes: bool = True) -> KeptPath:
+        if not stat.S_ISREG(found.mode):
+            return self._other(found, partial(os.readlink, name, dir_fd=folder))
+        if found.size > self._limit:
             return _too_large(found)
         try:
             file = os.open(name, _READ, dir_fd=folder)
         except OSError as exc:
-            return KeptPath("x", 0, f"can't be read: {exc.strerror}", found.st_size)
+            return KeptPath("x", 0, f"can't be read: {exc.strerror}", found.size)
         try:
             return self._file(file, writes=writes)
         finally:
             os.close(file)
 
-    def _other(self, found: os.stat_result, target: object) -> KeptPath:
-        mode = stat.S_IMODE(found.st_mode) & 0o777
-        if stat.S_ISDIR(found.st_mode):
+    def _other(self, found: _Look, target: Callable[[], str]) -> KeptPath:
+        mode = stat.S_IMODE(found.mode) & 0o777
+        if stat.S_ISDIR(found.mode):
             return KeptPath("d", mode)
-        if stat.S_ISLNK(found.st_mode):
-            return KeptPath("l", mode, _quoted(target()))  # type: ignore[operator]
-        return KeptPath("x", mode, _SKIPPED.get(stat.S_IFMT(found.st_mode), "a device"))
+        if stat.S_ISLNK(found.mode):
+            return KeptPath("l", mode, _quoted(target()))
+        return KeptPath("x", mode, _SKIPPED.get(stat.S_IFMT(found.mode), "a device"))
 
     def _file(self, file: int, *, writes: bool = True) -> KeptPath:
         """Return the entry of an open file, and keep the file if ``writes`` is set."""
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
+        found = _Look._make(_look(os.fstat(file)))
+        if not stat.S_ISREG(found.mode):
             return self._other(found, lambda: "")
-        if found.st_size > self._limit:
+        if found.size > self._limit:
             return _too_large(found)
-        mode, mtime = stat.S_IMODE(found.st_mode) & 0o777, found.st_mtime_ns
+        mode, mtime = stat.S_IMODE(found.mode) & 0o777, found.mtime_ns
         data = os.read(file, _PIECE + 1)
-        if len(data) <= _PIECE and len(data) >= found.st_size:
+        if len(data) <= _PIECE and len(data) >= found.size:
             name = blake2b(data, digest_size=20).hexdigest()
             if writes:
                 self._write(self.path / "files" / name[:2] / name[2:], data)
@@ -256,18 +285,13 @@ class SnapshotStore:
             raise
         return KeptPath("f", mode, name, size, mtime)
 
-    def _kept(
-        self,
-        index: Index,
-        tree: dict[str, KeptPath],
-        looks: dict[str, _Look | None],
-        names: Iterable[str],
-    ) -> Kept:
-        old = index.tree
+    def _kept(self, index: Index, now: Index, names: Iterable[str]) -> Kept:
+        """Write the tree of what is known now, where these paths may differ from before."""
+        old, tree = index.tree, now.tree
         put = {name: tree[name] for name in names if name in tree and old.get(name) != tree[name]}
         gone = [name for name in names if name in old and name not in tree]
         if index.id and not put and not gone:
-            return Kept(Index(tree, looks, index.id, index.depth), (), ())
+            return Kept(replace(now, id=index.id, depth=index.depth), (), ())
         is_full = not index.id or index.depth >= _FULL_AFTER
         content = {
             "parent": "" if is_full else index.id,
@@ -277,7 +301,7 @@ class SnapshotStore:
         data = json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
         name = blake2b(data, digest_size=20).hexdigest()
         self._write(self.path / "trees" / name, data)
-        now = Index(tree, looks, name, 0 if is_full else index.depth + 1)
+        now = replace(now, id=name, depth=0 if is_full else index.depth + 1)
         return Kept(now, tuple(sorted([*put, *gone])), _not_kept(put))
 
     def _write(self, place: Path, data: bytes) -> None:
@@ -381,46 +405,96 @@ class SnapshotStore:
                 os.close(file)
 
 
-def _walk(root: Path) -> Iterator[tuple[str, str, int, os.stat_result]]:
-    """Yield what is below a directory: its path, its name, the folder's descriptor, its status."""
-    stack = [(os.open(root, _LIST), "")]
+class _Folder(NamedTuple):
+    """A directory that a walk came to.
+
+    Attributes:
+        folder: Its descriptor, until the walk goes on; -1 where it could not be opened.
+        prefix: Its path and "/", or "".
+        looks: The status of each entry.
+        why_closed: Why its entries are not known, or "".
+    """
+
+    folder: int
+    prefix: str
+    looks: _Looks
+    why_closed: str = ""
+
+
+_look = attrgetter("st_mode", "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino")
+_status = methodcaller("stat", follow_symlinks=False)
+
+
+def _walk(root: Path) -> Iterator[_Folder]:
+    """Yield a directory and those below it, no link followed, each after the one that it is in."""
+    stack = [_Folder(os.open(root, _LIST), "", {})]
     try:
         while stack:
-            folder, prefix = stack.pop()
-            inner: list[tuple[int, str]] = []
+            each = stack.pop()
+            if each.folder < 0:
+                yield each
+                continue
+            inner: list[_Folder] = []
             try:
-                with os.scandir(folder) as entries:
-                    for entry in entries:
-                        if entry.name.endswith(TEMP):
-                            continue
-                        with suppress(FileNotFoundError):
-                            found = entry.stat(follow_symlinks=False)
-                            path = prefix + entry.name
-                            yield path, entry.name, folder, found
-                            if stat.S_ISDIR(found.st_mode) and path.count("/") < _MAX_DEPTH:
-                                with suppress(PermissionError, NotADirectoryError):
-                                    opened = os.open(entry.name, _LIST, dir_fd=folder)
-                                    inner.append((opened, f"{path}/"))
+                looks = _looks(each.folder)
+                yield each._replace(looks=looks)
+                for name, look in looks.items():
+                    if stat.S_ISDIR(look[0]) and not name.endswith(TEMP):
+                        inner += _opened(name, each)
             finally:
-                os.close(folder)
+                os.close(each.folder)
                 stack += inner
     finally:
-        for folder, _ in stack:
-            os.close(folder)
+        for each in stack:
+            if each.folder >= 0:
+                os.close(each.folder)
 
 
-def _is_copy(known: KeptPath, before: Mapping[str, _Look | None], path: str, look: _Look) -> bool:
-    """Return whether a file of which only the times were known is as it was."""
-    if known.kind != "f" or path not in before or before[path] is not None:
-        return False
-    now = stat.S_IMODE(look[0]) & 0o777, look[1], look[2]
-    return stat.S_ISREG(look[0]) and (known.mode, known.size, known.mtime_ns) == now
+def _looks(folder: int) -> _Looks:
+    """Return the status of each entry of an open directory, without a step in Python for each."""
+    with os.scandir(folder) as scanned:
+        entries = [*scanned]
+    try:
+        found = [*map(_look, map(_status, entries))]
+        return dict(zip([entry.name for entry in entries], found, strict=True))
+    except FileNotFoundError:  # one is gone since; the rest are there
+        looks: _Looks = {}
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                looks[entry.name] = _look(_status(entry))
+        return looks
 
 
-def _too_large(found: os.stat_result) -> KeptPath:
-    mode = stat.S_IMODE(found.st_mode) & 0o777
-    why = f"too large: {found.st_size / 1e6:.0f} MB"
-    return KeptPath("x", mode, why, found.st_size, found.st_mtime_ns)
+def _opened(name: str, above: _Folder) -> Iterator[_Folder]:
+    prefix = f"{above.prefix}{name}/"
+    if prefix.count("/") > _MAX_DEPTH:
+        yield _Folder(-1, prefix, {}, "a directory too far down")
+        return
+    try:
+        yield _Folder(os.open(name, _LIST, dir_fd=above.folder), prefix, {})
+    except PermissionError:
+        yield _Folder(-1, prefix, {}, "a directory that can't be read")
+    except (FileNotFoundError, NotADirectoryError):
+        return  # replaced meanwhile: whoever did that writes, and is looked after then
+
+
+def _forget(gone: Iterable[str], prefix: str, now: Index, names: dict[str, None]) -> None:
+    """Drop paths that are no longer there from a tree."""
+    for name in gone:
+        if now.tree.pop(prefix + name, None) is not None:
+            names[prefix + name] = None
+
+
+def _is_copy(known: KeptPath, look: _Look) -> bool:
+    """Return whether a path of which only the times were known is as it was."""
+    here = stat.S_IMODE(look.mode) & 0o777, look.size, look.mtime_ns
+    return stat.S_ISREG(look.mode) and known[:2] + known[3:] == ("f", *here)
+
+
+def _too_large(found: _Look) -> KeptPath:
+    mode = stat.S_IMODE(found.mode) & 0o777
+    why = f"too large: {found.size / 1e6:.0f} MB"
+    return KeptPath("x", mode, why, found.size, found.mtime_ns)
 
 
 def _take_large(now: Path, target: Path, entry: KeptPath) -> bool:

@@ -138,7 +138,7 @@ def test_a_strangers_tree_writes_nothing_elsewhere(tmp_path: Path, path: str) ->
     kept = store.keep(work, known)
     held = kept.known.tree["x"]
     tree = {path: held, "link": KeptPath("l", 0o777, "/tmp"), "a": held}
-    bad = store._kept(Index(), tree, {}, tree)
+    bad = store._kept(Index(), Index(tree), tree)
     with pytest.raises(OSError, match="no path of a workspace"):
         store.lay(bad.known.id, tmp_path / "laid")
     assert not (tmp_path / "laid").exists()
@@ -150,3 +150,54 @@ def test_a_missing_or_damaged_tree_is_an_error_of_the_disk(tmp_path: Path) -> No
     for tree in ("0" * 40, "../../etc/passwd", "x"):
         with pytest.raises(OSError):
             store.tree(tree)
+
+
+def test_directories_too_far_down_are_named_and_the_rest_is_laid(tmp_path: Path) -> None:
+    work, store = tmp_path / "work", SnapshotStore(tmp_path)
+    work.mkdir()
+    known = store.keep(work, Index()).known
+    deep = "/".join(["d"] * 101)
+    shell(f"mkdir -p {deep}; echo 1 > {deep}/file; echo 2 > d/file")(work)
+    kept = store.keep(work, known)
+    assert kept.not_kept == (f"{deep} (a directory too far down)",)
+    assert store.lay(kept.known.id, tmp_path / "laid") == kept.not_kept
+    assert (tmp_path / "laid/d/file").read_text() == "2\n"
+    again = store.keep(work, kept.known)
+    assert again.changed == again.not_kept == ()
+
+
+def test_what_a_background_process_wrote_since_is_part_of_the_next_moment(tmp_path: Path) -> None:
+    work, store = tmp_path / "work", SnapshotStore(tmp_path)
+    work.mkdir()
+    shell("echo before > log; (read go < ../go; echo after > log; echo > ../done) &")(
+        _with_pipes(tmp_path, work)
+    )
+    first = store.keep(work, Index())
+    (tmp_path / "go").write_text("go\n")
+    (tmp_path / "done").read_text()
+    second = store.keep(work, first.known)
+    assert second.changed == ("log",)
+    for kept, held in ((first, "before\n"), (second, "after\n")):
+        store.lay(kept.known.id, tmp_path / held.strip())
+        assert (tmp_path / held.strip() / "log").read_text() == held
+
+
+def _with_pipes(place: Path, work: Path) -> Path:
+    os.mkfifo(place / "go")
+    os.mkfifo(place / "done")
+    return work
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_copy_is_known_by_its_tree_and_what_changes_there_is_kept(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    work, copy, store = tmp_path / "work", tmp_path / "copy", SnapshotStore(tmp_path)
+    work.mkdir()
+    begin(work)
+    store.lay(store.keep(work, Index()).known.id, copy)
+    known = store.index(store.keep(work, Index()).known.id)
+    change(copy)
+    kept = store.keep(copy, known)
+    store.lay(kept.known.id, tmp_path / "laid")
+    assert state(tmp_path / "laid") == state(copy)
