@@ -28,7 +28,7 @@ def test_a_receipt_and_a_view_are_tables_with_one_line_for_a_terminal(notebook: 
         assert shown.data["text/html"].startswith("<table>")
         assert word in shown.data["text/html"]
         line = notebook.kernel.eval(f"repr(team.{name})")
-        assert line.startswith(("<Receipt completed", "<RunView "))
+        assert line.startswith(("<Receipt complete:", "<RunView "))
         assert "\n" not in line
 
 

@@ -589,7 +589,7 @@ stages:
     text = told.content
     assert text.startswith(
         "[INCOMPLETE TURN - Session was cancelled before completion]\n"
-        "[Recipe main: cancelled at make/two]\n\n"
+        "[Recipe main: stopped at make/two]\n\n"
         "## make/one (finished):\nblue\n\n## make/long (finished):\n1\n2\n"
     )
     assert text.endswith(

@@ -21,7 +21,6 @@ from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, CancelToken, StopResult, bind, current_token
 from nb_agents.config.tools import ToolKeys
 from nb_agents.loop import post
-from nb_agents.presentation import text
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
@@ -213,7 +212,7 @@ def test_the_panel_says_stopping_until_the_run_has_halted(tmp_path: Path, gate: 
     finish(run)
     shown = panel_state(run.view, run.id, 0.0)
     assert (shown["button"], shown["status"], shown["chip"]) == (None, "stopped", "stopped")
-    assert (metadata(run)["run_status"], text.state(run.view)) == ("cancelled", "stopped")
+    assert (metadata(run)["run_status"], run.state) == ("cancelled", "stopped")
 
 
 # "Stop during LLM call halts at next tool boundary (not mid-await)"

@@ -92,7 +92,7 @@ def test_they_work_over_twenty_rows(tmp_path: Path, server: ModelServer) -> None
     options = RunOptions(session_root=tmp_path)
     sweep = nb_agents.map(range(20), "row {{value}}", team(server), name="s", options=options)
     sweep.wait()
-    assert [row["status"] for row in sweep.table()] == ["completed"] * 20
+    assert [row["status"] for row in sweep.table()] == ["complete"] * 20
 
 
 def test_they_work_on_the_processes_of_a_cluster(tmp_path: Path, server: ModelServer) -> None:
@@ -100,4 +100,4 @@ def test_they_work_on_the_processes_of_a_cluster(tmp_path: Path, server: ModelSe
     spec = team(server, PROGRAM)
     sweep = nb_agents.map(range(2), "row {{value}}", spec, name="s", options=options)
     sweep.wait()
-    assert [row["status"] for row in sweep.table()] == ["completed"] * 2
+    assert [row["status"] for row in sweep.table()] == ["complete"] * 2
