@@ -98,6 +98,7 @@ def test_a_yaml_block_is_a_team_or_a_recipe(block: Block, tmp_path: Path) -> Non
         return
     file = tmp_path / "team.yaml"
     file.write_text(block.text)
+    (tmp_path / ".env").write_text("OPENAI_API_KEY=none\n")  # where a block says so
     team = TeamSpec.from_file(file)
     assert (team.ignored, team.unsupported) == ((), ())
 
