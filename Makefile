@@ -50,26 +50,34 @@ setup: .venv/.test $(PANEL) readers
 ifdef HEADLESS
 demo: .venv/.headless $(PANEL)
 	$(BIN)/python tests/run_demo.py $(QUICKSTART) build/quickstart.html
+	$(took)
 else
 demo: .venv/.lab $(PANEL)
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		--notebook-dir=$(dir $(QUICKSTART)) --LabApp.default_url=/lab/tree/$(notdir $(QUICKSTART))
 endif
 
+# The last line of a part: how long it took. A recipe is expanded as a whole before it begins.
+took = @mkdir -p build && echo "$@: $$(($$(date +%s) - $(shell date +%s))) s" | tee -a build/times
+
 # No core waits for another: what needs one, or waits, goes beside what takes all there are.
 test:
+	@rm -f build/times
 	$(MAKE) --jobs=2 lint js-test readers
 	$(MAKE) --jobs=2 --output-sync=target unit-test types demo HEADLESS=1
 	$(MAKE) $(SIDE_BY_SIDE) nb-test beside docs
+	@echo '=== how long each part took' && cat build/times
 
 # The notebooks are executed by nb-test.
 docs: .venv/.docs $(PANEL)
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky -b html docs build/docs
 	@echo 'The site: build/docs/index.html'
+	$(took)
 
 lint: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(took)
 
 format: .venv/.test
 	$(BIN)/ruff check --fix .
@@ -77,6 +85,7 @@ format: .venv/.test
 
 types: .venv/.test
 	$(BIN)/mypy
+	$(took)
 
 js: $(PANEL)
 
@@ -87,6 +96,7 @@ js-test: $(NODE_MODULES)
 	cd js && npm run lint
 	cd js && npm run typecheck
 	cd js && npm test
+	$(took)
 
 # More at a time than there are cores, as all wait now and then; kernels and pages do so the most.
 # One part of them: make py-test ARGS="tests/kernel -k interrupt"
@@ -111,15 +121,18 @@ endef
 
 unit-test: .venv/.test $(PANEL) readers
 	$(call pytest,--ignore=tests/kernel --ignore=tests/browser,--numprocesses=4 --dist=worksteal --durations=15)
+	$(took)
 
 kernel-test: .venv/.test $(PANEL)
 	$(call pytest,tests/kernel,--numprocesses=3 --dist=worksteal --durations=10)
+	$(took)
 
 # File by file: some have a JupyterLab of their own, which takes long to start and to load. Chromium
 # is no prerequisite, or else what comes after would begin before.
 browser-test: .venv/.test $(PANEL) $(HUB_PROXY)
 	@$(MAKE) --no-print-directory chromium
 	$(call pytest,tests/browser,--numprocesses=2 --dist=loadfile --durations=10)
+	$(took)
 
 # tests.conftest takes the developer's keys out of the kernels' environment; tests.notebooks keeps
 # apart the sessions of notebooks that run at once. The longest comes first here too.
@@ -127,12 +140,14 @@ nb-test: LONGEST := notebooks/sweeps.ipynb
 nb-test: .venv/.test $(PANEL)
 	$(BIN)/python -m pytest -p nbval.plugin -p tests.conftest -p tests.notebooks --nbval-lax --timeout=300 \
 		--numprocesses=4 --dist=loadfile $(LONGEST) $(filter-out $(LONGEST),$(wildcard notebooks/*.ipynb))
+	$(took)
 
 # One environment with the agents of others, which want mcp 1: the quick start and MCP servers there.
 beside: $(BESIDE) $(PANEL)
 	.venv/beside/bin/python tests/run_demo.py $(QUICKSTART) build/beside.html
 	.venv/beside/bin/python -m pytest -o cache_dir=.pytest_cache/$@ tests/tools/test_mcp.py \
 		-k 'crash or stop or http or result'
+	$(took)
 
 # Figures in build/bench, compared with the last ones. ARGS=--keep: on the site's page, too.
 bench: .venv/.test $(PANEL)

@@ -1,12 +1,11 @@
 """A disk on which a look or a rename takes 20 ms, and whose times are two seconds coarse and wrong.
 
-So are network drives. The functions of `os` are slowed in each process that works there, by a
-``sitecustomize`` module that Python imports at its start.
+So are network drives. The functions of `os` are slowed in each process that works there, before it
+does anything else.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,8 @@ from threading import Thread
 import pytest
 
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
-from tests.team_kit import ROOT, WAIT_S
+from tests.team_kit import WAIT_S
+from tests.warm import WarmProcess
 
 SLOW = """
 import os, time
@@ -77,36 +77,39 @@ run.subscribe(lambda view: print(view.status, view.agents["a"].partial, flush=Tr
 run.wait(raise_on_stop=False)
 """
 
+CLI = """
+import sys
+from nb_agents.cli import main
+sys.exit(main())
+"""
+
 
 class Slow:
     """Starts processes for which the disk is slow.
 
     Args:
         place: Where it is slow.
-        aside: Where the module that slows it is put.
     """
 
-    def __init__(self, place: Path, aside: Path) -> None:
+    def __init__(self, place: Path) -> None:
         self.place = place
-        aside.mkdir()
-        (aside / "sitecustomize.py").write_text(SLOW.replace("PLACE", repr(str(place))))
-        self._env = os.environ | {"PYTHONPATH": f"{aside}{os.pathsep}{ROOT}"}
+        self._slowed = SLOW.replace("PLACE", repr(str(place)))
 
     @contextmanager
-    def process(self, *argv: str) -> Iterator[Popen[str]]:
-        """Start Python with these arguments; it doesn't outlive the block."""
-        command = [sys.executable, *argv]
-        with Popen(command, env=self._env, stdout=PIPE, text=True, cwd=self.place) as process:
+    def process(self, code: str, *argv: str) -> Iterator[Popen[str]]:
+        """Start Python with this code and these arguments; it doesn't outlive the block."""
+        command = [sys.executable, "-c", self._slowed + code, *argv]
+        with WarmProcess(command, stdout=PIPE, text=True, cwd=self.place) as process:
             try:
                 yield process
             finally:
                 process.kill()
 
     @contextmanager
-    def lines(self, *argv: str) -> Iterator[list[str]]:
+    def lines(self, code: str, *argv: str) -> Iterator[list[str]]:
         """Start a process; give the lines that it prints, as they come."""
         told = list[str]()
-        with self.process(*argv) as process:
+        with self.process(code, *argv) as process:
             assert process.stdout is not None
             reader = Thread(target=told.extend, args=[process.stdout], daemon=True)
             reader.start()
@@ -116,18 +119,18 @@ class Slow:
 
     def work(self, verb: str, url: str) -> list[str]:
         """Return the arguments that start or resume a run there."""
-        return ["-c", WORK, verb, url, str(self.place)]
+        return [WORK, verb, url, str(self.place)]
 
     def cli(self, *words: str) -> list[str]:
         """Return the arguments of the command line."""
-        return ["-m", "nb_agents.cli", *words, "--session-root", str(self.place)]
+        return [CLI, *words, "--session-root", str(self.place)]
 
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Slow:
     place = tmp_path / "drive"
     place.mkdir()
-    return Slow(place, tmp_path / "aside")
+    return Slow(place)
 
 
 @pytest.mark.timeout(120)
@@ -140,7 +143,6 @@ def test_on_a_slow_disk_whose_times_are_wrong_a_run_is_followed_stopped_and_resu
         with (
             slow.process(*slow.work("start", server.url)) as writer,
             slow.process(
-                "-c",
                 "import os, pathlib, sys; p = sys.argv[1];print(os.stat(p).st_mtime % 2)",
                 str(slow.place),
             ) as look,
@@ -149,7 +151,7 @@ def test_on_a_slow_disk_whose_times_are_wrong_a_run_is_followed_stopped_and_resu
             server.wait_chunks(1)
             with (
                 slow.lines(*slow.cli("follow", "s/1")) as followed,
-                slow.lines("-c", WATCH, str(slow.place)) as watched,
+                slow.lines(WATCH, str(slow.place)) as watched,
             ):
                 wait_until(lambda: any("turn started" in line for line in followed), WAIT_S)
                 wait_until(lambda: any("Some" in line for line in watched), WAIT_S)
@@ -172,7 +174,7 @@ def test_on_a_slow_disk_whose_times_are_wrong_a_run_is_followed_stopped_and_resu
 def test_a_sweep_on_a_slow_disk_is_stopped_from_elsewhere_and_gone_on_with(slow: Slow) -> None:
     with ModelServer(default=Reply(text="So it is.")) as server:
         server.hold(after=1)
-        sweep = ["-c", SWEEP, server.url, str(slow.place), "3"]
+        sweep = [SWEEP, server.url, str(slow.place), "3"]
         with slow.process(*sweep) as writer:
             server.wait_open(2)
             with slow.process(*slow.cli("stop", "asked", "--now")) as stop:
