@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from nb_agents.client import Client
     from nb_agents.config.recipe import Recipe
+    from nb_agents.launch.rewind import RewindRequest
     from nb_agents.sweeps.mapping import map
     from nb_agents.sweeps.sweep import Sweep
     from nb_agents.sweeps.sweep_handle import SweepHandle
@@ -104,6 +105,16 @@ def _panel(run: Run) -> Any:
 
 
 Run.display = RunDisplay(_bundle, _panel)
+
+
+def _try_again(request: RewindRequest, times: int) -> Sweep:
+    __getattr__("Sweep")  # with its card
+    from nb_agents.sweeps.forks import try_again
+
+    return try_again(request, times)
+
+
+Run.resumer = Run.resumer._replace(try_again=_try_again)
 
 
 def _sweep_bundle(sweep: SweepHandle) -> dict[str, Any]:

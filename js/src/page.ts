@@ -167,7 +167,7 @@ async function openTurn({ app, rendermime }: Page, turn: string): Promise<void> 
     const content = rendermime.createRenderer(TURN_MIME);
     const tab = new MainAreaWidget({ content });
     tab.id = id;
-    tab.title.label = `${number?.replace("_", " ")} · ${session}`;
+    tab.title.label = /^turn_[0-9]+$/.test(number ?? "") ? `${number?.replace("_", " ")} · ${session}` : (number ?? "");
     tab.title.icon = TEAM_ICON;
     tab.title.closable = true;
     content.addClass("nba-tab");

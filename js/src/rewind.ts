@@ -38,10 +38,14 @@ export interface Choice {
   readonly to: string;
   readonly say: string;
   readonly agent?: string;
+  /** How often to go on from there, as a sweep. */
+  readonly times?: number;
 }
 
 /** Behind every event. */
 const LAST = 999_999_999_999;
+
+const MAX_TIMES = 100;
 
 const WHAT = { back: "is there again", gone: "is gone", changed: "is as it was" };
 
@@ -74,6 +78,7 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
   private readonly files = make("div", "files");
   private readonly word = make("textarea");
   private readonly to = make("select");
+  private readonly times = make("input");
   private readonly points: readonly Point[];
   private chosen = 0;
   private asked = 0;
@@ -98,16 +103,29 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
       this.to.append(option);
     }
     setHidden(this.to, first.kept.recipe !== null);
+    this.times.type = "number";
+    this.times.min = "1";
+    this.times.max = String(MAX_TIMES);
+    this.times.value = "1";
+    const often = make("label", "", this.times);
+    often.prepend("Try it ");
+    often.append(" times");
     const side = make("div", "side", this.says, this.files);
-    this.node.append(make("div", "both", this.list, side), make("div", "word", this.word, this.to));
+    this.node.append(make("div", "both", this.list, side), make("div", "word", this.word, this.to, often));
     this.mark(this.points.findIndex((point) => point.seq === first.point));
     this.draw(first);
   }
 
   getValue(): Choice {
     const say = this.word.value.trim();
-    const choice = { to: String(this.points[this.chosen]?.seq ?? ""), say };
-    return say && this.to.value ? { ...choice, agent: this.to.value } : choice;
+    const agent = say ? this.to.value : "";
+    const times = Math.min(MAX_TIMES, Math.round(this.times.valueAsNumber));
+    return {
+      to: String(this.points[this.chosen]?.seq ?? ""),
+      say,
+      ...(agent && { agent }),
+      ...(times > 1 && { times }),
+    };
   }
 
   protected override onAfterAttach(): void {

@@ -63,6 +63,19 @@ describe("going back", () => {
     expect(body.getValue()).toEqual({ to: "9", say: "Think of the cost.", agent: "ben" });
   });
 
+  it("tries it as often as a person says, and once by default", () => {
+    const body = new RewindBody(vi.fn(), preview());
+    const times = body.node.querySelector<HTMLInputElement>("input[type=number]");
+    if (!times) throw new Error("nobody can say how often");
+    expect(times.closest("label")?.textContent).toBe("Try it  times");
+    expect(body.getValue()).toEqual({ to: "9", say: "" });
+    const said = ["5", "1000", "", "-3"].map((value) => {
+      times.value = value;
+      return body.getValue().times;
+    });
+    expect(said).toEqual([5, 100, undefined, undefined]);
+  });
+
   it("says why a point can't be looked at", async () => {
     const body = new RewindBody(vi.fn().mockRejectedValue(new Error("It is gone.")), preview());
     body.node.querySelector("ul")?.dispatchEvent(new KeyboardEvent("keydown", { key: "End" }));

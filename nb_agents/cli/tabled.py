@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,9 @@ from nb_agents.cli.printing import say, say_json, shown, table, warn
 from nb_agents.cli.run_end import begin_and_wait, card_of, wait_for_end
 from nb_agents.events import Event
 from nb_agents.presentation.asking import TERMINAL
+from nb_agents.presentation.sweep_card import sweep_text, sweep_title
 from nb_agents.presentation.sweep_list import SWEEP_HEADS, sweep_row
+from nb_agents.runs.registry import interrupts_press_new
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import log_lines
 from nb_agents.verbs.on_turns import facts_of_run
@@ -25,6 +27,7 @@ from nb_agents.verbs.table import VERBS, carry_out
 from nb_agents.verbs.verb import Caller, Outcome, Verb
 
 if TYPE_CHECKING:
+    from nb_agents.sweeps.sweep import Sweep
     from nb_agents.verbs.verb import Work
 
 
@@ -46,6 +49,8 @@ def _show(outcome: Outcome, as_json: bool, is_detached: bool) -> None:
         begin_and_wait(lambda: begin().run, as_json, is_detached=is_detached)
     elif outcome.follows and isinstance(outcome.shows, Run) and sys.stdout.isatty() and not as_json:
         _watch(outcome.shows)
+    elif outcome.begin_sweep:
+        _sweep(outcome.begin_sweep, as_json)
     elif outcome.follows:
         _follow(outcome.follows, as_json)
     elif outcome.shows is not None:
@@ -107,6 +112,19 @@ def _watch(run: Run) -> None:
 
 
 _GOES_ON = "The run goes on."
+
+
+def _sweep(begin: Callable[[], Sweep], as_json: bool) -> None:
+    """Begin a sweep, wait for it, and print a table of what came out."""
+    with interrupts_press_new():
+        sweep = begin()
+        view = sweep.wait()
+    rows = sweep.table()
+    if as_json:
+        say_json({"sweep": str(sweep.path), "status": view.status, "rows": rows})
+    else:
+        say(sweep_text(view, sweep_title(sweep.path), str(sweep.path), rows))
+    raise typer.Exit(COMPLETE if view.status == "completed" else INCOMPLETE)
 
 
 def _follow(events: AsyncIterator[Event], as_json: bool) -> None:

@@ -71,6 +71,8 @@ OWN = "own"
 NO_AGENTS = "It has no agents: this is MassGen's table of rate limits, not a team."
 
 
+_WHERE = ("base_url", "api_key", "api_version", "api")
+"""Keys of a backend that say where its type is reached."""
 _TEAM_KEYS = {"agents", "agent"}
 
 _A_RECIPE = "This is a recipe, not a team file. Start it with --recipe (`recipe=` in Python)."
@@ -475,6 +477,32 @@ class TeamSpec(Spec):
             return cls.model_validate({"agent": agent})
         except ValidationError:  # python
             raise ConfigError(f"Type {kind!r} needs an object; give a TeamSpec instead.") from None
+
+    def with_model(self, model: str) -> TeamSpec:
+        """Return the team with another model for all its agents that are models.
+
+        Args:
+            model: Backend type and model, as for `from_model`. Where an agent's type stays the
+                same, so do its address and its key.
+
+        Raises:
+            ConfigError: There is no such type or model.
+        """
+        new = type(self).from_model(model).agents[0].backend
+
+        def changed(agent: AgentSpec) -> AgentSpec:
+            old = agent.backend
+            if old.is_program:
+                return agent
+            where = old if old.type == new.type else new
+            update = {name: getattr(where, name) for name in _WHERE}
+            update |= {"type": new.type, "model": new.model, "instance": None, "object": None}
+            return agent.model_copy(update={"backend": old.model_copy(update=update)})
+
+        changes = {
+            name: tuple(map(changed, getattr(self, name))) for name in ("agents", "callable_agents")
+        }
+        return self.model_copy(update=changes)
 
     def _existing(self, text: str, number: int) -> Path:
         try:

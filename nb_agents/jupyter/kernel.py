@@ -264,7 +264,7 @@ def _act(route: str, on: Work | str, sent: Mapping[str, Any]) -> Mapping[str, An
     values, caller = values_of(read(BODIES[route], sent)), Caller("widget", CELL)
     work = find_work(on, caller) if isinstance(on, str) else on
     outcome = ROUTES[route].act(work, caller, **values)
-    if outcome.begin is not None:
+    if outcome.begin or outcome.begin_sweep:
         raise UserError(f"A panel can't begin a turn. Write `%agents {route}` in a cell.")
     return outcome.facts
 

@@ -9,7 +9,7 @@ from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import argument, arguments, display, root_option, show_table
 from nb_agents.jupyter.panel import show_run, show_sweep, show_text, show_turn
 from nb_agents.jupyter.sweep_cell import follow_sweep
-from nb_agents.jupyter.waiting import follow, follow_new
+from nb_agents.jupyter.waiting import follow, follow_new, pressing_new
 from nb_agents.presentation.asking import CELL
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_turn
@@ -74,6 +74,10 @@ def _confirm(question: str) -> bool:
 def _show(ip: Any, outcome: Outcome) -> None:
     if outcome.begin:
         follow_new(ip, outcome.begin, wait=outcome.waits)
+        return
+    if outcome.begin_sweep:
+        with pressing_new(ip, wait=outcome.waits):
+            follow_sweep(ip, outcome.begin_sweep(), wait=outcome.waits)
         return
     if outcome.shows is not None:
         _show_work(ip, outcome.shows, outcome.waits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
@@ -23,6 +23,9 @@ from nb_agents.runs.run import Resumer, Run
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
+
+MAX_TIMES = 100
+"""Times that a turn can go on from one point by one call."""
 
 
 @safe_errors
@@ -139,6 +142,38 @@ def resume(
     )
 
 
+@overload
+def rewind(
+    turn: str = "",
+    to: str | int = "",
+    config: str | os.PathLike[str] | TeamSpec | None = None,
+    *,
+    say: str = "",
+    agent: str = "",
+    model: str = "",
+    times: None = None,
+    now: bool = False,
+    tools: Sequence[Callable[..., Any]] = (),
+    options: RunOptions | None = None,
+) -> Run: ...
+
+
+@overload
+def rewind(
+    turn: str = "",
+    to: str | int = "",
+    config: str | os.PathLike[str] | TeamSpec | None = None,
+    *,
+    say: str = "",
+    agent: str = "",
+    model: str = "",
+    times: int,
+    now: bool = False,
+    tools: Sequence[Callable[..., Any]] = (),
+    options: RunOptions | None = None,
+) -> Any: ...
+
+
 @safe_errors
 def rewind(
     turn: str = "",
@@ -147,10 +182,12 @@ def rewind(
     *,
     say: str = "",
     agent: str = "",
+    model: str = "",
+    times: int | None = None,
     now: bool = False,
     tools: Sequence[Callable[..., Any]] = (),
     options: RunOptions | None = None,
-) -> Run:
+) -> Any:
     """Go back to a point of a turn, and on from there in a new turn; the old one stays as it is.
 
     No model call, tool call or step that had ended by then runs again.
@@ -160,15 +197,18 @@ def rewind(
             that is live is stopped first.
         to: The point: the number of an event as in ``%agents log``; or words such as "before ben's
             2nd answer"; or a time, "14:32:05" or "+1:05" since the start.
-        config: The team, as for `resume`.
+        config: A team with the same agents, which goes on in the place of the turn's own.
         say: A text for the agents.
         agent: The one agent that the text is for; by default all.
+        model: The model that all agents ask from then on, as ``openai:gpt-5-mini``.
+        times: How often to go on from there, each time in a session of its own, as a row of a
+            sweep. Repeating the call goes on with the same sweep; a higher number adds to it.
         now: Whether to cut what is in flight in a live turn.
         tools: Functions that all agents may call, as the turn's own are not stored.
         options: The run's options.
 
     Returns:
-        The run, which is the next turn of the session.
+        The run, which is the next turn of the session; with ``times`` a `Sweep`.
 
     Raises:
         UserError: There is no such turn or point, or the team is not the turn's.
@@ -178,31 +218,34 @@ def rewind(
 
     Example:
         run = nb_agents.rewind(to="before ben's 2nd answer", say="Think of the cost, too.")
+        sweep = nb_agents.rewind(to="before ben's 2nd answer", times=5)
     """
     options = options or RunOptions()
     paths, point = where(turn, str(to), options.session_root)
     if agent and not say:
         raise UserError(f"A text is given to {agent!r} alone, but no text: add say=, or --say.")
+    if times is not None and not 1 <= times <= MAX_TIMES:
+        raise UserError(f"A turn can't go on {times} times from a point. Give 1 to {MAX_TIMES}.")
     if paths.is_live():
         live = find_known(str(paths.path))
         live.stop(now, reason="to go back to an earlier point")
         live.wait(raise_on_stop=False)
-    return begin(
-        RewindRequest(
-            session=paths.session,
-            turn=paths.number,
-            to=str(point),
-            say=say,
-            say_to=agent,
-            config=config,
-            agent="",
-            recipe=None,
-            context=None,
-            from_step="",
-            tools=tools,
-            options=replace(options, session_root=paths.root),
-        )
+    request = RewindRequest(
+        session=paths.session,
+        turn=paths.number,
+        to=str(point),
+        say=say,
+        say_to=agent,
+        model=model,
+        config=config,
+        agent="",
+        recipe=None,
+        context=None,
+        from_step="",
+        tools=tools,
+        options=replace(options, session_root=paths.root),
     )
+    return begin(request) if times is None else Run.resumer.try_again(request, times)
 
 
 def begin(request: RunRequest) -> Run:
@@ -213,4 +256,8 @@ def begin(request: RunRequest) -> Run:
     return loaded.begin()
 
 
-Run.resumer = Resumer(resume, preview_of, rewind, preview_rewind)
+def _try_again(request: RewindRequest, times: int) -> Any:
+    raise NotImplementedError  # set by `nb_agents`, as sweeps are above this module
+
+
+Run.resumer = Resumer(resume, preview_of, rewind, preview_rewind, _try_again)

@@ -99,7 +99,7 @@ class ResumeRequest(RunRequest):
             )
         turn, session = self.find()
         events = turn.events
-        team = _team(self.config, events)
+        team = self.team_of(events)
         kept = _resumption(events, team.spec, self.agent, self.recipe, self.context, self.from_step)
         if kept.going and kept.going.stuck:
             raise RecipeError(kept.going.stuck)
@@ -118,6 +118,17 @@ class ResumeRequest(RunRequest):
     def find(self) -> tuple[PastTurn, Session]:
         """Return the turn to go on with, as far as it counts, and its session."""
         return _find(self.session or "", self.options.session_root, self.agent, self.from_step)
+
+    def team_of(self, events: Sequence[Event]) -> ResumedTeam:
+        """Return the team that goes on with a turn.
+
+        Args:
+            events: The turn's events.
+
+        Raises:
+            UserError: It can't be made from the turn, or is not the turn's.
+        """
+        return _team(self.config, events)
 
     def about(self, preview: Preview) -> str:
         """Return the new turn's first notice."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from nb_agents import events as ev
 from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.events import Event, TurnStarted
-from nb_agents.launch.resume import ResumeRequest
+from nb_agents.launch.resume import ResumedTeam, ResumeRequest
 from nb_agents.launch.resume_plan import Preview
 from nb_agents.launch.rewind_plan import TurnPrefix
 from nb_agents.runs.live_runs import owner_of, wait_until_saved
@@ -31,12 +31,14 @@ class RewindRequest(ResumeRequest):
         to: The point; see `nb_agents.view.points.find_point`.
         say: What the person says, or "".
         say_to: The one agent that it is for, or "" for all.
+        model: The model that all its agents ask from then on, or "" for their own.
     """
 
     turn: int
     to: str
     say: str = ""
     say_to: str = ""
+    model: str = ""
 
     @property
     def _session(self) -> Path:
@@ -53,6 +55,11 @@ class RewindRequest(ResumeRequest):
         if self.say_to:
             _check_agent(prefix.events, self.say_to)
         return prefix.turn, found
+
+    def team_of(self, events: Sequence[Event]) -> ResumedTeam:
+        """Return the team that goes on from the point."""
+        team = super().team_of(events)
+        return team._replace(spec=team.spec.with_model(self.model)) if self.model else team
 
     def resumed(self, resumed: Resumed) -> Resumed:
         """Return what the new turn goes on from: the point, the files of then, and a word."""

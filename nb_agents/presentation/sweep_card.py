@@ -295,6 +295,11 @@ def sweep_bundle(
     )
 
 
+def sweep_text(view: SweepView, title: str, path: str, table: Sequence[Mapping[str, Any]]) -> str:
+    """Return the card of a sweep as text; see `sweep_bundle`."""
+    return _text(_card(view, title, path, table))
+
+
 def _data(view: SweepView, card: _Card, path: str) -> dict[str, Any]:
     return {
         "sweep": view.name,

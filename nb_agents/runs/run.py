@@ -16,7 +16,7 @@ from functools import partial
 from getpass import getuser
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, overload
 
 from nb_agents.cancel import (
     CancellationStatus,
@@ -84,12 +84,14 @@ class Resumer(NamedTuple):
         preview_of: Returns what that would do with a turn; None when there is nothing to resume.
         rewind: Goes back to a point of a turn; see `nb_agents.rewind`.
         preview_rewind: Returns what that would do.
+        try_again: Goes on from a point several times.
     """
 
     resume: Callable[..., Run]
     preview_of: Callable[[RunView, TurnPaths], Preview | None]
-    rewind: Callable[..., Run]
+    rewind: Callable[..., Any]
     preview_rewind: Callable[[TurnPaths, str], RewindPreview]
+    try_again: Callable[..., Any]
 
 
 class Run:
@@ -647,6 +649,7 @@ class Run:
             options=replace(options or self.options, session_root=self.path.parent.parent),
         )
 
+    @overload
     def rewind(
         self,
         to: str | int,
@@ -654,23 +657,56 @@ class Run:
         *,
         agent: str = "",
         config: str | os.PathLike[str] | TeamSpec | None = None,
+        model: str = "",
+        times: None = None,
         now: bool = False,
         tools: Sequence[Callable[..., Any]] | None = None,
         options: RunOptions | None = None,
-    ) -> Run:
+    ) -> Run: ...
+
+    @overload
+    def rewind(
+        self,
+        to: str | int,
+        say: str = "",
+        *,
+        agent: str = "",
+        config: str | os.PathLike[str] | TeamSpec | None = None,
+        model: str = "",
+        times: int,
+        now: bool = False,
+        tools: Sequence[Callable[..., Any]] | None = None,
+        options: RunOptions | None = None,
+    ) -> Any: ...
+
+    def rewind(
+        self,
+        to: str | int,
+        say: str = "",
+        *,
+        agent: str = "",
+        config: str | os.PathLike[str] | TeamSpec | None = None,
+        model: str = "",
+        times: int | None = None,
+        now: bool = False,
+        tools: Sequence[Callable[..., Any]] | None = None,
+        options: RunOptions | None = None,
+    ) -> Any:
         """Go back to a point of this turn, and on from there in a new turn; this one stays.
 
         Args:
             to: The point; see `nb_agents.rewind`.
             say: A text for the agents.
             agent: The one agent that it is for; by default all.
-            config: The team; by default the run's own.
+            config: A team with the same agents; by default the run's own.
+            model: The model that all agents ask from then on, as ``openai:gpt-5-mini``.
+            times: How often to go on from there; see `nb_agents.rewind`.
             now: Whether to cut what is in flight, if the run is live.
             tools: Functions that all agents may call; by default the run's own.
             options: The options; by default the run's own. The session root stays the same.
 
         Returns:
-            The new run.
+            The new run; with ``times`` a sweep of them.
 
         Raises:
             UserError: There is no such point.
@@ -684,6 +720,8 @@ class Run:
             self._team if config is None else config,
             say=say,
             agent=agent,
+            model=model,
+            times=times,
             now=now,
             tools=self.functions if tools is None else tools,
             options=replace(options or self.options, session_root=self.path.parent.parent),

@@ -53,6 +53,7 @@ from nb_agents.session.lookup import TERMINAL_ORIGIN, acting_for, origin_of
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import is_sweep, sweep_paths
 from nb_agents.sweeps.notes import Note, NoteReader, RowResult
+from nb_agents.sweeps.sweep_handle import SweepHandle
 from nb_agents.sweeps.sweep_lookup import open_sweep
 from nb_agents.verbs import on_sessions
 from nb_agents.verbs.on_runs import facts_of_work
@@ -284,17 +285,24 @@ class Command(Handler):
     async def post(self, name: str, action: str) -> None:
         body = self.body(BODIES[action])
         path = await to_thread(self.places.run, name)
+        if config := getattr(body, "config", None):
+            file = self.places.file(path.parents[2], config)
+            body = body.model_copy(update={"config": str(file)})
         # In a thread: it waits a moment for the writer's answer.
         code, reply = await to_thread(_ask, path, action, body)
         if isinstance(reply, Run):
             self.reply_begun(reply)
             return
+        if isinstance(reply, SweepHandle):
+            self.set_status(code)
+            self.reply(sweep_facts(self.places.name(reply.path), reply.path, reply.view))
+            return
         self.set_status(code)
         self.reply({"id": self.places.name(path), **reply})
 
 
-def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]:
-    """Carry out a verb; return the HTTP status and the reply, or a new run."""
+def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run | SweepHandle]:
+    """Carry out a verb; return the HTTP status and the reply, or a new run or sweep."""
     work = open_sweep(path) or attach(path)
     # Its sweep may end the run before it is asked itself: then the request was followed.
     is_sweep_stopped = action == "stop" and body.sweep and _stop_sweep(path.parents[1], body)
@@ -306,6 +314,9 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]
         if done.begin is not None:
             with acting_for(origin_of(TurnPaths(path))):  # it stays its notebook's
                 return 202, done.begin().run
+        if done.begin_sweep is not None:
+            with acting_for(origin_of(TurnPaths(path))):
+                return 202, done.begin_sweep()
     except NotYoursError:
         raise
     except UserError as exc:

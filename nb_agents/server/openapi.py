@@ -129,7 +129,8 @@ _DRAWN = f"{_STREAM} Each has the panel's state, and the last one the card."
 _BEGUN = {"202": "It has begun, as the turn that `id` names; with `session`, `turn`, `status`."}
 _ASKED = {
     "202": "It was asked, and `status` says how it stands. A stop says in `changed` whether it was "
-    "not asked before. A turn that is resumed is the one that `id` names."
+    "not asked before. The turn that goes on is the one that `id` names, or with `times` the "
+    "sweep of them."
 }
 _NUMBER = {"name": "n", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 1}}
 

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -34,6 +34,7 @@ from nb_agents.session.copying import copy_file, copy_tree
 from nb_agents.session.history import is_up_to_date, load_turn
 from nb_agents.session.layout import (
     ALLOT_LOCK,
+    TurnPaths,
     is_real_directory,
     keep_idle,
     new_session,
@@ -146,25 +147,42 @@ def fork_session(session: Path, turn: int, now: datetime) -> SessionCopy:
         raise UnknownSessionError(f"{session.name}/{turn}", str(session.parent), latest)
     if taken[-1].is_live():
         raise SessionBusyError(session.name, f"turn {turn} is live")
-    store_workspaces_if_dead(taken[-1])
-    fork, left_out = new_session(session.parent, now), list[str]()
+    fork = new_session(session.parent, now)
+    return SessionCopy(fork, copy_turns(taken, fork))
+
+
+def copy_turns(turns: Sequence[TurnPaths], fork: Path) -> tuple[str, ...]:
+    """Copy turns of a session, and its snapshots, into an empty one.
+
+    Args:
+        turns: The turns, of which the last comes last: once it is there, all are.
+        fork: The new session's directory, which is removed if the copy fails.
+
+    Returns:
+        Descriptions of what was left out.
+
+    Raises:
+        StorageError: The copy failed.
+    """
+    session, left_out = turns[-1].path.parent, list[str]()
+    store_workspaces_if_dead(turns[-1])
     aside = fork / ".copied"  # from where whole turns are moved: a kill leaves none in part
     with as_storage_error(fork):
         try:
-            for paths in taken:
+            for paths in turns:
                 name = paths.path.name
                 left = copy_tree(paths.path, aside / name, _is_no_leftover)
                 left_out += [f"{name}/{each}" for each in left]
             if is_real_directory(session / SNAPSHOTS):
                 copy_tree(session / SNAPSHOTS, aside / SNAPSHOTS)
                 (aside / SNAPSHOTS).rename(fork / SNAPSHOTS)
-            for paths in taken:
+            for paths in turns:
                 (aside / paths.path.name).rename(fork / paths.path.name)
             aside.rmdir()
         except OSError:
             shutil.rmtree(fork, ignore_errors=True)
             raise
-    return SessionCopy(fork, tuple(left_out))
+    return tuple(left_out)
 
 
 def _is_no_leftover(entry: DirEntry) -> bool:

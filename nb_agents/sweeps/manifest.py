@@ -149,8 +149,10 @@ def has_died(path: Path, fold: SweepFold) -> bool:
         names = set(os.listdir(path))
     except OSError as exc:
         raise SessionUnreadableError(str(path), exc.strerror or str(exc)) from None
+    first = read_json(path / SWEEP_FILE).get("first_turn")
     left = (names - fold.results.keys()) | (names & fold.at_work)
-    return any(turns_of(path / row) for row in left)
+    first = first if isinstance(first, int) else 1  # the file may have been edited
+    return any(turn.number >= first for row in left for turn in turns_of(path / row))
 
 
 def is_sweep(path: Path) -> bool:

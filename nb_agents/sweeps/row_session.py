@@ -24,22 +24,26 @@ from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
 
-def find_row(session: Path, tools: Sequence[Callable[..., Any]] = ()) -> Run | RowResult | None:
+def find_row(
+    session: Path, tools: Sequence[Callable[..., Any]] = (), first_turn: int = 1
+) -> Run | RowResult | None:
     """Return the live run of a row, else the result of its last turn; None without a turn.
 
     Args:
         session: The row's session.
         tools: Functions of this process that a run in another process may call from now on.
+        first_turn: The first turn that counts; a fork has earlier ones, of another session.
 
     Raises:
         SessionBusyError: A process holds the session and has not written an event yet.
     """
-    last = next(reversed(turns_of(session)), None)
+    turns = (turn for turn in reversed(turns_of(session)) if turn.number >= first_turn)
+    last = next(turns, None)
     if last is None:
         return None
     if last.is_live():
         return _live_run(last, tools)
-    return result_of_turn(session.name, load_turn(last).view, last.path)
+    return result_of_turn(session.name, load_turn(last).view, last.path, first_turn)
 
 
 def _live_run(turn: TurnPaths, tools: Sequence[Callable[..., Any]]) -> Run:
@@ -55,13 +59,14 @@ def _live_run(turn: TurnPaths, tools: Sequence[Callable[..., Any]]) -> Run:
     return run
 
 
-def result_of_turn(name: str, view: RunView, path: Path) -> RowResult:
+def result_of_turn(name: str, view: RunView, path: Path, first_turn: int = 1) -> RowResult:
     """Return the result of a row's turn, with the tokens and cost of all turns of its session.
 
     Args:
         name: The row's name.
         view: The turn.
         path: The turn's directory.
+        first_turn: As for `find_row`.
     """
     status: RowOutcome = "cancelled"
     error = ""
@@ -70,7 +75,7 @@ def result_of_turn(name: str, view: RunView, path: Path) -> RowResult:
     elif view.status == "failed":
         reasons = failure_of(name, view, path).reasons
         status, error = "failed", "; ".join(f"{who}: {why}" for who, why in reasons.items())
-    views = [*_earlier(path), view]
+    views = [*_earlier(path, first_turn), view]
     return RowResult(
         name,
         status,
@@ -83,13 +88,13 @@ def result_of_turn(name: str, view: RunView, path: Path) -> RowResult:
     )
 
 
-def _earlier(path: Path) -> list[RunView]:
-    """Return the readable turns of a session other than the given one."""
+def _earlier(path: Path, first_turn: int) -> list[RunView]:
+    """Return the readable turns of a session from the first that counts, but the given one."""
     views = list[RunView]()
-    if TurnPaths(path).number == 1:
+    if TurnPaths(path).number == first_turn:
         return views
     with suppress(UserError):
         for turn in turns_of(path.parent):
-            if turn.path != path:
+            if turn.path != path and turn.number >= first_turn:
                 views.append(load_turn(turn).view)
     return views

@@ -97,6 +97,7 @@ class SweepSpec:
         retry_failed: Whether rows that failed before are run again.
         tools: Functions of this process that rows running in another process may call as well.
         withdraw: Withdraws rows whose `begin` still waits.
+        first_turn: The first turn of a row's session that is the sweep's own.
     """
 
     path: Path
@@ -111,6 +112,7 @@ class SweepSpec:
     retry_failed: bool = False
     tools: Sequence[Callable[..., Any]] = ()
     withdraw: Callable[[], object] = lambda: None
+    first_turn: int = 1
 
 
 class Sweep(SweepHandle):
@@ -381,7 +383,7 @@ class Sweep(SweepHandle):
         was_left = row.name in self._left
         try:
             if was_left:
-                begun = find_row(self.path / row.name, self._spec.tools)
+                begun = self._look(row)
             else:
                 begun = self._find_or_begin(row)
         except SessionBusyError:  # the next attempt finds the run that holds it
@@ -410,8 +412,11 @@ class Sweep(SweepHandle):
 
     def _find(self, row: Row) -> Run | RowResult | None:
         """Return a row's run if it is running, or its result if it is complete without a line."""
-        found = find_row(self.path / row.name, self._spec.tools)
+        found = self._look(row)
         return None if isinstance(found, RowResult) and found.status != "completed" else found
+
+    def _look(self, row: Row) -> Run | RowResult | None:
+        return find_row(self.path / row.name, self._spec.tools, self._spec.first_turn)
 
     def _on_begun(self, row: Row, begun: Run | RowResult | None) -> None:
         was_left = row.name in self._left
@@ -449,7 +454,7 @@ class Sweep(SweepHandle):
         run = self._running.pop(row.name, None)
         if run is None:
             return
-        result = result_of_turn(row.name, run.view, run.path)
+        result = result_of_turn(row.name, run.view, run.path, self._spec.first_turn)
         if run.view.ending != "killed" or self._stop is not None:
             self._end(result)
             return

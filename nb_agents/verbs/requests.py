@@ -53,6 +53,8 @@ def _field(parameter: Parameter) -> Any:
     }
     if parameter.default is False:
         return bool, Field(False, **more)
+    if parameter.kind is int:
+        return int | None, Field(None, **more)
     if parameter.default is None:
         return str | None, Field(None, **more)
     if parameter.is_required:

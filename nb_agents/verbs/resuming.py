@@ -77,6 +77,9 @@ def rewind(
     to: str,
     say: str = "",
     agent: str | None = None,
+    times: int | None = None,
+    config: str | None = None,
+    model: str | None = None,
     preview: bool = False,
     now: bool = False,
     trust: bool = False,
@@ -89,6 +92,9 @@ def rewind(
         to: The point; see `nb_agents.rewind`.
         say: A text for the agents.
         agent: The one agent that it is for.
+        times: How often to go on from there, as a sweep.
+        config: A team file with the same agents.
+        model: The model that all agents ask from then on.
         preview: Whether only to say what would be kept and what left out.
         now: Whether to cut what is in flight in a live turn.
         trust: Whether to go on with a session that this user has not made.
@@ -109,11 +115,16 @@ def rewind(
         return Outcome(str(found), facts)
     options = replace(run.options, trust=trust, detach=True if caller.source == "rest" else None)
 
-    def begin() -> EarlierOrNew:
-        begun = run.rewind(to, say, agent=agent or "", now=now, options=options)
-        return EarlierOrNew(begun, False)
-
-    return Outcome(facts=facts, begin=begin)
+    given: dict[str, Any] = {
+        "agent": agent or "",
+        "config": config,
+        "model": model or "",
+        "now": now,
+        "options": options,
+    }
+    if times is not None:
+        return Outcome(facts=facts, begin_sweep=lambda: run.rewind(to, say, times=times, **given))
+    return Outcome(facts=facts, begin=lambda: EarlierOrNew(run.rewind(to, say, **given), False))
 
 
 def options_of(given: Mapping[str, Any], names: Mapping[str, Any]) -> RunOptions:

@@ -14,6 +14,7 @@ from nb_agents.presentation.asking import Door
 from nb_agents.runs.run import Run
 
 if TYPE_CHECKING:
+    from nb_agents.sweeps.sweep import Sweep
     from nb_agents.sweeps.sweep_handle import SweepHandle
 
     Work = Run | SweepHandle
@@ -39,6 +40,7 @@ class Outcome:
         is_ok: Whether it is as a person would wish; a command's exit code says so.
         shows: The run or the sweep to show: live, or what became of it.
         begin: Begins the run to show.
+        begin_sweep: Begins the sweep to show.
         waits: Whether to wait until what is shown is over.
         follows: Events to print as they come.
     """
@@ -53,6 +55,7 @@ class Outcome:
     is_ok: bool = True
     shows: Work | None = None
     begin: Callable[[], EarlierOrNew] | None = None
+    begin_sweep: Callable[[], Sweep] | None = None
     waits: bool = False
     follows: AsyncIterator[Event] | None = None
 

@@ -25,7 +25,11 @@ from tests.server.test_reading import over
 from tests.server.test_sweeps import ended
 
 CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]
-STARTS_PROCESSES = [("POST", "/runs"), ("POST", "/sessions/{id}/continue")]
+STARTS_PROCESSES = [
+    ("POST", "/runs"),
+    ("POST", "/runs/{id}/rewind"),
+    ("POST", "/sessions/{id}/continue"),
+]
 
 
 def test_no_request_that_the_document_allows_breaks_the_server(jupyter: JupyterServer) -> None:

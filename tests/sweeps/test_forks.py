@@ -1,0 +1,203 @@
+"""Going on several times from one point of a turn: each a row, nothing before the point paid."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents import events as ev
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import UserError
+from nb_agents.runs import registry
+from nb_agents.runs.run import Run
+from nb_agents.sweeps.manifest import is_sweep
+from nb_agents.sweeps.sweep_fold import fold_notes
+from tests.cli.calls import call_here, told_here
+from tests.model_server import ModelServer, Reply, Request, ToolCall
+from tests.session.test_snapshots import state
+from tests.team_kit import WAIT_S, events, finish
+
+
+def _play(request: Request) -> Reply:
+    """Write a file, answer, vote for the first; present at the end."""
+    if "<FINAL PRESENTATION>" in request.prompt:
+        return Reply(text=f"The end by {request.model}.")
+    answered = f"answer of {request.model}" in request.prompt
+    if answered and "vote" in request.tool_names:
+        return Reply(tool_calls=(ToolCall("vote", {"agent_id": "agent1", "reason": "good"}),))
+    if "work.md" not in str(request.messages[1:]):
+        call = ToolCall("write_file", {"path": "work.md", "content": request.model})
+        return Reply(tool_calls=(call,))
+    answer = {"content": f"answer of {request.model}"}
+    return Reply(tool_calls=(ToolCall("new_answer", answer),))
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer(_play) as server:
+        yield server
+        for group in registry.groups():
+            group.stop(True, reason="the test is over", source="parent")
+
+
+def _team(server: ModelServer, *models: str) -> TeamSpec:
+    agents = [
+        {"id": agent, "backend": server.backend("openai", model=model)}
+        for agent, model in zip("ab", models, strict=True)
+    ]
+    return TeamSpec.model_validate({"agents": agents})
+
+
+def _played(server: ModelServer, root: Path) -> Run:
+    options = RunOptions(session_root=root)
+    run = finish(nb_agents.start("the task", _team(server, "m", "n"), session="s", options=options))
+    assert run.status == "completed", run.view.notices
+    return run
+
+
+def _calls_after(run: Run, point: int) -> int:
+    return sum(event.seq > point for event in events(run, ev.ModelFinished))
+
+
+def test_forks_pay_for_nothing_before_the_point_and_the_turn_stays_as_it_was(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    run = _played(server, tmp_path)
+    before, calls = state(run.path), server.count()
+    point = run.preview_rewind("b's 1st answer").point
+    sweep = run.rewind("b's 1st answer", times=3)
+    view = sweep.wait(WAIT_S)
+    assert (view.status, view.completed, view.total) == ("completed", 3, 3)
+    table = sweep.table()
+    assert [record["try"] for record in table] == [1, 2, 3]
+    assert {record["answer"] for record in table} == {run.result}
+    made = server.count() - calls
+    assert made == 3 * _calls_after(run, point) < 3 * calls
+    assert state(run.path) == before
+    spent = sum(record["tokens"] for record in table)
+    kept = events(run, ev.ModelFinished)
+    used = [e.usage.input_tokens + e.usage.output_tokens for e in kept if e.seq > point]
+    assert spent == view.tokens
+    assert abs(spent - 3 * sum(used)) < sum(used)  # of what is new alone
+
+
+def test_repeating_it_costs_nothing_and_a_higher_number_adds_to_the_same_sweep(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    run = _played(server, tmp_path)
+    point = run.preview_rewind("b's 1st answer").point
+    first = run.rewind(point, times=2)
+    first.wait(WAIT_S)
+    calls = server.count()
+    same = run.rewind(point, times=2)
+    same.wait(WAIT_S)
+    assert (same.path, server.count()) == (first.path, calls)
+    more = run.rewind(point, times=3)
+    assert more.wait(WAIT_S).completed == 3
+    assert (more.path, server.count()) == (first.path, calls + _calls_after(run, point))
+    other = run.rewind(point, "Think of the cost, too.", times=1)
+    other.wait(WAIT_S)
+    assert other.path != first.path
+
+
+def test_one_stop_ends_all_forks_and_a_resume_goes_on_with_what_each_had(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    run = _played(server, tmp_path)
+    point, calls = run.preview_rewind("b's 1st answer").point, server.count()
+    server.hold(0)
+    sweep = run.rewind(point, times=2)
+    server.wait_until(lambda: server.open_count >= 2, what="both forks at work")
+    sweep.stop(True, reason="enough")
+    assert sweep.wait(WAIT_S).status == "cancelled"
+    cut = server.count() - calls
+    server.release()
+    again = sweep.resume()
+    assert again.wait(WAIT_S).completed == 2
+    assert {record["answer"] for record in again.table()} == {run.result}
+    assert server.count() - calls - cut == 2 * _calls_after(run, point)
+
+
+def test_a_process_that_died_before_a_fork_began_leaves_it_to_the_next_call(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    run = _played(server, tmp_path)
+    sweep = run.rewind(1, times=1)
+    sweep.wait(WAIT_S)
+    row = sweep.path / "try_1"
+    for path in (row / "turn_2").rglob("*"):
+        assert path.exists()
+    # As a kill leaves it that comes between the copy and the beginning: turn 1 alone, complete.
+    fold_before = fold_notes(sweep.path)
+    assert fold_before.completed == 1
+    (sweep.path / "rows.jsonl").unlink()
+    (row / "turn_2").rename(tmp_path / "gone")
+    calls = server.count()
+    assert run.rewind(1, times=1).wait(WAIT_S).completed == 1
+    assert server.count() > calls
+
+
+def test_a_fork_goes_on_with_another_model_or_team(server: ModelServer, tmp_path: Path) -> None:
+    run = _played(server, tmp_path)
+    again = finish(run.rewind("b's 1st answer", model="openai:other"))
+    assert again.result == "The end by other."
+    assert {agent.model for agent in again.view.agents.values()} == {"other"}
+    team = tmp_path / "other.yaml"
+    backends = [server.backend("openai", model=model) for model in ("m", "critic")]
+    agents = [{"id": each, "backend": made} for each, made in zip("ab", backends, strict=True)]
+    team.write_text(f"agents: {agents}")
+    third = finish(run.rewind("before b's 1st answer", config=team))
+    assert third.view.agents["b"].answers[0] == "answer of critic"
+    assert run.view.agents["b"].answers[0] == "answer of n"
+
+
+@pytest.mark.parametrize("times", [0, -1, 101])
+def test_a_number_of_forks_that_makes_no_sense_is_refused(
+    server: ModelServer, tmp_path: Path, times: int
+) -> None:
+    run = _played(server, tmp_path)
+    with pytest.raises(UserError, match=f"can't go on {times} times"):
+        run.rewind(1, times=times)
+
+
+def test_a_row_of_a_sweep_is_rewound_alone_and_several_times(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    options = RunOptions(session_root=tmp_path)
+    rows: list[dict[str, Any]] = [{"q": "one"}, {"q": "two"}]
+    team = _team(server, "m", "n")
+    sweep = nb_agents.map(rows, "Answer: {{q}}", team, name="many", options=options)
+    assert sweep.wait(WAIT_S).completed == 2
+    row = Path(sweep.table()[0]["session"])
+    before, calls = state(row / "turn_1"), server.count()
+    again = finish(nb_agents.rewind(str(row / "turn_1"), "b's 1st answer", team))
+    assert (again.path, again.view.resumes) == (row / "turn_2", 1)
+    point = again.view.point
+    made = server.count() - calls
+    assert 0 < made < calls / 2
+    tried = nb_agents.rewind(str(row / "turn_1"), point, team, times=2)
+    assert tried.wait(WAIT_S).completed == 2
+    assert server.count() - calls - made == 2 * made
+    # Beside the sweep, where its own rows are left alone.
+    assert tried.path.parent == tmp_path and is_sweep(tried.path)
+    assert state(row / "turn_1") == before
+    assert {record["answer"] for record in tried.table()} == {again.result}
+
+
+def test_the_command_line_begins_forks_and_prints_a_table_of_what_came_out(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    run = _played(server, tmp_path)
+    words = ("rewind", "s/1", "--to", "b's 1st answer", "--times", "2")
+    words += ("--model", "openai:other", "--session-root", str(tmp_path))
+    said = call_here(*words)
+    assert said.count("The end by other.") == 2
+    assert "try_1: complete" in said
+    calls = server.count()
+    told = told_here(*words)
+    assert [row["answer"] for row in told["rows"]] == ["The end by other."] * 2
+    assert (told["status"], server.count()) == ("completed", calls)
+    assert run.result == "The end by m."
