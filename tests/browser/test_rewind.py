@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from playwright.sync_api import expect
@@ -52,6 +53,8 @@ def test_a_person_goes_back_by_keyboard_alone_and_the_turn_stays_as_it_was(
     page.keyboard.type(WORD)
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
+    expect(dialog.get_by_role("spinbutton")).to_be_focused()
+    page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(dialog).to_have_count(0)
@@ -64,3 +67,36 @@ def test_a_person_goes_back_by_keyboard_alone_and_the_turn_stays_as_it_was(
     for name, theme in THEMES.items():
         story.page.set_theme(theme)
         page.screenshot(path=artifacts / f"rewind-tree-{name}.png")
+
+
+def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    server.script("quick", agent("A **memory-mapped store** wins.", "I have it. ", {}))
+    server.script("slow", agent("Redis is simplest.", "Let me see. ", {}))
+    story.open()
+    team = story.team(server_team(server, researcher="quick", critic="slow"))
+    i = story.start(TASK, team)
+    card = story.wait_card(i, "complete")
+    calls = server.count()
+    page = story.page.page
+    mark = card.locator("[data-point]").last
+    at = (mark.get_attribute("data-point") or "").rpartition(":")[2]
+    mark.locator("circle, path, rect").first.click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator(".says")).to_contain_text("Goes back to event")
+    chosen = dialog.get_by_role("option", selected=True)
+    assert int((chosen.get_attribute("id") or "").rpartition("-")[2]) <= int(at)
+    kept = int(re.search(r"(\d+) model call", dialog.locator(".says").inner_text())[1])  # type: ignore[index]
+    dialog.get_by_role("spinbutton").fill("3")
+    for name, theme in THEMES.items():
+        story.page.set_theme(theme)
+        page.screenshot(path=artifacts / f"rewind-times-{name}.png")
+    dialog.get_by_role("button", name="Go back and on from there").click()
+    tab = page.locator(".nba-tab")
+    expect(tab).to_contain_text("try_3", timeout=60_000)
+    expect(tab).to_contain_text("complete", timeout=60_000)
+    assert server.count() - calls <= 3 * (calls - kept)
+    for name, theme in THEMES.items():
+        story.page.set_theme(theme)
+        page.screenshot(path=artifacts / f"rewind-sweep-{name}.png")

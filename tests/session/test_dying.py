@@ -1,0 +1,144 @@
+"""A process that dies at any one change of files leaves what was kept whole, or nothing of it."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import count
+from pathlib import Path
+
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents.session.history import load_session
+from nb_agents.session.snapshots import Index, SnapshotStore
+from tests.session.test_snapshots import state
+from tests.team_kit import finish, script
+
+EACH = os.environ.get("NB_AGENTS_KILL_EACH") == "1"
+"""Whether each change of files is tried as the last one, and not only every so many."""
+
+_BEGIN = """
+from pathlib import Path
+from tests.dying import die_at
+root = Path({root!r})
+die_at({number}, root)
+"""
+_KEEP = """
+from nb_agents.session.snapshots import SnapshotStore
+store = SnapshotStore(root / "s")
+store.keep(root / "w", store.index({tree!r}))
+"""
+_COPY = """
+from nb_agents.session.layout import turns_of
+from nb_agents.session.manage import copy_turns
+(root / "fork").mkdir()
+copy_turns(turns_of(root / "s"), root / "fork")
+"""
+_BACK = """
+import nb_agents
+from nb_agents import RunOptions
+nb_agents.rewind("s/1", {point}, options=RunOptions(session_root=root)).wait()
+"""
+RECIPE = """\
+name: some
+description: d
+version: 1.0.0
+steps:
+- {id: make, type: bash, command: "mkdir in; echo 1 > in/a; echo 2 > b; ln -s b l", output: a}
+- {id: change, type: bash, command: "echo x >> in/a; rm b l", output: b}
+"""
+
+
+def _killed(root: Path, work: str, step: int) -> Iterator[int]:
+    """Do work that dies at its first change of files, its next one, and so on, until it ends."""
+    for number in count(1, 1 if EACH else step):
+        with script(_BEGIN.format(root=str(root), number=number) + work, root) as process:
+            assert process.stderr is not None
+            said = process.stderr.read()
+            code = process.wait(60)
+        assert code in (0, -signal.SIGKILL), said
+        if code == 0:
+            return
+        yield number
+
+
+def _check(store: SnapshotStore) -> None:
+    """Each kept file holds what its name says, and each tree can be read with its files."""
+    for path in store.path.glob("files/??/*"):
+        if not path.name.startswith("."):
+            digest = blake2b(path.read_bytes(), digest_size=20).hexdigest()
+            assert digest == path.parent.name + path.name
+    for path in store.path.glob("trees/[!.]*"):
+        for entry in store.tree(path.name).values():
+            if entry.kind == "f":
+                store.read(entry)
+
+
+def test_a_snapshot_is_whole_or_not_there_wherever_its_process_dies(tmp_path: Path) -> None:
+    workspace, store = tmp_path / "w", SnapshotStore(tmp_path / "s")
+    (workspace / "in").mkdir(parents=True)
+    (workspace / "in" / "a").write_text("one")
+    (workspace / "b").write_text("two")
+    tree = store.keep(workspace, Index()).known.id
+    before = state(store.path)
+    (workspace / "in" / "a").write_text("another")
+    (workspace / "large").write_bytes(bytes(2_000_000))
+    (workspace / "b").unlink()
+    want, deaths = state(workspace), 0
+    for deaths in _killed(tmp_path, _KEEP.format(tree=tree), 2):
+        left = state(store.path)
+        assert {path: left[path] for path in before} == before, deaths
+        _check(SnapshotStore(tmp_path / "s"))
+        store = SnapshotStore(tmp_path / "s")
+        again = store.keep(workspace, store.index(tree)).known.id
+        store.lay(again, tmp_path / "laid")
+        assert state(tmp_path / "laid") == want
+        for path in left.keys() | state(store.path).keys():  # as it was before, for the next death
+            if path not in before and (place := store.path / os.fsdecode(path)).is_file():
+                place.unlink()
+        shutil.rmtree(tmp_path / "laid")
+    assert deaths > 6
+
+
+def _played(root: Path) -> nb_agents.Run:
+    (root / "recipe.yaml").write_text(RECIPE)
+    options = RunOptions(session_root=root)
+    return finish(nb_agents.start("", None, "s", recipe=root / "recipe.yaml", options=options))
+
+
+def test_a_copied_session_has_its_last_turn_only_when_it_is_whole(tmp_path: Path) -> None:
+    run, fork, deaths = _played(tmp_path), tmp_path / "fork", 0
+    before = state(run.path.parent)
+    for deaths in _killed(tmp_path, _COPY, 8):
+        assert state(run.path.parent) == before, deaths
+        if (fork / "turn_1").exists():
+            assert state(fork / "turn_1" / "workspaces") == state(run.path / "workspaces")
+        shutil.rmtree(fork, ignore_errors=True)
+    assert deaths > 20
+    assert state(fork / "turn_1" / "workspaces") == state(run.path / "workspaces")
+
+
+def test_a_fork_is_whole_or_not_there_wherever_the_process_of_its_rewind_dies(
+    tmp_path: Path,
+) -> None:
+    run, deaths = _played(tmp_path), 0
+    point = run.preview_rewind("step make").point
+    before, want = state(run.path), state(run.path / "workspaces")
+    kept = tmp_path / "kept"
+    shutil.copytree(tmp_path / "s", kept, symlinks=True)
+    options = RunOptions(session_root=tmp_path)
+    for deaths in _killed(tmp_path, _BACK.format(point=point), 9):
+        turns = load_session(tmp_path / "s").turns
+        assert state(run.path) == before, deaths
+        for turn in turns[1:]:
+            if turn.paths.has_begun:
+                assert (turn.view.resumes, turn.view.point) == (1, point)
+        begun = any(turn.paths.has_begun and not turn.is_complete for turn in turns[1:])
+        again = finish(nb_agents.resume("s", options=options) if begun else run.rewind(point))
+        assert again.result == run.result, deaths
+        assert state(again.path / "workspaces") == want, deaths
+        assert state(run.path) == before, deaths
+        shutil.rmtree(tmp_path / "s")
+        shutil.copytree(kept, tmp_path / "s", symlinks=True)
+    assert deaths > 20
