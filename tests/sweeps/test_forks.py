@@ -46,14 +46,19 @@ def server() -> Iterator[ModelServer]:
 def _team(server: ModelServer, *models: str) -> TeamSpec:
     agents = [
         {"id": agent, "backend": server.backend("openai", model=model)}
-        for agent, model in zip("ab", models, strict=True)
+        for agent, model in zip("ab", models, strict=False)
     ]
     return TeamSpec.model_validate({"agents": agents})
 
 
-def _played(server: ModelServer, root: Path) -> Run:
+def _played(server: ModelServer, root: Path, *models: str) -> Run:
+    """Play a turn; of one agent its calls come in one order alone, so that they can be counted."""
     options = RunOptions(session_root=root)
-    run = finish(nb_agents.start("the task", _team(server, "m", "n"), session="s", options=options))
+    run = finish(
+        nb_agents.start(
+            "the task", _team(server, *(models or ("m",))), session="s", options=options
+        )
+    )
     assert run.status == "completed", run.view.notices
     return run
 
@@ -67,8 +72,8 @@ def test_forks_pay_for_nothing_before_the_point_and_the_turn_stays_as_it_was(
 ) -> None:
     run = _played(server, tmp_path)
     before, calls = state(run.path), server.count()
-    point = run.preview_rewind("b's 1st answer").point
-    sweep = run.rewind("b's 1st answer", times=3)
+    point = run.preview_rewind("a's 1st write_file").point
+    sweep = run.rewind("a's 1st write_file", times=3)
     view = sweep.wait(WAIT_S)
     assert (view.status, view.completed, view.total) == ("completed", 3, 3)
     table = sweep.table()
@@ -88,7 +93,7 @@ def test_repeating_it_costs_nothing_and_a_higher_number_adds_to_the_same_sweep(
     server: ModelServer, tmp_path: Path
 ) -> None:
     run = _played(server, tmp_path)
-    point = run.preview_rewind("b's 1st answer").point
+    point = run.preview_rewind("a's 1st write_file").point
     first = run.rewind(point, times=2)
     first.wait(WAIT_S)
     calls = server.count()
@@ -107,7 +112,7 @@ def test_one_stop_ends_all_forks_and_a_resume_goes_on_with_what_each_had(
     server: ModelServer, tmp_path: Path
 ) -> None:
     run = _played(server, tmp_path)
-    point, calls = run.preview_rewind("b's 1st answer").point, server.count()
+    point, calls = run.preview_rewind("a's 1st write_file").point, server.count()
     server.hold(0)
     sweep = run.rewind(point, times=2)
     server.wait_until(lambda: server.open_count >= 2, what="both forks at work")
@@ -141,7 +146,7 @@ def test_a_process_that_died_before_a_fork_began_leaves_it_to_the_next_call(
 
 
 def test_a_fork_goes_on_with_another_model_or_team(server: ModelServer, tmp_path: Path) -> None:
-    run = _played(server, tmp_path)
+    run = _played(server, tmp_path, "m", "n")
     again = finish(run.rewind("b's 1st answer", model="openai:other"))
     assert again.result == "The end by other."
     assert {agent.model for agent in again.view.agents.values()} == {"other"}
@@ -168,12 +173,12 @@ def test_a_row_of_a_sweep_is_rewound_alone_and_several_times(
 ) -> None:
     options = RunOptions(session_root=tmp_path)
     rows: list[dict[str, Any]] = [{"q": "one"}, {"q": "two"}]
-    team = _team(server, "m", "n")
+    team = _team(server, "m")
     sweep = nb_agents.map(rows, "Answer: {{q}}", team, name="many", options=options)
     assert sweep.wait(WAIT_S).completed == 2
     row = Path(sweep.table()[0]["session"])
     before, calls = state(row / "turn_1"), server.count()
-    again = finish(nb_agents.rewind(str(row / "turn_1"), "b's 1st answer", team))
+    again = finish(nb_agents.rewind(str(row / "turn_1"), "a's 1st write_file", team))
     assert (again.path, again.view.resumes) == (row / "turn_2", 1)
     point = again.view.point
     made = server.count() - calls
@@ -191,7 +196,7 @@ def test_the_command_line_begins_forks_and_prints_a_table_of_what_came_out(
     server: ModelServer, tmp_path: Path
 ) -> None:
     run = _played(server, tmp_path)
-    words = ("rewind", "s/1", "--to", "b's 1st answer", "--times", "2")
+    words = ("rewind", "s/1", "--to", "a's 1st write_file", "--times", "2")
     words += ("--model", "openai:other", "--session-root", str(tmp_path))
     said = call_here(*words)
     assert said.count("The end by other.") == 2
