@@ -86,7 +86,7 @@ def test_a_snapshot_is_whole_or_not_there_wherever_its_process_dies(tmp_path: Pa
     (workspace / "large").write_bytes(bytes(2_000_000))
     (workspace / "b").unlink()
     want, deaths = state(workspace), 0
-    for deaths in _killed(tmp_path, _KEEP.format(tree=tree), 2):
+    for deaths in _killed(tmp_path, _KEEP.format(tree=tree), 4):
         left = state(store.path)
         assert {path: left[path] for path in before} == before, deaths
         _check(SnapshotStore(tmp_path / "s"))
@@ -110,7 +110,7 @@ def _played(root: Path) -> nb_agents.Run:
 def test_a_copied_session_has_its_last_turn_only_when_it_is_whole(tmp_path: Path) -> None:
     run, fork, deaths = _played(tmp_path), tmp_path / "fork", 0
     before = state(run.path.parent)
-    for deaths in _killed(tmp_path, _COPY, 8):
+    for deaths in _killed(tmp_path, _COPY, 15):
         assert state(run.path.parent) == before, deaths
         if (fork / "turn_1").exists():
             assert state(fork / "turn_1" / "workspaces") == state(run.path / "workspaces")
@@ -128,7 +128,7 @@ def test_a_fork_is_whole_or_not_there_wherever_the_process_of_its_rewind_dies(
     kept = tmp_path / "kept"
     shutil.copytree(tmp_path / "s", kept, symlinks=True)
     options = RunOptions(session_root=tmp_path)
-    for deaths in _killed(tmp_path, _BACK.format(point=point), 9):
+    for deaths in _killed(tmp_path, _BACK.format(point=point), 29):
         turns = load_session(tmp_path / "s").turns
         assert state(run.path) == before, deaths
         for turn in turns[1:]:
