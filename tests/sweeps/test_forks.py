@@ -199,10 +199,10 @@ def test_the_command_line_begins_forks_and_prints_a_table_of_what_came_out(
     words = ("rewind", "s/1", "--to", "a's 1st write_file", "--times", "2")
     words += ("--model", "openai:other", "--session-root", str(tmp_path))
     said = call_here(*words)
-    assert said.count("The end by other.") == 2
+    assert said.count("answer of other") == 2
     assert "try_1: complete" in said
     calls = server.count()
     told = told_here(*words)
-    assert [row["answer"] for row in told["rows"]] == ["The end by other."] * 2
+    assert [row["answer"] for row in told["rows"]] == ["answer of other"] * 2
     assert (told["status"], server.count()) == ("completed", calls)
-    assert run.result == "The end by m."
+    assert run.result == "answer of m"
