@@ -1,8 +1,6 @@
 """What a hostile or broken server may cost: an error that names the limit, and little memory."""
 
 import json
-import os
-import subprocess
 import sys
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,9 +21,9 @@ from nb_agents.models.providers import backend_for, http_client
 from nb_agents.models.response_limits import EventBuffer
 from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply, ToolCall
+from tests.processes import run
 from tests.team_kit import finish
 
-ROOT = Path(__file__).parent.parent.parent
 KINDS = {"openai": "vllm", "responses": "responses", "anthropic": "claude", "google": "gemini"}
 MAX_GROWTH_MB = 50
 
@@ -130,8 +128,8 @@ def test_a_reply_without_measure_is_an_error_that_names_the_limit_and_costs_litt
         server.script(name, reply)
     backend = server.backend(KINDS[protocol], api_key=KEY)
     command = [sys.executable, "-c", PLAY, json.dumps(backend), str(tmp_path), *attacks]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    played = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    played = run(command)
+    assert played.returncode == 0, played.stderr
     told = [json.loads(line) for line in played.stdout.splitlines()]
     assert [each["name"] for each in told] == list(attacks)
     for each in told:
