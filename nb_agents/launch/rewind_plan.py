@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from nb_agents import events as ev
+from nb_agents.disk.entry import join_names, printable_name
 from nb_agents.errors import UserError
 from nb_agents.events import Event
 from nb_agents.launch.resume_plan import Preview, started_of, stored_team, what_resumes
@@ -45,6 +46,8 @@ class RewindPreview:
         file_count: How many files that are; -1 when files were not kept, and stay as they are.
         not_taken_back: Calls behind the point whose effects lie elsewhere, as "agent: tool".
         points: All points of the turn.
+        outside: What agents changed behind the point in files of yours, absolute names.
+        worktrees: Git worktrees that were in use by the point, as "agent/place".
     """
 
     turn: str
@@ -57,6 +60,8 @@ class RewindPreview:
     files: tuple[FileChange, ...] = ()
     file_count: int = 0
     points: tuple[Point, ...] = ()
+    outside: tuple[str, ...] = ()
+    worktrees: tuple[str, ...] = ()
 
     @property
     def lines(self) -> list[str]:
@@ -80,6 +85,12 @@ class RewindPreview:
         if kept.goes_on:
             agents = ", ".join(kept.goes_on)
             lines.append(f"From the ends of their prompts, not call by call, go on: {agents}.")
+        if self.outside:
+            names = join_names(self.outside)
+            lines.append(f"Changed outside the workspaces, and left as it is: {names}.")
+        if self.worktrees:
+            names = join_names(self.worktrees)
+            lines.append(f"Files of git worktrees go back, their branches do not: {names}.")
         if self.file_count < 0:
             lines.append("Files stay as they are now: none were kept in this turn.")
         return lines
@@ -190,6 +201,8 @@ def preview_rewind(paths: TurnPaths, to: str) -> RewindPreview:
         file_count=len(files) if prefix.prefix.is_kept else -1,
         points=tuple(prefix.points),
         not_taken_back=tuple(dict.fromkeys(_beyond_reach(prefix.left_out))),
+        outside=tuple(dict.fromkeys(_outside(prefix.left_out))),
+        worktrees=tuple(dict.fromkeys(_worktrees(prefix.events))),
     )
 
 
@@ -216,6 +229,22 @@ def _beyond_reach(events: Sequence[Event]) -> list[str]:
     """Return the calls that began behind the point and whose effects are not in workspaces."""
     calls = [event for event in events if isinstance(event, ev.ToolStarted)]
     return [f"{call.agent}: {call.tool}" for call in calls if _is_beyond(call)]
+
+
+def _outside(events: Sequence[Event]) -> Iterator[str]:
+    """Yield the files that changed outside the workspaces, as far as the journal names them."""
+    for event in events:
+        if isinstance(event, ev.ContextChanged):
+            names = (*event.made, *event.changed, *event.deleted)
+            yield from map(printable_name, names)
+            if event.count > len(names):
+                yield f"{event.count - len(names)} more of {event.agent}"
+
+
+def _worktrees(events: Sequence[Event]) -> Iterator[str]:
+    for event in events:
+        if isinstance(event, ev.WorktreeBased):
+            yield printable_name(f"{event.agent}/{event.place}")
 
 
 def _is_beyond(call: ev.ToolStarted) -> bool:

@@ -350,12 +350,12 @@ class SnapshotStore:
 
     def read(self, entry: KeptPath) -> bytes:
         """Return what a kept file held."""
-        return self._blob(entry).read_bytes()
+        return Path(self._blob(entry)).read_bytes()
 
-    def _blob(self, entry: KeptPath) -> Path:
+    def _blob(self, entry: KeptPath) -> str:
         if not _ID.fullmatch(entry.value):
             raise RefusedError("is no kept file")
-        return self.path / "files" / entry.value[:2] / entry.value[2:]
+        return f"{self.path}/files/{entry.value[:2]}/{entry.value[2:]}"
 
     def lay(self, tree: str, target: Path, now: Path | None = None) -> tuple[str, ...]:
         """Write a workspace as a tree says.
@@ -394,15 +394,19 @@ class SnapshotStore:
         return tuple(lacking)
 
     def _lay_file(self, place: str, entry: KeptPath) -> None:
-        with open(self._blob(entry), "rb", buffering=0) as kept:
+        kept = os.open(self._blob(entry), _READ)
+        try:
             file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             try:
-                while data := kept.read(_PIECE):
-                    os.write(file, data)
+                while data := os.read(kept, _PIECE):
+                    while data:  # a full disk takes a part before it says so
+                        data = data[os.write(file, data) :]
                 os.fchmod(file, entry.mode & 0o777)
                 os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))
             finally:
                 os.close(file)
+        finally:
+            os.close(kept)
 
 
 class _Folder(NamedTuple):

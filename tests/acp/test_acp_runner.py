@@ -270,3 +270,21 @@ def processes_with(mark: str) -> list[str]:
             line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
             found += [line] if mark in line and str(os.getpid()) != path.parent.name else []
     return found
+
+
+def test_its_workspace_is_kept_before_and_after_each_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    steps = "".join(f"- {{id: {id}, agent: ada, prompt: Go.}}\n" for id in ("one", "two"))
+    path.write_text(f"name: r\ndescription: d\nversion: 1.0.0\nsteps:\n{steps}")
+    options = RunOptions(session_root=tmp_path)
+    spec = team(agent("ada", "run echo line >> log", "say done"))
+    run = finish(nb_agents.start(config=spec, recipe=path, options=options))
+    assert [(e.changed) for e in events(run, ev.FilesKept)] == [(), ("log",)]
+    told = run.preview_rewind("step one")
+    assert [(file.what, file.plus, file.minus) for file in told.files] == [("changed", 0, 1)]
+    again = finish(run.rewind("step one"))
+    kept = events(again, ev.FilesKept)
+    assert len(kept) == 1 and kept[0].tree == events(run, ev.FilesKept)[1].tree
+    for each in (run, again):
+        [log] = (each.path / "workspaces").glob("*/log")
+        assert log.read_text() == "line\nline\n"

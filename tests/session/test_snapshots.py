@@ -32,7 +32,10 @@ def state(place: Path) -> State:
 
 
 def shell(command: str) -> Callable[[Path], None]:
-    return lambda place: subprocess.run(["bash", "-c", command], cwd=place, check=True) and None
+    def run(place: Path) -> None:
+        subprocess.run(["bash", "-c", command], cwd=place, check=True)
+
+    return run
 
 
 def names_in_odd_bytes(place: Path) -> None:
