@@ -80,9 +80,10 @@ def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep
     card = story.wait_card(i, "complete")
     calls = server.count()
     page = story.page.page
-    mark = card.locator("[data-point]").last
+    card.locator("summary", has_text="What happened").click()
+    mark = card.locator("svg[data-point]:has(text)").last  # an answer
     at = (mark.get_attribute("data-point") or "").rpartition(":")[2]
-    mark.locator("circle, path, rect").first.click()
+    mark.locator("text").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.locator(".says")).to_contain_text("Goes back to event")
     chosen = dialog.get_by_role("option", selected=True)
