@@ -86,7 +86,7 @@ def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep
     mark.locator("text").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.locator(".says")).to_contain_text("Goes back to event")
-    chosen = dialog.get_by_role("option", selected=True)
+    chosen = dialog.get_by_role("listbox").get_by_role("option", selected=True)
     assert int((chosen.get_attribute("id") or "").rpartition("-")[2]) <= int(at)
     kept = int(re.search(r"(\d+) model call", dialog.locator(".says").inner_text())[1])  # type: ignore[index]
     dialog.get_by_role("spinbutton").fill("3")
