@@ -38,8 +38,8 @@ _AT = {
     "question": "With a question open",
 }
 _NOTES = {
-    "stream": "The model sends 20 words a second. Words: sent by the model, and journalled. After a kill the model "
-    "sends on until the connection is closed.",
+    "stream": "The model sends 20 words a second. Words: sent by the model, and journalled. After "
+    "a kill the model sends on until the connection is closed.",
     "tool": "The tool is a shell command, which holds two processes; its file is to be kept.",
     "question": "The program has asked whether it may run a command, and nobody has answered.",
 }
