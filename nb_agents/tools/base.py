@@ -224,7 +224,12 @@ class Tool:
         function: An async function with a Google docstring; its signature is the schema.
         is_repeatable: Whether an interrupted call may be made again, because it has no effect, or
             the same effect twice.
+
+    Attributes:
+        knows_workspace: Whether a call may write there: False for what isn't told where it is.
     """
+
+    knows_workspace = True
 
     def __init__(
         self, function: Callable[..., Awaitable[str]], *, is_repeatable: bool = False

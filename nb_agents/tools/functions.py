@@ -173,9 +173,11 @@ def function_tool(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a default without JSON is merely not shown
-            return Tool(call, is_repeatable=getattr(function, _REPEATABLE, False) is True)
+            made = Tool(call, is_repeatable=getattr(function, _REPEATABLE, False) is True)
     except Exception as exc:  # pydantic's, pydantic-ai's: there are a dozen
         raise UserError(_refusal(name, said_by(exc).splitlines()[0])) from exc
+    made.knows_workspace = bool(given)
+    return made
 
 
 def _find(name: str, namespace: Mapping[str, Any]) -> Callable[..., Any]:

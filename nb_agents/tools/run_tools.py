@@ -224,7 +224,7 @@ class RunTools:
     def _kept(self, workspace: Path, tool: Tool) -> Tool:
         """Return a tool that keeps the workspace before it writes there."""
         keep = self._places.keep
-        if keep is None or tool.name in _LOOKS:
+        if keep is None or tool.name in _LOOKS or not tool.knows_workspace:
             return tool
 
         async def first(args: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import read_journal
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from nb_agents.tools.base import ToolContext
 from nb_agents.view.points import Point, points_of
 from tests.team_kit import events, finish, metadata, team_by_rules
 
@@ -80,6 +81,25 @@ def test_from_each_point_a_turn_comes_to_the_same_end_and_pays_only_for_what_is_
         assert (metadata(again)["rewinds"], metadata(again)["at"]) == (1, point.seq)
         assert _files(played.run.path) == before
         assert _files(again.path / "workspaces") == _files(played.run.path / "workspaces")
+
+
+def test_a_workspace_is_kept_for_those_functions_alone_that_are_told_where_it_is(
+    tmp_path: Path,
+) -> None:
+    def add(left: int) -> int:
+        """Add one."""
+        return left + 1
+
+    def write(context: ToolContext) -> str:
+        """Write a file."""
+        (context.workspace / "seen.md").write_text("seen")
+        return "written"
+
+    model = ScriptedModel(Turn(calls=(Call("add", {"left": 1}), Call("write"))), Answer("So."))
+    team, options = team_by_rules({"a": model}), RunOptions(session_root=tmp_path)
+    run = finish(nb_agents.start("the task", team, options=options, tools=[add, write]))
+    started = {f"{e.agent} {e.call_id}": e.tool for e in events(run, ev.ToolStarted)}
+    assert [started[e.call] for e in events(run, ev.FilesKept)] == ["write"]
 
 
 def test_a_word_reaches_all_agents_or_the_one_that_it_is_for(tmp_path: Path) -> None:
