@@ -1,13 +1,17 @@
 """A turn as a trace: live and afterwards, of teams, recipes, stops, resumes and users' programs."""
 
+import gzip
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -161,3 +165,66 @@ def test_nb_agents_trace_prints_the_spans_of_a_turn(tmp_path: Path) -> None:
     )
     assert '"name": "invoke_agent ada"' in told.stdout
     assert told.stderr == ""
+
+
+class Collector(HTTPServer):
+    """Takes traces by OTLP over HTTP, and decodes them."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), CollectorHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}/v1/traces"
+        self.bodies: list[bytes] = []
+
+    def spans(self) -> list[Any]:
+        asked = [ExportTraceServiceRequest.FromString(body) for body in self.bodies]
+        scopes = [s for a in asked for r in a.resource_spans for s in r.scope_spans]
+        return [span for scope in scopes for span in scope.spans]
+
+
+class CollectorHandler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        assert isinstance(self.server, Collector)
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        self.server.bodies.append(body)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_collector_gets_linked_turns_without_keys(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "sk-proj-0123456789abcdefghijklmnop"
+    monkeypatch.setenv("OPENAI_API_KEY", secret)
+    gate = Gate()
+    writes = Turn(calls=(Call("write_file", {"path": f"{secret}.md", "content": "x"}),))
+    run = start(tmp_path, scripted_team(None, ada=ScriptedModel(writes, Turn(secret, gate=gate))))
+    gate.wait_reached()
+    run.stop(now=True, reason=f"it wrote {secret}")
+    finish(run)
+    options = RunOptions(session_root=tmp_path)
+    team = scripted_team(None, ada=ScriptedModel(Answer("A")))
+    finish(nb_agents.resume(run.session, team, options=options))
+    for turn in ("1", "2"):
+        command = [sys.executable, "-m", "nb_agents.cli", "trace", f"{run.session}/{turn}"]
+        options_given = ["--session-root", str(tmp_path), "--endpoint", collector.url]
+        subprocess.run([*command, *options_given], check=True)
+    first, later = [s for s in collector.spans() if s.name.startswith("invoke_workflow")]
+    [link] = later.links
+    assert (link.trace_id, link.span_id) == (first.trace_id, first.span_id)
+    assert "execute_tool write_file" in {span.name for span in collector.spans()}
+    assert secret.encode() not in b"".join(collector.bodies)
