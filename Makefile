@@ -142,11 +142,15 @@ nb-test: .venv/.test $(PANEL)
 		--numprocesses=4 --dist=loadfile $(LONGEST) $(filter-out $(LONGEST),$(wildcard notebooks/*.ipynb))
 	$(took)
 
-# One environment with the agents of others, which want mcp 1: the quick start and MCP servers there.
+# One environment with the agents of others, which want mcp 1 and an older library of the Agent Client
+# Protocol: there the quick start, MCP servers, and a team in Jupyter AI's chat.
 beside: $(BESIDE) $(PANEL)
+	@$(MAKE) --no-print-directory chromium
 	.venv/beside/bin/python tests/run_demo.py $(QUICKSTART) build/beside.html
 	.venv/beside/bin/python -m pytest -o cache_dir=.pytest_cache/$@ tests/tools/test_mcp.py \
 		-k 'crash or stop or http or result'
+	.venv/beside/bin/python -m pytest -o cache_dir=.pytest_cache/$@ tests/beside tests/acp/test_acp_runner.py \
+		-k 'chat or are_the_answer or leaves_no_process or what_was_cut'
 	$(took)
 
 # Figures in build/bench, compared with the last ones. ARGS=--keep: on the site's page, too.

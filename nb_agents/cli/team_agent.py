@@ -40,6 +40,8 @@ RESUME = ("resume", "/resume")
 
 _SESSIONS = Path(".nb_agents", "sessions")
 _LAST_S = 5.0
+_NO_THOUGHTS = "Jupyter AI"
+"""The client that shows no thoughts, and after a cancel no messages: only tool calls."""
 
 
 def serve_agent(
@@ -106,12 +108,13 @@ class TeamAgent:
     ) -> None:
         self._team, self._root, self._timeout_s = team, root, timeout_s
         self._open: dict[str, _Conversation] = {}
+        self._shows_thoughts = True
 
     def on_connect(self, conn: Any) -> None:
         """Take the connection to the client."""
         self._client = conn
 
-    async def initialize(self, protocol_version: int, **_: Any) -> Any:
+    async def initialize(self, protocol_version: int, client_info: Any = None, **_: Any) -> Any:
         """Say who this is, and what it can do."""
         from acp.schema import (
             AgentCapabilities,
@@ -122,6 +125,7 @@ class TeamAgent:
             SessionResumeCapabilities,
         )
 
+        self._shows_thoughts = not client_info or client_info.name != _NO_THOUGHTS
         sessions = SessionCapabilities(
             close=SessionCloseCapabilities(), resume=SessionResumeCapabilities()
         )
@@ -213,7 +217,7 @@ class TeamAgent:
             known.run.stop(now=number > 0, reason="cancelled by the client")
         await self._show(session_id, known, known.run)
         view = known.run.view
-        await self._tell(session_id, acp.update_agent_message_text(_end_of(known.run)))
+        await self._tell_end(session_id, known.run)
         return PromptResponse(
             stop_reason="cancelled" if view.status == "cancelled" else "end_turn",
             usage=_usage(known.run),
@@ -259,7 +263,22 @@ class TeamAgent:
                 partial(run.decide, outcome.option_id == "approve", gate=gate.step)
             )
 
+    async def _tell_end(self, session: str, run: Run) -> None:
+        import acp
+
+        end = _end_of(run)
+        if self._shows_thoughts:
+            await self._tell(session, acp.update_agent_message_text(end))
+        elif run.view.status == "cancelled":
+            await self._tell(session, _said("end", "Stopped. Write “resume” to go on.", end))
+        else:
+            await self._tell(session, acp.update_agent_message_text(f"\n\n---\n\n{end}"))
+
     async def _tell(self, session: str, update: Any) -> None:
+        import acp
+
+        if update.session_update == "agent_thought_chunk" and not self._shows_thoughts:
+            update = acp.update_agent_message_text(update.content.text)
         await self._client.session_update(session_id=session, update=update)
 
 
@@ -304,8 +323,12 @@ def _updates(event: ev.Event, known: _Conversation) -> list[Any]:
             return [acp.start_tool_call(f"{agent} {call}", title, kind="other", status="pending")]
         case ev.ToolFinished(agent=agent, call_id=call, outcome=outcome, result=result):
             status: Any = "completed" if outcome == "ok" else "failed"
-            content = [acp.tool_content(acp.text_block(result[:2000]))]
-            return [acp.update_tool_call(f"{agent} {call}", status=status, content=content)]
+            text = result[:2000]
+            content = [acp.tool_content(acp.text_block(text))]
+            end = acp.update_tool_call(
+                f"{agent} {call}", status=status, content=content, raw_output=text
+            )
+            return [end]
         case ev.AnswerGiven(agent=agent, answer=answer):
             return [_said(f"answer {event.seq}", f"{agent} answers", answer)]
         case ev.VoteCast(agent=agent, target=target, reason=reason):
@@ -322,7 +345,9 @@ def _said(call: str, title: str, text: str) -> Any:
     import acp
 
     content = [acp.tool_content(acp.text_block(text))]
-    return acp.start_tool_call(call, title, kind="think", status="completed", content=content)
+    return acp.start_tool_call(
+        call, title, kind="think", status="completed", content=content, raw_output=text
+    )
 
 
 def _end_of(run: Run) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import acp
 import anyio
 import pytest
-from acp.schema import AllowedOutcome, RequestPermissionResponse
+from acp.schema import AllowedOutcome, Implementation, RequestPermissionResponse
 
 from nb_agents import events as ev
 from nb_agents.session.journal import read_journal
@@ -50,11 +50,14 @@ class Client(acp.Client):
 
 
 @asynccontextmanager
-async def client_of(root: Path, *options: str) -> AsyncIterator[tuple[Any, Client]]:
+async def client_of(
+    root: Path, *options: str, name: str = "test"
+) -> AsyncIterator[tuple[Any, Client]]:
     client = Client()
     line = command(root, *options)
     async with acp.spawn_agent_process(client, *line, use_unstable_protocol=True) as (conn, _):
-        await conn.initialize(protocol_version=1)
+        info = Implementation(name=name, version="1")
+        await conn.initialize(protocol_version=1, client_info=info)
         yield conn, client
 
 
@@ -103,6 +106,26 @@ async def test_a_cancel_stops_it_and_resume_goes_on_in_a_loaded_session(tmp_path
         assert client.texts("user_message_chunk") == "Say it."
         assert await prompt(conn, session, "resume") == "end_turn"
         assert client.texts("agent_message_chunk").endswith("two")
+
+
+async def test_jupyter_ai_is_told_in_the_forms_that_it_shows(tmp_path: Path) -> None:
+    config = team_file(tmp_path, "say one", "hold held", "RESUMED", "tool read a.md", "say two")
+    async with client_of(tmp_path / "s", "--config", config, name="Jupyter AI") as (conn, client):
+        session = (await conn.new_session(cwd=str(tmp_path))).session_id
+        async with anyio.create_task_group() as group:
+            group.start_soon(prompt, conn, session, "Say it.")
+            found = lambda: "one" in client.texts("agent_message_chunk")  # noqa: E731
+            await anyio.to_thread.run_sync(wait_until, found)
+            await conn.cancel(session_id=session)
+            await conn.cancel(session_id=session)
+        end = client.told[-1]
+        assert (end.session_update, end.title) == ("tool_call", "Stopped. Write “resume” to go on.")
+        assert "Incomplete turn" in end.raw_output
+        assert await prompt(conn, session, "resume") == "end_turn"
+        assert client.texts("agent_message_chunk").endswith("---\n\ntwo")
+        assert client.texts("agent_thought_chunk") == ""
+        results = [u.raw_output for u in client.told if u.session_update == "tool_call_update"]
+        assert "did read a.md" in results
 
 
 async def test_a_gate_is_a_request_for_permission(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ is malformed, and what asks for things that we don't offer ends here.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -92,6 +94,59 @@ class AcpLink:
         while data := await read_chunk(self._program.stderr):
             with ServiceLoop.PROGRAMS.item():
                 self.words.add(data)
+
+
+class _LinkReader(asyncio.StreamReader):
+    """The link as the stream of lines that the library reads before its version 0.12."""
+
+    def __init__(self, link: AcpLink) -> None:
+        super().__init__()
+        self._link = link
+
+    async def readuntil(self, separator: object = b"\n") -> bytes:
+        message = await self._link.receive()
+        if message is None:
+            raise asyncio.IncompleteReadError(b"", None)
+        return json.dumps(message).encode() + b"\n"
+
+
+class _LinkWriter:
+    """What writes the messages of that version."""
+
+    def __init__(self, link: AcpLink) -> None:
+        self.send, self.close = link.send, link.close
+
+
+class _NoTransport(asyncio.Transport):
+    """Stands where that version insists on a writer, which `_LinkWriter` replaces."""
+
+    def is_closing(self) -> bool:
+        return True
+
+
+def connect(client: Any, link: AcpLink) -> Any:
+    """Return the library's connection to a program.
+
+    Args:
+        client: Answers what the program asks.
+        link: The line to it.
+    """
+    from acp import connect_to_agent
+
+    more: dict[str, Any] = {"use_unstable_protocol": True}
+    if "output_stream" in _required(connect_to_agent):
+        lines, loop = _LinkReader(link), asyncio.get_running_loop()
+        protocol = asyncio.StreamReaderProtocol(lines)
+        writer = asyncio.StreamWriter(_NoTransport(), protocol, None, loop)
+        more["sender_factory"] = lambda writer, tasks: _LinkWriter(link)
+        return connect_to_agent(client, writer, lines, **more)
+    transport: Any = link
+    return connect_to_agent(client, transport, **more)
+
+
+def _required(function: Callable[..., Any]) -> set[str]:
+    found = inspect.signature(function).parameters
+    return {name for name, each in found.items() if each.default is each.empty}
 
 
 def _read(line: bytes) -> dict[str, Any] | None:

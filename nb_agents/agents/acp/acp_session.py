@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import anyio
 from pydantic import ValidationError
 
-from nb_agents.agents.acp.acp_link import AcpLink
+from nb_agents.agents.acp.acp_link import AcpLink, connect
 from nb_agents.agents.acp.acp_updates import (
     OwnCall,
     PromptEnded,
@@ -79,13 +79,10 @@ class AcpSession:
         self._resuming: tuple[str, ...] = ()
 
     async def __aenter__(self) -> Self:
-        from acp import connect_to_agent
-
+        # First: what fails in here leaves no group open.
+        self._connection = connect(_Client(self), self._link)
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._outlive, self._link.overhear)
-        client: Any = _Client(self)
-        link: Any = self._link
-        self._connection = connect_to_agent(client, link, use_unstable_protocol=True)
         return self
 
     async def __aexit__(

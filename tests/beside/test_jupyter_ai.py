@@ -1,0 +1,102 @@
+"""Jupyter AI's chat asks a team by the Agent Client Protocol, stops it, and goes on with it."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from nb_agents.session.history import load_session
+from tests.browser.lab import NotebookPage, chromium, start_lab
+from tests.model_server import wait_until
+
+AGENT = Path(__file__).parents[1] / "acp" / "agent.py"
+SAYS = ("say one two", "tool read a.md", "say three", "hold held", "RESUMED", "say four")
+PERSONA = """
+from jupyter_ai_acp_client.base_acp_persona import BaseAcpPersona
+from jupyter_ai_persona_manager import PersonaDefaults
+
+
+class TeamPersona(BaseAcpPersona):
+    NOTEBOOK_EDITING_GUIDANCE = ""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, executable={command!r}, **kwargs)
+
+    @property
+    def defaults(self):
+        return PersonaDefaults(
+            name="Team", description="A team", avatar_path="", system_prompt=""
+        )
+"""
+OPEN = "jupyterlab-chat:createAndOpen"
+
+
+@pytest.mark.timeout(300)
+def test_its_chat_shows_the_words_of_a_team_stops_it_and_goes_on(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    personas = root / ".jupyter" / "personas"
+    personas.mkdir(parents=True)
+    backend = {"type": "acp", "command": [sys.executable, str(AGENT), *SAYS]}
+    config = root / "team.json"
+    team = {"agent": {"id": "ada", "backend": backend}, "cancel": {"grace_timeout": 0.5}}
+    config.write_text(json.dumps(team))
+    command = [sys.executable, "-m", "nb_agents.cli", "acp", "--config", str(config)]
+    (personas / "team_persona.py").write_text(PERSONA.format(command=command))
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    with start_lab(root, env=state) as lab, chromium() as browser:
+        page = NotebookPage(lab, browser).page
+        page.goto(f"{lab.url}/lab?token={lab.token}&reset")
+        chat = _opened_chat(page)
+        _say(page, "Say it.")
+        [held] = wait_until(lambda: list(root.rglob("held")))
+        for shown in ("ada: one two", "ada: read a.md", "three"):
+            expect(chat.get_by_text(shown).first).to_be_visible()
+        _keep(page, "words")
+
+        page.get_by_role("button", name="Stop generating").click()
+        [session] = (root / ".nb_agents" / "sessions").glob("session_*")
+        wait_until(lambda: load_session(session).turns[-1].view.ended_at)
+        assert load_session(session).turns[-1].state == "stopped"
+        expect(chat.get_by_text("Stopped.").first).to_be_visible()
+        _keep(page, "stopped")
+
+        held.unlink()
+        _say(page, "resume")
+        expect(chat.get_by_text("four").first).to_be_visible()
+        wait_until(lambda: load_session(session).turns[-1].is_complete)
+        _keep(page, "resumed")
+
+
+def _opened_chat(page: Page) -> Locator:
+    page.wait_for_function(f"window.jupyterapp?.commands.hasCommand('{OPEN}')")
+    page.evaluate("jupyterapp.restored")
+    page.locator("#jupyterlab-splash").wait_for(state="detached")
+    # Its notices that a file was reloaded lie over the buttons.
+    page.add_style_tag(content="#react-toastify-container { display: none }")
+    args = "{name: 'team', inSidePanel: false}"
+    page.evaluate(f"() => {{ jupyterapp.commands.execute('{OPEN}', {args}) }}")
+    _box(page).wait_for()
+    return page.locator("#jp-main-dock-panel")
+
+
+def _box(page: Page) -> Locator:
+    return page.locator("#jp-main-dock-panel textarea:not([aria-hidden])").first
+
+
+def _say(page: Page, text: str) -> None:
+    _box(page).click()
+    _box(page).press_sequentially(text)
+    _box(page).press("Enter")
+
+
+def _journal(session: Path) -> str:
+    return "".join(each.read_text() for each in session.rglob("events.jsonl"))
+
+
+def _keep(page: Page, name: str) -> None:
+    folder = Path(os.environ.get("NB_AGENTS_ARTIFACTS", "tests/artifacts"))
+    folder.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=folder / f"jupyter-ai-{name}.png")
