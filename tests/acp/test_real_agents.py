@@ -13,7 +13,7 @@ from tests.acp.real_agents import VENV, Case, place_of, play
 FEW = [
     Case("gemini_cli", "stream", "at once"),
     Case("qwen_code", "tool", "at once"),
-    Case("gemini_cli", "question", "graceful"),
+    Case("gemini_cli", "question", "at once"),
     Case("qwen_code", "stream", "kill"),
 ]
 

@@ -343,8 +343,9 @@ def test_a_stop_reaches_those_in_the_background_and_a_resume_pays_none_twice(
     held.wait_reached()
     wait_until(lambda: run.view.agents["ada/bio#1"].outcome == "finished")
     run.stop(now=now)
+    held.open()  # first: what works in the background ends with the one that began it
+    wait_until(lambda: run.view.agents["ada/songs#1"].outcome)
     own.open()
-    held.open()
     finish(run)
     assert run.view.agents["ada/songs#1"].outcome in ("stopped", "killed")
     preview = resume.preview(run.path.parent.name, session_root=tmp_path)
