@@ -31,6 +31,7 @@ class TeamPersona(BaseAcpPersona):
             name="Team", description="A team", avatar_path="", system_prompt=""
         )
 """
+FIRST = "--PersonaManager.default_persona_id=jupyter-ai-personas::team_persona::TeamPersona"
 OPEN = "jupyterlab-chat:createAndOpen"
 
 
@@ -46,7 +47,7 @@ def test_its_chat_shows_the_words_of_a_team_stops_it_and_goes_on(tmp_path: Path)
     command = [sys.executable, "-m", "nb_agents.cli", "acp", "--config", str(config)]
     (personas / "team_persona.py").write_text(PERSONA.format(command=command))
     state = {"XDG_STATE_HOME": str(tmp_path / "state")}
-    with start_lab(root, env=state) as lab, chromium() as browser:
+    with start_lab(root, env=state, extra=[FIRST]) as lab, chromium() as browser:
         page = NotebookPage(lab, browser).page
         page.goto(f"{lab.url}/lab?token={lab.token}&reset")
         chat = _opened_chat(page)
@@ -79,6 +80,8 @@ def _opened_chat(page: Page) -> Locator:
     args = "{name: 'team', inSidePanel: false}"
     page.evaluate(f"() => {{ jupyterapp.commands.execute('{OPEN}', {args}) }}")
     _box(page).wait_for()
+    # A message that is sent before nobody answers.
+    page.locator("#jp-main-dock-panel").get_by_text("Team", exact=True).first.wait_for()
     return page.locator("#jp-main-dock-panel")
 
 
