@@ -136,8 +136,11 @@ def conversation(root: Path) -> None:
             second = next(t for t in turns_in(root) if t.view.task == TASKS[1] and t.is_complete)
             fork = RunOptions(session_root=root, from_turn=second.paths.number)
             more["options"] = fork
-        if run := _go_on(root, task, **more):
+        run = _go_on(root, task, **more)
+        if run is not None:
             run.wait(200, raise_on_stop=False)
+            if run.state == "stopped":  # the next process goes on with it before those after it
+                return
 
 
 def talked_to(root: Path) -> None:
