@@ -108,7 +108,8 @@ class _Server(ModelServer):
     def words_sent(self, request: Request) -> Counter[str]:
         """The words of the text and of the thoughts that were sent."""
         reply = self._replies.get(request.number, Reply())  # who left early was sent none
-        chunks = [*words_of(reply.thoughts), *words_of(reply.text)]
+        thoughts = "" if request.protocol == "openai" else reply.thoughts  # that wire has none
+        chunks = [*words_of(thoughts), *words_of(reply.text)]
         return Counter(" ".join(chunks[: request.chunks_sent]).split())
 
 
