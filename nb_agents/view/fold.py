@@ -198,13 +198,18 @@ def _resting_phase(agent: AgentView) -> AgentPhase:
 
 def _drafts(agent: AgentView, answer: str = "") -> dict[str, Any]:
     """Set the words of the last model call aside, and drop those that an answer now contains."""
-    answers = (*agent.answers, agent.returned, answer)
-    last = UnsubmittedText(_rest(agent.partial, answers), agent.thinking)
+    last = _without(UnsubmittedText(agent.partial, agent.thinking), *agent.answers, agent.returned)
     if call := call_so_far(agent.partial_call):
         last = replace(last, text=f"{last.text}\n[{agent.tool}] {call}".strip())
-    drafts = (replace(each, text=_rest(each.text, answers)) for each in (*agent.drafts, last))
-    kept = tuple(each for each in drafts if each.text or each.thinking)
+    kept = (*agent.drafts, last) if last.text or last.thinking else agent.drafts
+    if answer:  # what was set aside before holds nothing of earlier ones
+        rest = (_without(each, answer) for each in kept)
+        kept = tuple(each for each in rest if each.text or each.thinking)
     return {"drafts": kept, "partial": "", "kept": "", "thinking": "", "partial_call": ""}
+
+
+def _without(said: UnsubmittedText, *answers: str) -> UnsubmittedText:
+    return replace(said, text=_rest(said.text, answers))
 
 
 def _rest(words: str, answers: Iterable[str]) -> str:
