@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from nb_agents.process.git import Drift, GitFailed, Repository, has_git
 from nb_agents.process.writable import WritablePath
 from nb_agents.session.layout import WORKTREES, TurnPaths
 from nb_agents.tools.base import Tool
+from nb_agents.tools.run_tools import KeepFiles
 
 
 def repository_of(paths: TurnPaths) -> Path:
@@ -73,6 +75,7 @@ class Worktrees(Capability):
         emit: Called with each event.
         past: The worktrees of the turn that this one resumes.
         policy: How conflicts with the user's own changes are resolved.
+        keep: Keeps what a merge changes; None keeps nothing.
     """
 
     def __init__(
@@ -82,12 +85,14 @@ class Worktrees(Capability):
         emit: Callable[[ev.Event], None],
         past: Iterable[ev.WorktreeBased] = (),
         policy: DriftConflictPolicy = "fail",
+        keep: KeepFiles | None = None,
     ) -> None:
         self._found: dict[str, list[ev.WorktreeBased]] = {}
         self._places = dict(_named(places)) if places and has_git() else {}
         self._paths = paths
         self._emit = emit
         self._policy = policy
+        self._keep = keep
         self._known = {(each.agent, each.path): each for each in past}
         self._snapshots: dict[str, str] = {}
         self._failed: set[str] = set()
@@ -170,9 +175,13 @@ class Worktrees(Capability):
         patch = self._paths.path / "changes" / f"{agent}-{name}.patch"
         change = _Change(agent, place, based, commit, patch)
         letters = await git.write_patch(based.base, commit, patch)
+        root = place.path if place.path.is_dir() else place.path.parent
+        names = [str(root / name) for name in letters]
+        kept = self._keep(root, agent, names, [place]) if self._keep else nullcontext()
         with CancelScope(shield=True):  # a stop comes before it or after it
-            if why := await git.apply(patch, place):
-                letters = await self._merge_apart(change, letters, why)
+            async with kept:
+                if why := await git.apply(patch, place):
+                    letters = await self._merge_apart(change, letters, why)
         if letters:
             self._emit(_changed(agent, place, letters))
             self._tell_base(agent, based.path, based.place, commit)

@@ -253,6 +253,11 @@ class TeamSpec(Spec):
         return None if self.workspace == OWN else Path(self.workspace)
 
     @property
+    def snapshot_bytes(self) -> int:
+        """Bytes over which a file is not kept."""
+        return int(self.snapshot_limit * 1e6)
+
+    @property
     def everyone(self) -> tuple[AgentSpec, ...]:
         """The agents of the team, and those that they may call."""
         return (*self.agents, *self.callable_agents)

@@ -20,6 +20,7 @@ import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -46,6 +47,9 @@ _ENTER = os.O_DIRECTORY | os.O_NOFOLLOW | getattr(os, "O_PATH", os.O_RDONLY)
 _VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """Errors for a directory that is gone or was replaced by something else."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+Make = Callable[[str, int], None]
+"""Make something of a name in an open directory."""
 
 Guard = Callable[[tuple[str, ...], os.stat_result | None], bool]
 """Return whether a path beneath a directory is protected, by its names or by the file there now."""
@@ -145,6 +149,37 @@ class Directory:
                     os.unlink(temp, dir_fd=folder)
                 raise
 
+    def put(self, path: str, make: Make | None, there: os.stat_result | None) -> None:
+        """Put something in the place of what is there, at one stroke unless one is a directory.
+
+        Then a kill between the two leaves neither, and what was made under `temp_of` its name. That
+        of an earlier try is replaced.
+
+        Args:
+            path: Missing directories above it are created.
+            make: Makes it, given a name and the directory's descriptor; None for nothing.
+            there: The status of what is replaced, an empty directory too; None for nothing.
+
+        Raises:
+            RefusedError: The path leads out or is protected, or something else is there by now.
+            OSError: It can't be made; nothing has changed.
+        """
+        is_made = make is not None
+        with self._parent_of(path, follow=False, make=is_made, changes=True) as (folder, name):
+            temp = temp_of(name)
+            _discard(temp, folder)
+            try:
+                if make is not None:
+                    make(temp, folder)
+                _require_same(there, name, folder)
+                if there is not None and (not is_made or _is_kept_apart(temp, there, folder)):
+                    (os.rmdir if stat.S_ISDIR(there.st_mode) else os.unlink)(name, dir_fd=folder)
+                if is_made:
+                    os.replace(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                _discard(temp, folder)
+                raise
+
     def create(self, path: str) -> BinaryIO:
         """Create a file and open it for writing, creating missing directories.
 
@@ -155,15 +190,20 @@ class Directory:
         with self._parent_of(path, follow=False, make=True, changes=True) as (folder, name):
             return open(os.open(name, _NEW, 0o666, dir_fd=folder), "wb")
 
-    def make(self, path: str) -> None:
+    def make(self, path: str, mode: int | None = None) -> None:
         """Create a directory and its missing parents.
+
+        Args:
+            path: The directory, which may be there.
+            mode: Its permissions; None leaves them as they are.
 
         Raises:
             RefusedError: The path leads out or is protected.
             OSError: A component is not a directory, or can't be created.
         """
-        with self._parent_of(f"{path}/.", make=True, changes=True):
-            pass
+        with self._parent_of(f"{path}/.", make=True, changes=True) as (folder, name):
+            if mode is not None:
+                os.chmod(name, mode, dir_fd=folder)
 
     def link(self, path: str, text: str) -> None:
         """Create a symlink; its text may lead outside, as no method here follows it there.
@@ -401,6 +441,33 @@ def resolve_parent(path: Path) -> Path:
     """Resolve the links in a path's parents, and leave its last component as it is."""
     # Not Path.resolve, which raises a RuntimeError for a loop.
     return Path(os.path.realpath(path.parent), path.name)
+
+
+def temp_of(name: str) -> str:
+    """Return the name under which `Directory.put` makes what is to have a name."""
+    return f".{blake2b(os.fsencode(name), digest_size=8).hexdigest()}{TEMP}"
+
+
+def _discard(temp: str, folder: int) -> None:
+    with suppress(FileNotFoundError):
+        is_folder = stat.S_ISDIR(stat_at(temp, folder).st_mode)
+        (os.rmdir if is_folder else os.unlink)(temp, dir_fd=folder)
+
+
+def _is_kept_apart(temp: str, there: os.stat_result, folder: int) -> bool:
+    """Return whether one of two is a directory, so that no rename replaces it."""
+    return stat.S_ISDIR(there.st_mode) or stat.S_ISDIR(stat_at(temp, folder).st_mode)
+
+
+def _require_same(there: os.stat_result | None, name: str, folder: int) -> None:
+    """Raise `RefusedError` unless a name has the status that it had."""
+    try:
+        found = stat_at(name, folder)
+    except FileNotFoundError:
+        found = None
+    looks = [it and (it.st_ino, it.st_mode, it.st_size, it.st_mtime_ns) for it in (there, found)]
+    if looks[0] != looks[1]:
+        raise RefusedError("is changed at this moment")
 
 
 def _replaceable_mode(name: str, folder: int) -> int | None:

@@ -461,3 +461,30 @@ class FilesKept(Event):
     changed: tuple[str, ...] = ()
     count: Count = 0
     not_kept: tuple[str, ...] = ()
+
+
+@event
+class OwnFilesKept(Event):
+    """A writer has ended, and what it changed of the person's own files was kept.
+
+    Attributes:
+        place: The directory below which they are, absolute.
+        call: Whose writer, as in FilesKept; "" for a rewind, which put them back.
+        before: The id of what the changed paths held before, in the session's ``snapshots``; a
+            path that is not there was not there.
+        after: The id of what they hold since.
+        changed: The changed paths, the first of them.
+        count: How many there are.
+        is_sure: Whether the writer changed them: False where its process died, and another may
+            have changed them since.
+        why_not: Why nothing could be kept, whatever the writer changed; else "".
+    """
+
+    place: str
+    call: str = ""
+    before: str = ""
+    after: str = ""
+    changed: tuple[str, ...] = ()
+    count: Count = 0
+    is_sure: bool = True
+    why_not: str = ""

@@ -190,7 +190,8 @@ def rewind(
 ) -> Any:
     """Go back to a point of a turn, and on from there in a new turn; the old one stays as it is.
 
-    No model call, tool call or step that had ended by then runs again.
+    No model call, tool call or step that had ended by then runs again. Files of the person's own
+    go back where only agents have changed them.
 
     Args:
         turn: SESSION or SESSION/TURN; "" means the last turn of this notebook's last session. One

@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +19,7 @@ from filelock import FileLock
 
 from nb_agents.config.spec import safe_name
 from nb_agents.config.team import TeamSpec
+from nb_agents.disk.entry import join_names, printable_name
 from nb_agents.errors import StorageError, UnknownSessionError, said_by
 from nb_agents.loop import ensure_loop, interrupts_held, submit
 from nb_agents.options import RunOptions
@@ -36,6 +39,8 @@ from nb_agents.session.copying import copy_workspaces, not_copied
 from nb_agents.session.history import Session
 from nb_agents.session.layout import TurnPaths, restore_workspaces
 from nb_agents.session.lookup import origin_here
+from nb_agents.session.own_files import OwnChange, OwnFiles, OwnHistory
+from nb_agents.session.own_rewind import plan_of, put_back, undo_moves, write_patches
 from nb_agents.session.ownership import OwnerMark
 from nb_agents.session.snapshots import SnapshotStore
 
@@ -142,7 +147,7 @@ def launch(spec: TurnSpec, session: Session) -> Run:
             undo.callback(layout.discard_turn, paths)
             undo.callback(lock.release)
         try:
-            spec = _filled(spec, session, paths)
+            spec = _own_files_back(_filled(spec, session, paths), undo)
             # Hold interrupts until the run is in the list, where a stop can find it.
             with interrupts_held():
                 run = _begin(f"r{next(_numbers)}", spec, lock, undo)
@@ -173,6 +178,36 @@ def _filled(spec: TurnSpec, session: Session, paths: TurnPaths) -> TurnSpec:
         notices=(*spec.notices, *not_copied(left_out)),
         origin=origin_here(paths.root),
     )
+
+
+def _own_files_back(spec: TurnSpec, undo: ExitStack) -> TurnSpec:
+    """Put the person's own files back to what they were at the point of a rewind.
+
+    It is the last thing before the turn begins, so that a kill leaves no turn without them.
+
+    Args:
+        spec: The spec of the filled turn.
+        undo: Is given what a failure must undo.
+    """
+    resumed = spec.resumed
+    if resumed is None or resumed.own == OwnHistory():
+        return spec
+    own, places, done = (
+        OwnFiles(spec.paths.path.parent, spec.team.snapshot_bytes),
+        spec.own_places,
+        list[OwnChange](),
+    )
+    plan = plan_of(resumed.own, own, places)
+    undo.callback(undo_moves, done, own, places)
+    lines = write_patches(put_back(plan, own, places, done), own, spec.paths.path)
+    moved = sorted([*done, *plan.there])
+    groups = groupby(moved, attrgetter("place"))
+    events = tuple(own.keep(place, [*changes], "") for place, changes in groups)
+    names = join_names([printable_name(each.name) for each in done])
+    notices = [f"Put back of your own files: {names}."] if done else []
+    notices += [f"Not put back: {join_names(lines)}"] if lines else []
+    spec = replace(spec, notices=(*spec.notices, *notices))
+    return replace(spec, resumed=replace(resumed, put_back=events))
 
 
 def _copy_workspaces(resumed: Resumed, paths: TurnPaths) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ class ResumeRequest(RunRequest):
             session.path.name,
             mark,
             partial(self._begin, session, turn, team, mark, kept),
-            _project_of(events) if options.cluster is not None else None,
+            project_of(events) if options.cluster is not None else None,
         )
 
     def find(self) -> tuple[PastTurn, Session]:
@@ -217,7 +217,7 @@ def _find(
     return last, found
 
 
-def _project_of(events: Sequence[Event]) -> Path | None:
+def project_of(events: Sequence[Event]) -> Path | None:
     """Return the user's directory that a turn's recipe works in, if any."""
     if not started_of(events).recipe:
         return None

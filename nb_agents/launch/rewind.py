@@ -20,6 +20,7 @@ from nb_agents.runs.live_runs import owner_of, wait_until_saved
 from nb_agents.runs.turn_spec import Resumed
 from nb_agents.session.history import PastTurn, Session, load_session
 from nb_agents.session.layout import TurnPaths, session_root
+from nb_agents.session.own_files import changes_after
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,9 @@ class RewindRequest(ResumeRequest):
         said = ev.Said(text=self.say, to=self.say_to) if self.say else None
         prefix = TurnPrefix(TurnPaths(self._session / f"turn_{self.turn}"), self.to).prefix
         kept = {**resumed.kept, **prefix.trees}
-        return replace(resumed, point=int(self.to), said=said, trees=prefix.trees, kept=kept)
+        own = changes_after(self._session, self.turn, int(self.to))
+        going_back = replace(resumed, point=int(self.to), said=said, own=own)
+        return replace(going_back, trees=prefix.trees, kept=kept)
 
     def about(self, preview: Preview) -> str:
         """Return the new turn's first notice."""

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from nb_agents import events as ev
 from nb_agents.disk.entry import join_names, printable_name
 from nb_agents.errors import UserError
 from nb_agents.events import Event
 from nb_agents.launch.resume_plan import Preview, started_of, stored_team, what_resumes
+from nb_agents.process.writable import WritablePath
 from nb_agents.runs.turn_spec import RESERVED_NAMES
-from nb_agents.session.file_changes import MAX_FILES, FileChange, file_changes
+from nb_agents.session.file_changes import MAX_FILES, FileChange, change_of, file_changes
 from nb_agents.session.history import PastTurn, as_died, past_events
 from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import TurnPaths, session_root
+from nb_agents.session.layout import TurnPaths, session_root, turns_of
 from nb_agents.session.lookup import find_turn
+from nb_agents.session.own_files import OwnFiles, OwnHistory, changes_after
+from nb_agents.session.own_rewind import OwnPlan, lines_of, plan_of
 from nb_agents.session.snapshots import SnapshotStore
 from nb_agents.tools.base import BUILT_IN
 from nb_agents.view.fold import fold
@@ -46,7 +51,8 @@ class RewindPreview:
         file_count: How many files that are; -1 when files were not kept, and stay as they are.
         not_taken_back: Calls behind the point whose effects lie elsewhere, as "agent: tool".
         points: All points of the turn.
-        outside: What agents changed behind the point in files of yours, absolute names.
+        outside: What agents changed behind the point in files of yours and stays, absolute names.
+        refused: Files of yours that stay as they are though agents changed them, and why.
         worktrees: Git worktrees that were in use by the point, as "agent/place".
     """
 
@@ -62,6 +68,7 @@ class RewindPreview:
     points: tuple[Point, ...] = ()
     outside: tuple[str, ...] = ()
     worktrees: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
     @property
     def lines(self) -> list[str]:
@@ -88,6 +95,7 @@ class RewindPreview:
         if self.outside:
             names = join_names(self.outside)
             lines.append(f"Changed outside the workspaces, and left as it is: {names}.")
+        lines += [f"Not put back: {each}" for each in self.refused]
         if self.worktrees:
             names = join_names(self.worktrees)
             lines.append(f"Files of git worktrees go back, their branches do not: {names}.")
@@ -142,17 +150,28 @@ class TurnPrefix:
         return [event for event in self.own if event.seq > self.point.seq]
 
     def file_changes(self) -> list[FileChange]:
-        """Return what becomes of the files of the workspaces."""
+        """Return what becomes of the files of the workspaces, and of the person's own."""
         store = SnapshotStore(self.paths.path.parent)
         found: list[FileChange] = []
         for name, tree in self.prefix.trees.items():
-            try:
+            with _readable(name):
                 found += file_changes(store, tree, self.paths.workspaces / name)
-            except OSError as exc:
-                raise UserError(
-                    f"The files of {name} at that point can't be read: {exc.strerror or exc}."
-                ) from None
+        for own in self.own_plan.back:
+            found.append(change_of(store, own.name, Path(own.name), own.before, own.after))
         return found
+
+    @cached_property
+    def own_changes(self) -> OwnHistory:
+        """What was changed behind the point in files of the person's own."""
+        with _readable("your own"):
+            return changes_after(self.paths.path.parent, self.paths.number, self.point.seq)
+
+    @cached_property
+    def own_plan(self) -> OwnPlan:
+        """What becomes of files of the person's own, where the team may write what it could."""
+        roots = dict.fromkeys(change.place for change in self.own_changes.changes)
+        places = [WritablePath(Path(root)) for root in roots]
+        return plan_of(self.own_changes, OwnFiles(self.paths.path.parent), places)
 
     @property
     def turn(self) -> PastTurn:
@@ -160,6 +179,16 @@ class TurnPrefix:
         view = as_died(fold(self.events))
         view = replace(view, session=self.paths.session, turn=self.paths.number)
         return PastTurn(self.paths, view, events=tuple(self.events))
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise UserError(
+            f"The files of {name} at that point can't be read: {exc.strerror or exc}."
+        ) from None
 
 
 def where(turn: str, to: str, root: object = None) -> tuple[TurnPaths, int]:
@@ -201,7 +230,8 @@ def preview_rewind(paths: TurnPaths, to: str) -> RewindPreview:
         file_count=len(files) if prefix.prefix.is_kept else -1,
         points=tuple(prefix.points),
         not_taken_back=tuple(dict.fromkeys(_beyond_reach(prefix.left_out))),
-        outside=tuple(dict.fromkeys(_outside(prefix.left_out))),
+        outside=tuple(dict.fromkeys(_outside(prefix))),
+        refused=_refused(prefix),
         worktrees=tuple(dict.fromkeys(_worktrees(prefix.events))),
     )
 
@@ -231,14 +261,23 @@ def _beyond_reach(events: Sequence[Event]) -> list[str]:
     return [f"{call.agent}: {call.tool}" for call in calls if _is_beyond(call)]
 
 
-def _outside(events: Sequence[Event]) -> Iterator[str]:
-    """Yield the files that changed outside the workspaces, as far as the journal names them."""
-    for event in events:
+def _outside(prefix: TurnPrefix) -> Iterator[str]:
+    """Yield the files that changed outside the workspaces and were not kept, as far as named."""
+    kept = {change.name for change in prefix.own_changes.changes}
+    for event in prefix.left_out:
         if isinstance(event, ev.ContextChanged):
             names = (*event.made, *event.changed, *event.deleted)
-            yield from map(printable_name, names)
-            if event.count > len(names):
+            yield from map(printable_name, [name for name in names if name not in kept])
+            if event.count > len(names) and not kept:
                 yield f"{event.count - len(names)} more of {event.agent}"
+
+
+def _refused(prefix: TurnPrefix) -> tuple[str, ...]:
+    """Return a line for each file of the person's own that stays as it is."""
+    following = turns_of(prefix.paths.path.parent)[-1].number + 1
+    found = [*lines_of(prefix.own_plan.refused, f"turn_{following}")]
+    more = len(found) - MAX_NAMED
+    return (*found[:MAX_NAMED], *([f"{more} more files"] if more > 0 else ()))
 
 
 def _worktrees(events: Sequence[Event]) -> Iterator[str]:

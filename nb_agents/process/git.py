@@ -25,11 +25,16 @@ from anyio import to_thread
 
 from nb_agents.process.command import MAX_KEPT_BYTES, run_command
 from nb_agents.process.environment import agent_env
-from nb_agents.process.writable import MAX_LOOKED_AT, NEVER_WRITTEN, WritablePath, entries
+from nb_agents.process.writable import (
+    MAX_COPIED_BYTES,
+    MAX_LOOKED_AT,
+    NEVER_WRITTEN,
+    WritablePath,
+    entries,
+)
 
 GIT_S = 300.0
 """Time limit of a git command, in seconds."""
-MAX_COPIED_BYTES = 2_000_000_000
 MAX_WHY_CHARS = 300
 
 _RUNS_NOTHING = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "protocol.allow=never")

@@ -33,6 +33,8 @@ to nb_agents. Source: DEFAULT_EXCLUDED_DIRS in massgen 0.1.97's filesystem_manag
 """
 
 MAX_LOOKED_AT = 100_000
+MAX_COPIED_BYTES = 2_000_000_000
+"""Files and bytes up to which a place is looked at, and copied."""
 MAX_READ_ONLY = 500
 """Read-only mounts per writable path: bubblewrap takes 9000 arguments."""
 

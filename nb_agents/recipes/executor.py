@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -52,6 +53,7 @@ from nb_agents.recipes.tasks import (
 from nb_agents.recipes.units import is_within, planned
 from nb_agents.tools.base import Toolbox
 from nb_agents.tools.policy import AgentTools, ApprovalConfig, ApprovalDecision, Tally
+from nb_agents.tools.run_tools import KeepFiles
 from nb_agents.tools.shell import kept_folder, last_chars
 
 _MAX_STREAMED = 100_000
@@ -86,7 +88,7 @@ class Models:
         secrets: The team's keys: no command inherits them.
         capabilities: What steps can do besides, by the team's file.
         ask: Asks a person about a step, given its address and the question.
-        keep: Keeps the workspace before a command of a step runs there; None keeps nothing.
+        keep: Keeps what a command of a step may change; None keeps nothing.
     """
 
     team: TeamSpec
@@ -97,7 +99,7 @@ class Models:
     secrets: Sequence[str] = ()
     capabilities: Sequence[Capability] = ()
     ask: Callable[[str, str], Awaitable[ApprovalDecision]] | None = None
-    keep: Callable[[Path, str, str | None], Awaitable[None]] | None = None
+    keep: KeepFiles | None = None
 
 
 @dataclass(frozen=True)
@@ -429,8 +431,6 @@ class Executor:
         self._emit(
             ev.StepStarted(step=address, unit="bash", attempt=work.attempt, asks=work.command)
         )
-        if self._models.keep is not None:
-            await self._models.keep(self._workspace, address, None)
         written = self._written[address] = []
         wake = current_policy().wake
 
@@ -439,7 +439,8 @@ class Executor:
             wake()
 
         try:
-            done = await self._commands.run(work, self._recipes_of(address), write)
+            async with self._kept(address):
+                done = await self._commands.run(work, self._recipes_of(address), write)
         finally:
             self._flush_output(address)
             del self._written[address]
@@ -452,6 +453,13 @@ class Executor:
                 step=address, outcome="ok", output=done.output, exit_code=done.exit_code
             )
         )
+
+    def _kept(self, address: str) -> AbstractAsyncContextManager[None]:
+        """Keep what a command may change within the block."""
+        if self._models.keep is None:
+            return nullcontext()
+        own = [self._project] if self._project else []
+        return self._models.keep(self._workspace, address, None, own)
 
     def _recipes_of(self, address: str) -> list[Recipe]:
         """Return the recipe that has a step, and those on the way to it."""

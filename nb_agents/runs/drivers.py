@@ -55,7 +55,7 @@ class DriverDeps:
         ask_about: Asks the user about a step, given its address and the question.
         stop: Stops the run.
         wake: Called, from any thread, when there is something new to show.
-        keep: Keeps a workspace before something writes there; None keeps nothing.
+        keep: Keeps what a writer may change; None keeps nothing.
     """
 
     spec: TurnSpec
@@ -200,7 +200,7 @@ async def _capabilities(deps: DriverDeps, children: SubAgents) -> list[Capabilit
     if spec.team.orchestrator.copies_context_paths:
         past = resumed.view.worktrees if resumed else ()
         policy = wanted.drift_conflict_policy
-        found.append(Worktrees(spec.writable, spec.paths, deps.emit, past, policy))
+        found.append(Worktrees(spec.writable, spec.paths, deps.emit, past, policy, deps.keep))
     return [*found, *await _skills(spec)]
 
 

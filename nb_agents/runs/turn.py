@@ -64,9 +64,9 @@ from nb_agents.runs.turn_spec import TurnSpec, offered_of
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import has_commands, take_commands
 from nb_agents.session.journal import Journal
-from nb_agents.session.snapshots import SnapshotStore
+from nb_agents.session.own_files import OwnFiles
 from nb_agents.tools.offer import CallInbox
-from nb_agents.tools.run_tools import KeepFiles, RunTools
+from nb_agents.tools.run_tools import RunTools
 from nb_agents.tools.threads import still_runs
 from nb_agents.view.receipt import receipt
 from nb_agents.view.run_view import RunView
@@ -152,6 +152,7 @@ class TurnWriter:
         self.subscribers = Subscribers()
         self.hooks = Hooks(run_id, spec, self._recorder.note)
         self._limits = Limits(spec, self.hooks, lambda: self.view, self.take, self._recorder.note)
+        self._history = self._file_history()
         self._recorder.observe(self.hooks.observe)
         self._recorder.observe(self._limits.observe)
         self._recorder.observe(lambda *_: self._has_news.set())
@@ -168,6 +169,8 @@ class TurnWriter:
                 self._recorder.emit(
                     ev.RecipeLoaded(step="", path=path, text=spec.recipe.text, outline=outline)
                 )
+            for event in spec.resumed.put_back if spec.resumed else ():
+                self._recorder.emit(event)
             if spec.resumed is not None and spec.resumed.said is not None:
                 self._recorder.emit(spec.resumed.said)
                 self._said_before.append(spec.resumed.said)
@@ -452,6 +455,7 @@ class TurnWriter:
                         return await self._drive(driver, run_tools)
         finally:
             self._closing.append(asyncio.create_task(_close(client)))
+            self._closing.append(asyncio.create_task(self._history.close()))
 
     def _driver_deps(self) -> DriverDeps:
         return DriverDeps(
@@ -466,17 +470,14 @@ class TurnWriter:
             ask_about=self.approvals.ask_about,
             stop=self.take,
             wake=self._wake,
-            keep=self._file_history(),
+            keep=self._history.writing if self._spec.team.snapshots else None,
         )
 
-    def _file_history(self) -> KeepFiles | None:
+    def _file_history(self) -> FileHistory:
         spec = self._spec
-        if not spec.team.snapshots:
-            return None
-        store = SnapshotStore(spec.paths.path.parent, int(spec.team.snapshot_limit * 1e6))
+        own = OwnFiles(spec.paths.path.parent, spec.team.snapshot_bytes)
         known = spec.resumed.kept if spec.resumed else {}
-        history = FileHistory(store, spec.paths.live_workspaces, known, self._recorder.emit)
-        return history.keep
+        return FileHistory(own, spec.paths.live_workspaces, known, self._recorder.emit)
 
     def _admit(self, agent: str, token: CancelToken) -> None:
         # Replaced, not modified, as a thread that stops an agent may be reading it.

@@ -26,6 +26,7 @@ from nb_agents.options import RunOptions
 from nb_agents.process.writable import WritablePath
 from nb_agents.session.conversation import PastMessage
 from nb_agents.session.layout import TurnPaths
+from nb_agents.session.own_files import OwnHistory
 from nb_agents.session.ownership import OwnerMark
 from nb_agents.tools import run_tools
 from nb_agents.tools.base import BUILT_IN
@@ -65,6 +66,8 @@ class Resumed:
         said: What the person says when it goes on from there, if anything.
         trees: Of a rewind: what workspaces held at the point, where that is not what they hold.
         kept: For each workspace that was kept, what was kept last.
+        own: Of a rewind: what was changed behind the point in files of the person's own.
+        put_back: What of that was put back.
     """
 
     turn: int
@@ -79,6 +82,8 @@ class Resumed:
     said: ev.Said | None = None
     trees: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
+    own: OwnHistory = OwnHistory()
+    put_back: tuple[ev.OwnFilesKept, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,11 @@ class TurnSpec:
     given: Mapping[str, Any] = field(default_factory=dict)
     functions: Sequence[Callable[..., Any] | OfferedFunction] = ()
     options: RunOptions = RunOptions()
+
+    @property
+    def own_places(self) -> tuple[WritablePath, ...]:
+        """The person's own files that agents, or the merge of their copies, may change."""
+        return (*self.writable, *([self.project] if self.project else ()))
 
     @property
     def workspaces(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ class FileChange(NamedTuple):
     """What becomes of a file.
 
     Attributes:
-        path: Its workspace and its path there, printable.
+        path: Its workspace and its path there; absolute of the person's own. Printable.
         what: Whether it is there again, is gone, or holds something else.
         plus, minus: Lines more and less than now; -1 where they can't be counted.
         diff: Those lines, as a unified diff; "" where there is none.
@@ -50,7 +50,7 @@ def file_changes(store: SnapshotStore, tree: str, workspace: Path) -> Iterator[F
     for path in sorted({*then, *now}):
         old, new = now.get(path), then.get(path)
         if _is_other(old, new):
-            yield _change(store, f"{workspace.name}/{path}", workspace / path, old, new)
+            yield change_of(store, f"{workspace.name}/{path}", workspace / path, old, new)
 
 
 def _is_other(old: KeptPath | None, new: KeptPath | None) -> bool:
@@ -62,9 +62,18 @@ def _is_other(old: KeptPath | None, new: KeptPath | None) -> bool:
     return (old.kind, old.mode, old.value) != (new.kind, new.mode, new.value)
 
 
-def _change(
+def change_of(
     store: SnapshotStore, name: str, place: Path, old: KeptPath | None, new: KeptPath | None
 ) -> FileChange:
+    """Return what becomes of a file.
+
+    Args:
+        store: The session's kept files.
+        name: Its name for the user.
+        place: Where it is.
+        old: What is there; None for nothing.
+        new: What will be.
+    """
     what: Literal["back", "gone", "changed"] = "changed"
     if old is None or new is None:
         what = "back" if old is None else "gone"

@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from nb_agents.config.spec import safe_name
@@ -42,7 +42,7 @@ from nb_agents.session.layout import (
     turns_of,
 )
 from nb_agents.session.ownership import confirm_turns, evidence_of, judge, known_mark
-from nb_agents.session.snapshots import SNAPSHOTS
+from nb_agents.session.snapshots import HELD, SNAPSHOTS
 
 _FIRST_S, _LAST_S = 315_619_200, 4_354_646_400
 """The range of times in a zip: the second day of 1980 to the last but one of 2107. Files may have
@@ -174,7 +174,7 @@ def copy_turns(turns: Sequence[TurnPaths], fork: Path) -> tuple[str, ...]:
                 left = copy_tree(paths.path, aside / name, _is_no_leftover)
                 left_out += [f"{name}/{each}" for each in left]
             if is_real_directory(session / SNAPSHOTS):
-                copy_tree(session / SNAPSHOTS, aside / SNAPSHOTS)
+                copy_tree(session / SNAPSHOTS, aside / SNAPSHOTS, _is_kept)
                 (aside / SNAPSHOTS).rename(fork / SNAPSHOTS)
             for paths in turns:
                 (aside / paths.path.name).rename(fork / paths.path.name)
@@ -191,12 +191,19 @@ def _is_no_leftover(entry: DirEntry) -> bool:
     return entry.depth > 0 or not (is_temp or entry.name == "owner.lock")
 
 
+def _is_kept(entry: DirEntry) -> bool:
+    """Return whether an entry of the snapshots is more than what a turn holds while it works."""
+    return entry.path.partition("/")[0] != HELD.name
+
+
 def _fill(archive: zipfile.ZipFile, session: Path) -> tuple[str, ...]:
     left_out: list[str] = []
     for turn in turns_of(session)[-1:]:
         store_workspaces_if_dead(turn)
     with Directory.real(Path(os.path.realpath(session))) as directory:
         for entry in directory.walk():
+            if PurePosixPath(entry.path).is_relative_to(HELD):
+                continue
             try:
                 _add(archive, session.name, entry)
             except RefusedError as exc:

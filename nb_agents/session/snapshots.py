@@ -27,13 +27,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from operator import attrgetter, methodcaller
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import TEMP, RefusedError, printable_name
 
 SNAPSHOTS = "snapshots"
+HELD = PurePosixPath(SNAPSHOTS, "held")
+"""Where what the person's own files hold is while a turn works, in its session."""
 LIMIT_BYTES = 100_000_000
 """Size over which a file is not kept."""
 
@@ -43,6 +45,9 @@ _MAX_DEPTH = 100
 _RACY_NS = 20_000_000
 """Age below which a file's time can't tell that it stays the same: clocks of file systems tick."""
 _PIECE = 1_000_000
+LeavesOut = Callable[[str, str], bool]
+"""Given a directory's prefix and a name there, returns whether that is no part of what is kept."""
+
 _LIST = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_RDONLY
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _ID = re.compile("[0-9a-f]{40}")
@@ -126,10 +131,14 @@ class SnapshotStore:
     Args:
         session: The session's directory.
         limit: Bytes over which a file is not kept.
+        place: Where they are in it.
     """
 
-    def __init__(self, session: Path, limit: int = LIMIT_BYTES) -> None:
-        self.path = session / SNAPSHOTS
+    def __init__(
+        self, session: Path, limit: int = LIMIT_BYTES, place: str | PurePosixPath = SNAPSHOTS
+    ) -> None:
+        self.path = session / place
+        self._root = session / SNAPSHOTS
         self._limit = limit
         self._made: set[str] = set()
 
@@ -138,45 +147,55 @@ class SnapshotStore:
         found = self.tree(tree)
         return Index(found, {}, frozenset(found), tree, _FULL_AFTER)
 
-    def keep(self, workspace: Path, index: Index, only: Iterable[str] | None = None) -> Kept:
+    def keep(
+        self,
+        workspace: Path,
+        index: Index,
+        only: Iterable[str] | None = None,
+        leaves_out: LeavesOut | None = None,
+    ) -> Kept:
         """Keep a workspace as it is.
 
         Args:
             workspace: The directory.
             index: What is known of it; it is not changed.
             only: The paths that may have changed; None means any.
+            leaves_out: What of it is left out, with all that is below; by default nothing.
 
         Raises:
             OSError: It can't be read, or a write failed.
         """
-        paths = None if only is None else _with_parents(only)
-        if paths is None or not index.id:
-            return self._keep_all(workspace, index)
+        paths = None if only is None else with_parents(only)
+        if paths is None:
+            return self._keep_all(workspace, index, leaves_out)
         now = Index(dict(index.tree), dict(index.looks), index.copied.difference(paths), index.id)
-        with Directory.at(workspace) as root:
-            for path in paths:
-                self._look_at(workspace, root, path, now)
+        for path in paths:
+            above, slash, name = path.rpartition("/")
+            if name in now.looks.get(folder := above + slash, ()):  # learned by the next walk
+                now.looks[folder] = {**now.looks[folder], name: _RACY}
+            now.tree.pop(path, None)
+            if (entry := self.entry(workspace, path)) is not None:
+                now.tree[path] = entry
         return self._kept(index, now, paths)
 
-    def _look_at(self, workspace: Path, root: Directory, path: str, now: Index) -> None:
-        """Replace what an index says of a path; its status is learned by the next walk."""
-        above, slash, name = path.rpartition("/")
-        folder, tree = above + slash, now.tree
-        if name in now.looks.get(folder, ()):
-            now.looks[folder] = {**now.looks[folder], name: _RACY}
-        tree.pop(path, None)
+    def entry(self, root: Path, path: str, *, writes: bool = True) -> KeptPath | None:
+        """Return what is at a path below a directory, or None, and keep a file that is there.
+
+        Args:
+            root: The directory.
+            path: The path; it is not followed as a link.
+            writes: Whether to keep it.
+        """
         try:
-            found = os.lstat(workspace / path)
+            found = os.lstat(root / path)
             if stat.S_ISREG(found.st_mode):
-                with root.open(path, follow=False) as file:
-                    tree[path] = self._file(file.fileno())
-            else:
-                read = partial(os.readlink, workspace / path)
-                tree[path] = self._other(_Look._make(_look(found)), read)
+                with Directory.at(root) as opened, opened.open(path, follow=False) as file:
+                    return self._file(file.fileno(), writes=writes)
+            return self._other(_Look._make(_look(found)), partial(os.readlink, root / path))
         except (FileNotFoundError, NotADirectoryError):
-            return
-        except RefusedError as exc:
-            tree[path] = KeptPath("x", 0, exc.strerror or "")
+            return None
+        except (RefusedError, PermissionError) as exc:
+            return KeptPath("x", 0, exc.strerror or "")
 
     def look(self, workspace: Path) -> dict[str, KeptPath]:
         """Return what a workspace holds now, without keeping it; links are not followed."""
@@ -190,10 +209,10 @@ class SnapshotStore:
                     found[each.prefix + name] = read
         return found
 
-    def _keep_all(self, workspace: Path, index: Index) -> Kept:
+    def _keep_all(self, workspace: Path, index: Index, leaves_out: LeavesOut | None) -> Kept:
         now, names = Index(dict(index.tree), {}, frozenset(), index.id), dict[str, None]()
         oldest_racy = time.time_ns() - _RACY_NS
-        for each in _walk(workspace):
+        for each in _walk(workspace, leaves_out):
             before = index.looks.get(each.prefix, {})
             now.looks[each.prefix] = each.looks
             if each.why_closed:
@@ -319,9 +338,27 @@ class SnapshotStore:
 
     def _folder(self, path: Path) -> Path:
         if str(path) not in self._made:
+            if not self._made:  # readable for all, a file of the person's may not be so here
+                self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.mkdir(parents=True, exist_ok=True)
             self._made.add(str(path))
         return path
+
+    def write(self, tree: Tree) -> str:
+        """Write a tree, and return its id."""
+        return self._kept(Index(), Index(dict(tree)), tree).known.id
+
+    def take(self, entry: KeptPath | None, store: SnapshotStore) -> None:
+        """Keep what another store keeps of a file."""
+        if entry is None or entry.kind != "f" or os.path.exists(place := self._blob(entry)):
+            return
+        self._folder(Path(place).parent)
+        try:
+            os.link(store._blob(entry), place)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without hard links
+            self._write(Path(place), store.read(entry))
 
     def tree(self, tree: str) -> dict[str, KeptPath]:
         """Return what a tree says.
@@ -388,7 +425,7 @@ class SnapshotStore:
         # After all files, so that none is written through one.
         for path, each in entries.items():
             if each.kind == "l":
-                os.symlink(_unquoted(each.value), f"{root}/{path}")
+                os.symlink(link_text(each), f"{root}/{path}")
         for path in sorted(folders, reverse=True):
             os.chmod(f"{root}/{path}", entries[path].mode & 0o777)
         return tuple(lacking)
@@ -429,7 +466,7 @@ _look = attrgetter("st_mode", "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino")
 _status = methodcaller("stat", follow_symlinks=False)
 
 
-def _walk(root: Path) -> Iterator[_Folder]:
+def _walk(root: Path, leaves_out: LeavesOut | None = None) -> Iterator[_Folder]:
     """Yield a directory and those below it, no link followed, each after the one that it is in."""
     stack = [_Folder(os.open(root, _LIST), "", {})]
     try:
@@ -441,6 +478,8 @@ def _walk(root: Path) -> Iterator[_Folder]:
             inner: list[_Folder] = []
             try:
                 looks = _looks(each.folder)
+                if leaves_out is not None:
+                    looks = {n: it for n, it in looks.items() if not leaves_out(each.prefix, n)}
                 yield each._replace(looks=looks)
                 for name, look in looks.items():
                     if stat.S_ISDIR(look[0]) and not name.endswith(TEMP):
@@ -452,6 +491,17 @@ def _walk(root: Path) -> Iterator[_Folder]:
         for each in stack:
             if each.folder >= 0:
                 os.close(each.folder)
+
+
+def link_text(entry: KeptPath) -> str:
+    """Return where a kept link leads."""
+    return _unquoted(entry.value)
+
+
+def measure(root: Path, leaves_out: LeavesOut) -> tuple[int, int]:
+    """Return how many paths are below a directory, and the bytes of its files."""
+    looks = [look for each in _walk(root, leaves_out) for look in each.looks.values()]
+    return len(looks), sum(look[1] for look in looks if stat.S_ISREG(look[0]))
 
 
 def _looks(folder: int) -> _Looks:
@@ -519,7 +569,7 @@ def _not_kept(tree: Tree) -> tuple[str, ...]:
     return tuple(f"{printable_name(path)} ({each.value})" for path, each in lost)
 
 
-def _with_parents(paths: Iterable[str]) -> list[str] | None:
+def with_parents(paths: Iterable[str]) -> list[str] | None:
     """Return paths and the directories above them, outermost first; None if one is unclear."""
     found: dict[str, None] = {}
     for path in paths:

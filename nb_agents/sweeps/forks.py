@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from hashlib import sha256
@@ -17,9 +18,11 @@ from pathlib import Path
 
 from nb_agents.config.secrets import snapshot
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import NotYoursError
+from nb_agents.errors import NotYoursError, UserError
+from nb_agents.events import Event
 from nb_agents.launch.api import begin, resume
-from nb_agents.launch.resume import would_resume
+from nb_agents.launch.resume import project_of, would_resume
+from nb_agents.launch.resume_plan import started_of
 from nb_agents.launch.rewind import RewindRequest
 from nb_agents.launch.rewind_plan import TurnPrefix
 from nb_agents.launch.trust import is_yours
@@ -46,11 +49,12 @@ def try_again(request: RewindRequest, times: int) -> Sweep:
         The sweep, without waiting for it.
 
     Raises:
-        UserError: As for `nb_agents.rewind`.
+        UserError: As for `nb_agents.rewind`; or the agents may change files of the person's own.
     """
     past, _ = request.find()
     team = request.team_of(past.events).spec
     turn, options = past.paths, request.options
+    _refuse_own_files(past.events, team)
     if not options.trust and not is_yours(turn.path.parent):
         raise NotYoursError(turn.session, would_resume(turn.path.parent, team))
     path = _root_of(turn) / _name_of(request, team)
@@ -95,6 +99,22 @@ def _begin(request: RewindRequest, turn: TurnPaths, fork: Path) -> Run:
             [each for each in turns_of(turn.path.parent) if each.number <= turn.number], fork
         )
     return begin(request)
+
+
+def _refuse_own_files(events: Sequence[Event], team: TeamSpec) -> None:
+    """Refuse forks that would all change the same files of the person's own."""
+    is_recipe, wanted = bool(started_of(events).recipe), team.orchestrator
+    own: Path | str | None = None
+    if is_recipe:
+        own = project_of(events) or team.project
+    elif wanted.writes_context_paths:
+        own = next(each.path for each in wanted.context_paths if each.permission == "write")
+    if own is not None:
+        copies = "" if is_recipe else ", or set `write_mode: auto`, which gives each a copy"
+        raise UserError(
+            f"Several forks can't all change your own files in {str(own)!r}. Go on once, without "
+            f"--times{copies}."
+        )
 
 
 def _root_of(turn: TurnPaths) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
@@ -107,6 +107,11 @@ class ToolContext:
     access: WriteAccess = field(default_factory=WriteAccess)
     project: WritablePath | None = None
 
+    @property
+    def own(self) -> Sequence[WritablePath]:
+        """The person's own files that may be written now."""
+        return (*self.access.now, *([self.project] if self.project else ()))
+
 
 class ToolPlace(NamedTuple):
     """Where an agent's tools work, and the rules of its calls: what a program needs as an agent.
@@ -115,12 +120,12 @@ class ToolPlace(NamedTuple):
         context: Where they work.
         check: Given a tool's name and arguments, returns when the call may be made; it raises
             ToolError when the rules or a person deny it.
-        keep: Keeps the workspace before the program goes to work there; None keeps nothing.
+        keep: Keeps what the program may change within a block; None keeps nothing.
     """
 
     context: ToolContext
     check: Callable[[str, dict[str, Any]], Awaitable[None]]
-    keep: Callable[[], Awaitable[None]] | None = None
+    keep: Callable[[], AbstractAsyncContextManager[None]] | None = None
 
 
 @dataclass
@@ -272,19 +277,19 @@ class Tool:
         self._validator = validator
         self._run = run
 
-    def preceded_by(self, first: Callable[[dict[str, Any]], Awaitable[None]]) -> Tool:
-        """Return the same tool, which awaits a function before it runs.
+    def within(self, around: Callable[[dict[str, Any]], AbstractAsyncContextManager[None]]) -> Tool:
+        """Return the same tool, which runs within a block.
 
         Args:
-            first: Called with the arguments, once they are found valid.
+            around: Called with the arguments, once they are found valid; opens the block.
         """
         tool, run = copy(self), self._run
 
-        async def both(known: dict[str, Any]) -> str:
-            await first(known)
-            return await run(known)
+        async def inside(known: dict[str, Any]) -> str:
+            async with around(known):
+                return await run(known)
 
-        tool._run = both
+        tool._run = inside
         return tool
 
     async def call(self, args: str | dict[str, Any] | None) -> ToolResult:

@@ -8,7 +8,7 @@ run's start, and by ``%agents check`` before it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -39,8 +39,14 @@ from nb_agents.tools.task_plan import PLAN_TOOLS
 from nb_agents.tools.web_search import search_tool
 from nb_agents.tools.workspace import FILE_TOOLS
 
-KeepFiles = Callable[[Path, str, str | None], Awaitable[None]]
-"""Called with a workspace, the call that is about to write, and its one path, or None for any."""
+KeepFiles = Callable[
+    [Path, str, Sequence[str] | None, Sequence[WritablePath]], AbstractAsyncContextManager[None]
+]
+"""Keeps what a writer may change within a block.
+
+Called with its workspace, its call, the paths that it writes or None for any, and the places of the
+person's own that it may write.
+"""
 
 _LOOKS = frozenset(
     {name for name in (*FILE_TOOLS, *PLAN_TOOLS) if BUILT_IN[name].action == "read_file"}
@@ -90,7 +96,7 @@ class ToolPlaces:
         writable: What of those an agent may write while it presents.
         has_protected_paths: Whether the team's file protects some of them.
         project: The person's directory that agents work in, if they do.
-        keep: Keeps a workspace before a tool writes there, by `KeepFiles`; None keeps nothing.
+        keep: Keeps what a tool may change, by `KeepFiles`; None keeps nothing.
     """
 
     session: Path
@@ -191,7 +197,7 @@ class RunTools:
         # Only rules need the real path; resolved once, before an agent could put a link there.
         real = await to_thread.run_sync(workspace.resolve) if keys.rules is not None else workspace
         policy = Policy(keys, real, partial(self._ask, agent))
-        kept = partial(self._kept, workspace)
+        kept = partial(self._kept, context)
 
         def take(tools: Iterable[Tool]) -> tuple[Tool, ...]:
             return policy.take(map(kept, tools))
@@ -212,27 +218,33 @@ class RunTools:
             served = await self._servers.tools(context, keys.mcp_servers, keys.takes)
             found += map(policy.guarded, map(kept, served))
         withheld = why_withheld(keys, "enable_image_generation", "image_generation")
-        keep = self._places.keep
-        keeps = partial(keep, workspace, agent, None) if keep is not None else None
-        place = ToolPlace(context, policy.check, keeps)
+        place = ToolPlace(context, policy.check, self._keeps(context))
         given = AgentTools(found, take, context.access, keeps_images=not withheld, place=place)
         if keys.chosen_tools and not (found or any(map(keys.takes, FILE_TOOLS))):
             names = ", ".join(keys.chosen_tools)
             self._notice(f"{agent}: `tool_choice` names no tool that it has: {names}.")
         return given
 
-    def _kept(self, workspace: Path, tool: Tool) -> Tool:
-        """Return a tool that keeps the workspace before it writes there."""
+    def _keeps(
+        self, context: ToolContext
+    ) -> Callable[[], AbstractAsyncContextManager[None]] | None:
+        keep = self._places.keep
+        if keep is None:
+            return None
+        return lambda: keep(context.workspace, context.agent, None, context.own)
+
+    def _kept(self, context: ToolContext, tool: Tool) -> Tool:
+        """Return a tool that keeps what it may change."""
         keep = self._places.keep
         if keep is None or tool.name in _LOOKS or not tool.knows_workspace:
             return tool
 
-        async def first(args: dict[str, Any]) -> None:
+        def around(args: dict[str, Any]) -> AbstractAsyncContextManager[None]:
             call = current_call()
-            path = args.get("path") if tool.name in FILE_TOOLS else None
-            await keep(workspace, f"{call.agent} {call.id}", path)
+            paths = [args["path"]] if tool.name in FILE_TOOLS else None
+            return keep(context.workspace, f"{call.agent} {call.id}", paths, context.own)
 
-        return tool.preceded_by(first)
+        return tool.within(around)
 
     def _hands(self, context: ToolContext, keys: ToolKeys) -> list[Tool]:
         """Return an agent's shell and Python, if enabled; checks the machine for a sandbox."""

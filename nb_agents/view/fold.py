@@ -526,6 +526,10 @@ def _files_kept(view: RunView, e: ev.FilesKept) -> RunView:
     return view
 
 
+def _own_files_kept(view: RunView, e: ev.OwnFilesKept) -> RunView:
+    return view
+
+
 def _context_changed(view: RunView, e: ev.ContextChanged) -> RunView:
     return replace(view, context_changes=(*view.context_changes, e))
 

@@ -55,7 +55,8 @@ def prefix_of(events: Sequence[ev.Event], point: int) -> Prefix:
             trees[workspace] = after[0].tree
     counting = [e for e in own if e.seq <= point and _start_of(e) not in again]
     rest = [e for e in own if e.seq > point]
-    is_kept = any(isinstance(e, ev.FilesKept) for e in own) or not any(map(_start_of, rest))
+    kinds = ev.FilesKept | ev.OwnFilesKept
+    is_kept = any(isinstance(e, kinds) for e in own) or not any(map(_start_of, rest))
     return Prefix([*events[:begins], *counting], trees, is_kept)
 
 

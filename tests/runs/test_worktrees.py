@@ -569,14 +569,14 @@ def test_a_check_says_what_is_changed_in_copies(tmp_path: Path, site: Path) -> N
     assert f"Changed in copies, which are merged at the end: {site}" in lines
 
 
-def test_a_rewind_says_what_stays_changed_outside_and_which_branches_stay(
+def test_a_rewind_says_that_what_was_merged_goes_back_and_which_branches_stay(
     tmp_path: Path, site: Path
 ) -> None:
     first = ScriptedModel(put(f"{COPY}/style.css", "mine\n"), Answer("x"), Vote("agent1"), DONE)
     it = run(tmp_path, team([first, ScriptedModel(Vote("agent1"))], site))
     told = it.preview_rewind("a's 1st answer")
-    assert told.outside == (str(site / "style.css"),)
+    assert told.outside == ()
     assert f"a/{COPY}" in told.worktrees
-    assert f"left as it is: {site / 'style.css'}." in str(told)
+    assert f"M {site / 'style.css'}" in str(told)
     assert f"their branches do not: a/{COPY}" in str(told)
     assert read(site)["style.css"] == "mine\n"

@@ -1,5 +1,6 @@
 """A process that dies at any one change of files leaves what was kept whole, or nothing of it."""
 
+import json
 import os
 import shutil
 import signal
@@ -12,11 +13,22 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents.session.history import load_session
 from nb_agents.session.snapshots import Index, SnapshotStore
-from tests.session.test_snapshots import state
+from tests.session.test_own_files import Own
+from tests.session.test_snapshots import shell, state
 from tests.team_kit import finish, script
 
 EACH = os.environ.get("NB_AGENTS_KILL_EACH") == "1"
 """Whether each change of files is tried as the last one, and not only every so many."""
+
+AT_HOME = """\
+name: some
+description: d
+version: 1.0.0
+workspace: project
+steps:
+- {id: make, type: bash, command: "mkdir -p in; echo 1 > in/a; echo 2 > b; ln -sf b l", output: a}
+- {id: change, type: bash, command: "echo x > in/a; rm -f b l", output: b}
+"""
 
 _BEGIN = """
 from pathlib import Path
@@ -39,6 +51,18 @@ _BACK = """
 import nb_agents
 from nb_agents import RunOptions
 nb_agents.rewind("s/1", {point}, options=RunOptions(session_root=root)).wait()
+"""
+_OWN = """
+import json
+from nb_agents.process.writable import WritablePath
+from nb_agents.session.own_files import OwnChange, OwnFiles, OwnHistory
+from nb_agents.session.own_rewind import plan_of, put_back
+from nb_agents.session.snapshots import KeptPath
+kept = lambda it: it and KeptPath(*it)
+said = json.loads((root / "changes.json").read_text())
+changes = [OwnChange(place, path, kept(b), kept(a)) for place, path, b, a, _ in said]
+own, places = OwnFiles(root / "s"), [WritablePath(root / "site")]
+assert not put_back(plan_of(OwnHistory(tuple(changes)), own, places), own, places, [])
 """
 RECIPE = """\
 name: some
@@ -142,3 +166,51 @@ def test_a_fork_is_whole_or_not_there_wherever_the_process_of_its_rewind_dies(
         shutil.rmtree(tmp_path / "s")
         shutil.copytree(kept, tmp_path / "s", symlinks=True)
     assert deaths > 20
+
+
+def test_each_of_the_persons_files_is_as_it_was_or_as_it_is_to_be_wherever_a_rewind_dies(
+    tmp_path: Path,
+) -> None:
+    it, deaths = Own(tmp_path, "mkdir a d; printf one > a/one; echo two > two; echo 3 > d/3"), 0
+    point = state(it.site)
+    it.agents("echo 1 >> a/one; rm two; mkdir two; echo in > two/it; rm -r d; echo d > d; touch n")
+    left = state(it.site)
+    (tmp_path / "changes.json").write_text(json.dumps(it.changes))
+    for deaths in _killed(tmp_path, _OWN, 6):
+        now = state(it.site)
+        for path in {*point, *left, *now}:
+            between = path in (b"two", b"d")  # a file is no directory at one stroke
+            is_ours = path.endswith(b".nb_agents.tmp")
+            assert is_ours or between or now.get(path) in (point.get(path), left.get(path)), path
+        if deaths % 2:  # the next death finds what this one left, or all as it was
+            it.back()
+            assert state(it.site) == point
+        shutil.rmtree(it.site)
+        shell("mkdir site; cd site; mkdir a; echo -n one > a/one; echo 1 >> a/one")(tmp_path)
+        shell("mkdir two; echo in > two/it; echo d > d; touch n")(it.site)
+        assert state(it.site) == left
+    assert deaths > 12, deaths
+    assert state(it.site) == point
+
+
+def test_a_rewind_that_died_is_made_again_with_the_persons_files(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (tmp_path / "recipe.yaml").write_text(AT_HOME)
+    options = RunOptions(session_root=tmp_path)
+    here = os.getcwd()
+    os.chdir(site)
+    try:
+        run = nb_agents.start("", None, "s", recipe=tmp_path / "recipe.yaml", options=options)
+    finally:
+        os.chdir(here)
+    finish(run)
+    want, deaths = state(site), 0
+    point = run.preview_rewind("the start").point
+    for deaths in _killed(tmp_path, _BACK.format(point=point), 45):
+        turns = load_session(tmp_path / "s").turns
+        begun = [turn for turn in turns[1:] if turn.paths.has_begun]
+        is_open = bool(begun) and not begun[-1].is_complete
+        again = finish(nb_agents.resume("s", options=options) if is_open else run.rewind(point))
+        assert (again.result, state(site)) == (run.result, want), deaths
+    assert deaths > 40

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -208,11 +208,10 @@ class AcpRound:
 
     async def _ask(self, session: AcpSession, text: str) -> str:
         """Send one prompt and journal what comes; return the reason of its end."""
-        if self._keep is not None:
-            await self._keep()
         self._last = ""
         patience = anyio.CancelScope()
-        async with self._round.call() as words, session.prompt(text) as updates:
+        kept = nullcontext() if self._keep is None else self._keep()
+        async with kept, self._round.call() as words, session.prompt(text) as updates:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._interrupt, session, patience)
                 try:

@@ -1,0 +1,326 @@
+"""Going back with files of the person's own: what agents changed there goes back, and no more."""
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents import events as ev
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import UserError
+from nb_agents.runs.run import Run
+from nb_agents.session.manage import export_session, strip_session
+from nb_agents.session.snapshots import HELD
+from nb_agents.testing import Answer, Call, ScriptedModel, Turn, scripted_team
+from tests.cli.calls import call_here
+from tests.model_server import wait_until
+from tests.recipes.live import write
+from tests.session.test_snapshots import State, state
+from tests.team_kit import WAIT_S, events, finish, script
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A directory of the person's: a repository with work in it."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    for name in ("index", "style", "old"):
+        (folder / name).write_text(f"{name}\n")
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    subprocess.run(["git", "-C", folder, "add", "."], check=True)
+    return folder
+
+
+class Played:
+    """One agent that changes the person's files, by tools alone; what it finds there is noted."""
+
+    def __init__(self, root: Path, site: Path, **more: Any) -> None:
+        self.root, self.site, self.seen = root, site, list[State]()
+        given = {"path": str(site), "permission": "write"}
+        self.team = TeamSpec.model_validate(
+            {
+                "agents": [
+                    {"id": "a", "backend": {"type": "python", "instance": ScriptedModel(self._say)}}
+                ],
+                "orchestrator": {"context_paths": [given], **more.pop("orchestrator", {})},
+                **more,
+            }
+        )
+        self.options = RunOptions(session_root=root / "sessions")
+        self.run = finish(nb_agents.start("the task", self.team, session="s", options=self.options))
+        assert self.run.status == "completed", self.run.view.notices
+
+    def _say(self, messages: Any) -> Turn:
+        self.seen.append(state(self.site))
+        calls: Sequence[tuple[str, dict[str, str]]] = (
+            ("write_file", {"path": f"{self.site}/index", "content": "index by a\n"}),
+            ("write_file", {"path": f"{self.site}/in/new", "content": "new\n"}),
+            ("edit_file", {"path": f"{self.site}/style", "old": "style", "new": "style by a"}),
+            ("delete_file", {"path": f"{self.site}/old"}),
+            ("write_file", {"path": "notes", "content": "of its own"}),
+        )
+        done = sum(message.kind == "response" for message in messages)
+        if done == len(calls):
+            return Answer("done")
+        return Turn(calls=(Call(*calls[done]),))
+
+    def back(self, to: str | int, **more: Any) -> Run:
+        self.seen.clear()
+        return finish(self.run.rewind(to, **more))
+
+
+def test_from_each_call_the_persons_files_are_what_they_were_and_come_out_the_same(
+    tmp_path: Path, site: Path
+) -> None:
+    played = Played(tmp_path, site)
+    first, end = [*played.seen], state(site)
+    for number in range(1, 7):
+        again = played.back(f"before a's {number}th model call" if number > 1 else 1)
+        assert played.seen[0] == first[number - 1], number
+        assert state(site) == end
+        assert again.result == played.run.result
+    changed = [e for e in events(played.run, ev.OwnFilesKept) if e.count]
+    assert [e.changed for e in changed] == [("index",), ("in", "in/new"), ("style",), ("old",)]
+
+
+def test_the_earlier_turn_is_gone_back_to_after_another_went_on_differently(
+    tmp_path: Path, site: Path
+) -> None:
+    played = Played(tmp_path, site)
+    end = state(site)
+    other = ScriptedModel(
+        Turn(calls=(Call("write_file", {"path": f"{site}/index", "content": "otherwise\n"}),)),
+        Answer("differently"),
+    )
+    agents = [{"id": "a", "backend": {"type": "python", "instance": other}}]
+    team = played.team.model_validate(
+        {
+            "agents": agents,
+            "orchestrator": {"context_paths": played.team.orchestrator.context_paths},
+        }
+    )
+    second = finish(played.run.rewind(1, config=team))
+    assert (site / "index").read_text() == "otherwise\n"
+    assert (site / "old").exists()
+    played.back("a's answer")
+    assert state(site) == end
+    finish(second.rewind("a's answer", config=team))
+    assert (site / "index").read_text() == "otherwise\n"
+
+
+def test_what_the_person_changed_since_stays_and_preview_and_result_name_the_patch(
+    tmp_path: Path, site: Path
+) -> None:
+    played = Played(tmp_path, site)
+    (site / "index").write_text("index by a\nand mine\n")
+    (site / "in" / "new").rename(site / "in" / "mine")
+    before = state(tmp_path)
+    told = played.run.preview_rewind(1)
+    assert state(tmp_path) == before
+    assert {f.path for f in told.files} == {f"{site}/old", f"{site}/style", "a/notes"}
+    assert {line.partition(";")[0].rpartition("site/")[2] for line in told.refused} == {
+        "in holds files that stay.",
+        "index was changed since",
+    }
+    assert told.outside == ()
+    again = played.back(1)
+    mine = played.seen[0]
+    assert mine[b"index"][1] == b"index by a\nand mine\n"
+    assert b"in/new" not in mine and b"in/mine" in mine
+    assert (mine[b"style"][1], mine[b"old"][1]) == (b"style\n", b"old\n")
+    (notice,) = (n for n in again.view.notices if n.startswith("Not put back"))
+    named = [line.partition("turn_2/")[2] for line in told.refused]
+    for name in filter(None, named):
+        assert (again.path / name).is_file()
+        assert f"{again.path}/{name}" in notice
+    assert any(n.startswith("Put back of your own files:") for n in again.view.notices)
+
+
+def test_the_persons_repository_is_not_written_to(tmp_path: Path, site: Path) -> None:
+    hook = site / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    before = state(site / ".git")
+    played = Played(tmp_path, site)
+    played.back(1)
+    assert state(site / ".git") == before
+    assert not (tmp_path / "ran").exists()
+
+
+def test_without_snapshots_nothing_is_kept_and_nothing_put_back(tmp_path: Path, site: Path) -> None:
+    played = Played(tmp_path, site, snapshots=False)
+    end = state(site)
+    assert not events(played.run, ev.OwnFilesKept)
+    assert not (tmp_path / "sessions" / "s" / "snapshots").exists()
+    told = played.run.preview_rewind(1)
+    assert f"{site}/index" in told.outside and not told.files
+    played.back(1)
+    assert played.seen[0] == end
+
+
+def test_prune_takes_what_was_kept_and_an_export_has_nothing_that_was_only_held(
+    tmp_path: Path, site: Path
+) -> None:
+    played = Played(tmp_path, site)
+    session = played.run.path.parent
+    held = session / HELD / "files"
+    held.mkdir(parents=True)
+    (held / "secret").write_text("of the person")
+    zipped = export_session(session, tmp_path / "s.zip").path.read_bytes()
+    assert b"snapshots/files/" in zipped and b"secret" not in zipped
+    strip_session(session)
+    assert not (session / "snapshots").exists()
+
+
+def test_several_forks_of_one_project_are_refused_with_the_remedy(
+    tmp_path: Path, site: Path
+) -> None:
+    played = Played(tmp_path, site)
+    before = state(site)
+    with pytest.raises(UserError, match=r"can't all change your own files in .*write_mode: auto"):
+        played.run.rewind(1, times=2)
+    assert state(site) == before
+
+
+RECIPE = """
+workspace: project
+steps:
+- {id: make, type: bash, command: "echo 1 >> index; printf '\\\\0' > bin; mkdir -p in", output: a}
+- {id: change, type: bash, command: "mv style in; chmod 700 old; rm bin; ln -s in to", output: b}
+- {id: look, type: bash, command: "cat index; ls -R", output: c}
+"""
+
+
+def _recipe(
+    root: Path,
+    site: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    body: str = RECIPE,
+    team: TeamSpec | None = None,
+) -> Run:
+    monkeypatch.chdir(site)
+    file, options = write(root, body), RunOptions(session_root=root / "sessions")
+    return nb_agents.start("", team, "s", recipe=file, options=options)
+
+
+def test_a_recipes_commands_in_the_persons_directory_are_gone_back_over(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = state(site)
+    run = finish(_recipe(tmp_path, site, monkeypatch))
+    end = state(site)
+    assert "Files stay as they are" not in str(run.preview_rewind("step make"))
+    again = finish(run.rewind("step make"))
+    assert (again.result, state(site)) == (run.result, end)
+    (site / "mine").write_text("mine\n")
+    told = run.preview_rewind("the start")
+    assert not told.refused
+    again = finish(run.rewind("the start"))
+    assert again.result["c"].replace("mine\n", "") == run.result["c"]
+    (site / "mine").unlink()
+    assert state(site) == end != begun
+    kept = [*(run.path.parent / "snapshots" / "files").glob("??/*")]
+    assert len(kept) == 5, kept  # index twice, bin, style and old, and nothing of .git
+    assert not (run.path.parent / HELD).exists()
+
+
+def test_what_a_killed_command_may_have_changed_stays_and_has_a_patch(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(
+        tmp_path,
+        "workspace: project\nsteps:\n"
+        "- {id: one, type: bash, command: echo 1 >> index, output: a}\n"
+        "- {id: two, type: bash, output: b,"
+        ' command: "echo 2 >> style; [ -e go ] || { touch at; sleep 60; }"}\n',
+    )
+    source = f"""
+import nb_agents
+from nb_agents import RunOptions
+options = RunOptions(session_root={str(tmp_path / "sessions")!r})
+nb_agents.start("", None, "s", recipe={str(file)!r}, options=options).wait()
+"""
+    monkeypatch.chdir(site)
+    with script(source, site) as process:
+        wait_until((site / "at").exists, WAIT_S, "the command", lambda: process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (site / "go").touch()
+    options = RunOptions(session_root=tmp_path / "sessions")
+    told = call_here(
+        "rewind",
+        "s/1",
+        "--to",
+        "the start",
+        "--preview",
+        "--session-root",
+        str(tmp_path / "sessions"),
+    )
+    assert f"Not put back: {site}/style was changed while or after a call was cut" in told
+    again = finish(nb_agents.rewind("s/1", "the start", options=options))
+    assert again.status == "completed", again.view.notices
+    assert (site / "index").read_text() == "index\n1\n"  # put back, and made again
+    assert (site / "style").read_text() == "style\n2\n2\n"
+    (patch,) = (again.path / "changes").glob("*style.patch")
+    assert "-2\n" in patch.read_text()
+    doubt = [e for e in events(again, ev.OwnFilesKept) if not e.is_sure]
+    assert any("style" in e.changed for e in doubt)
+    assert not (again.path.parent / HELD).exists()
+
+
+def test_commands_at_one_time_and_the_persons_own_edits_between_are_told_apart(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = """
+workspace: project
+context: {names: [x, y]}
+steps:
+- id: both
+  foreach: "{{names}}"
+  as: n
+  parallel: true
+  type: bash
+  output: a
+  command: "echo {{n}} > {{n}}; until [ -e x ] && [ -e y ]; do sleep 0.02; done"
+- {id: ask, agent: worker, prompt: "Wait.", output: b}
+- {id: last, type: bash, output: c, command: "echo z > z"}
+"""
+
+    def edit(messages: Any) -> Turn:
+        (site / "index").write_text("mine\n")  # as the person does, while no agent writes
+        return Turn("Now.")
+
+    team = scripted_team(None, worker=ScriptedModel(edit))
+    run = finish(_recipe(tmp_path, site, monkeypatch, body, team))
+    assert run.status == "completed", run.view.notices
+    names = {name for e in events(run, ev.OwnFilesKept) for name in e.changed}
+    assert names == {"x", "y", "z"}
+    assert not run.preview_rewind("the start").refused
+    finish(run.rewind("the start", config=team))
+    assert (site / "index").read_text() == "mine\n"
+
+
+def test_a_merge_of_copies_is_gone_back_over_too(tmp_path: Path, site: Path) -> None:
+    def say(messages: Any) -> Turn:
+        if sum(message.kind == "response" for message in messages):
+            return Answer("done")
+        path = "worktrees/site/index"
+        return Turn(calls=(Call("write_file", {"path": path, "content": "index by a\n"}),))
+
+    agents = [{"id": "a", "backend": {"type": "python", "instance": ScriptedModel(say)}}]
+    given = {"path": str(site), "permission": "write"}
+    wanted = {"context_paths": [given], "coordination": {"write_mode": "auto"}}
+    team = TeamSpec.model_validate({"agents": agents, "orchestrator": wanted})
+    options = RunOptions(session_root=tmp_path / "sessions")
+    run = finish(nb_agents.start("the task", team, session="s", options=options))
+    assert (site / "index").read_text() == "index by a\n"
+    told = run.preview_rewind(1)
+    assert f"{site}/index" in {file.path for file in told.files} and not told.refused
+    again = finish(run.rewind(1))
+    assert (site / "index").read_text() == "index by a\n"
+    assert not any("not merged" in notice for notice in again.view.notices)
