@@ -69,6 +69,11 @@ class WritablePath:
         object.__setattr__(self, "_names", frozenset(names))
         object.__setattr__(self, "_files", frozenset(_identities(places)))
 
+    @property
+    def protected_names(self) -> frozenset[str]:
+        """The protected paths below it but for `NEVER_WRITTEN`, in casefolded letters."""
+        return frozenset("/".join(names) for names in self._names)
+
     def is_protected(self, names: tuple[str, ...], found: os.stat_result | None = None) -> bool:
         """Return whether a file may not be changed.
 

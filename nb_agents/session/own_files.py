@@ -29,7 +29,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nb_agents.disk.entry import TEMP, RefusedError, printable_name
-from nb_agents.events import OwnFilesKept
+from nb_agents.events import Event, OwnFilesKept
 from nb_agents.process.writable import (
     MAX_COPIED_BYTES,
     MAX_LOOKED_AT,
@@ -37,7 +37,7 @@ from nb_agents.process.writable import (
     WritablePath,
 )
 from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import turns_of
+from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.snapshots import (
     HELD,
     LIMIT_BYTES,
@@ -214,6 +214,7 @@ class OwnFiles:
         """
         if not is_settled and any(self._held.path.glob(f"*{_RECORD}")):
             return
+        self._held.is_closed = True  # a look that a stop has cut may go on in its thread
         shutil.rmtree(self._held.path, ignore_errors=True)
         self._held = self._new_held()
 
@@ -244,7 +245,7 @@ def changes_after(session: Path, turn: int, point: int) -> OwnHistory:
     own, found, unkept = OwnFiles(session), list[OwnChange](), dict[str, str]()
     turns = [each for each in turns_of(session) if each.number >= turn]
     for each in turns:
-        for event in read_journal(each.journal).events:
+        for event in _events_of(each):
             if not isinstance(event, OwnFilesKept) or each.number == turn and event.seq <= point:
                 continue
             if event.why_not:
@@ -257,6 +258,14 @@ def changes_after(session: Path, turn: int, point: int) -> OwnHistory:
     if turns and not turns[-1].is_live():
         found += own.left_behind()
     return OwnHistory(tuple(found), unkept)
+
+
+def _events_of(turn: TurnPaths) -> Sequence[Event]:
+    """Return a turn's events, or none where it changed nothing of the person's own."""
+    with suppress(OSError):
+        if b'"own_files_kept"' not in turn.journal.read_bytes():
+            return ()
+    return read_journal(turn.journal).events
 
 
 def _changes(store: SnapshotStore, event: OwnFilesKept, doubt: str) -> Iterator[OwnChange]:
@@ -279,9 +288,12 @@ def is_same(one: KeptPath | None, other: KeptPath | None) -> bool:
 
 def _leaving_out(place: WritablePath) -> LeavesOut:
     """Return which paths of a place are protected, by their names."""
-    if not place.protected:
+    protected = place.protected_names
+    if not protected:
         return lambda prefix, name: name.casefold() in NEVER_WRITTEN
-    return lambda prefix, name: place.is_protected((*prefix.split("/")[:-1], name))
+    return lambda prefix, name: (
+        name.casefold() in NEVER_WRITTEN or f"{prefix}{name}".casefold() in protected
+    )
 
 
 def _check_size(root: Path, leaves_out: LeavesOut) -> None:

@@ -132,12 +132,16 @@ class SnapshotStore:
         session: The session's directory.
         limit: Bytes over which a file is not kept.
         place: Where they are in it.
+
+    Attributes:
+        is_closed: Whether nothing more may be kept.
     """
 
     def __init__(
         self, session: Path, limit: int = LIMIT_BYTES, place: str | PurePosixPath = SNAPSHOTS
     ) -> None:
         self.path = session / place
+        self.is_closed = False
         self._root = session / SNAPSHOTS
         self._limit = limit
         self._made: set[str] = set()
@@ -337,6 +341,8 @@ class SnapshotStore:
             raise
 
     def _folder(self, path: Path) -> Path:
+        if self.is_closed:
+            raise RefusedError("is closed")
         if str(path) not in self._made:
             if not self._made:  # readable for all, a file of the person's may not be so here
                 self._root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """Going back with files of the person's own: what agents changed there goes back, and no more."""
 
+import errno
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import UserError
+from nb_agents.errors import StorageError, UserError
 from nb_agents.runs.run import Run
 from nb_agents.session.manage import export_session, strip_session
 from nb_agents.session.snapshots import HELD
@@ -184,6 +185,23 @@ def test_several_forks_of_one_project_are_refused_with_the_remedy(
     before = state(site)
     with pytest.raises(UserError, match=r"can't all change your own files in .*write_mode: auto"):
         played.run.rewind(1, times=2)
+    assert state(site) == before
+
+
+def test_a_rewind_that_can_not_begin_leaves_the_persons_files_as_they_are(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(tmp_path, site)
+    before, found = state(site), list[State]()
+
+    def fail(*_: Any) -> None:
+        found.append(state(site))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("nb_agents.launch.here.TurnWriter", fail)
+    with pytest.raises(StorageError, match="No space left"):
+        played.run.rewind(1)
+    assert found[0] == played.seen[0] != before
     assert state(site) == before
 
 

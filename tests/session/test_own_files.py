@@ -21,7 +21,7 @@ from nb_agents.session.own_rewind import (
     undo_moves,
     write_patches,
 )
-from nb_agents.session.snapshots import HELD
+from nb_agents.session.snapshots import HELD, Index
 from tests.session.test_snapshots import names_in_odd_bytes, shell, state
 
 Work = Callable[[Path], None]
@@ -168,6 +168,23 @@ def test_only_what_was_changed_is_kept_and_nothing_is_held_afterwards(tmp_path: 
     kept = [*it.own.store.path.glob("files/??/*")]
     assert sorted(path.read_text() for path in kept) == ["7\n", "8\n", "other\n"]
     assert not (tmp_path / "s" / HELD).exists()
+
+
+def test_a_look_that_goes_on_after_the_end_leaves_nothing_behind(tmp_path: Path) -> None:
+    it = Own(tmp_path)
+    late = it.own._held  # as in a thread that a stop has left
+    it.own.look(it.place, KnownPlace())
+    it.own.drop()
+    with pytest.raises(OSError, match="is closed"):
+        late.keep(it.site, Index())
+    assert not (tmp_path / "s" / HELD).exists()
+
+
+def test_what_the_team_protects_is_neither_read_nor_kept(tmp_path: Path) -> None:
+    it = Own(tmp_path, "mkdir -p a/Keep; echo x > a/Keep/x; echo y > y; echo z > z")
+    it.place = WritablePath(it.site, [Path("a/keep"), Path("y")])
+    it.agents("echo 1 > a/Keep/x; echo 1 > y; echo 1 > z")
+    assert [change.path for change in it.changes] == ["z"]
 
 
 def test_an_edit_tools_path_is_looked_at_alone(tmp_path: Path) -> None:
