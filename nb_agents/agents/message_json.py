@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nb_agents.events import RoundStarted
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
     from pydantic_ai.messages import ModelMessage
 
 
@@ -42,9 +43,7 @@ class AskedCall(NamedTuple):
 
 def dump_messages(messages: Iterable[ModelMessage]) -> list[Any]:
     """Return messages as JSON."""
-    from pydantic_ai.messages import ModelMessagesTypeAdapter
-
-    dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+    dumped: list[Any] = _adapter().dump_python(list(messages), mode="json")
     return dumped
 
 
@@ -54,9 +53,14 @@ def load_messages(data: Iterable[Any]) -> list[ModelMessage]:
     Raises:
         ValueError: The JSON does not hold messages.
     """
-    from pydantic_ai.messages import ModelMessagesTypeAdapter
+    return _adapter().validate_python(list(data))
 
-    return ModelMessagesTypeAdapter.validate_python(list(data))
+
+def _adapter() -> TypeAdapter[list[ModelMessage]]:
+    # The package first: two threads that begin with different modules of it see each other's half.
+    from pydantic_ai import messages
+
+    return messages.ModelMessagesTypeAdapter
 
 
 def calls_of(response: Any) -> tuple[AskedCall, ...]:

@@ -73,9 +73,9 @@ def _with_key() -> Iterator[FoundProvider]:
 
 
 def _known_models() -> Mapping[str, tuple[str, ...]]:
-    from pydantic_ai.models import KnownModelName  # which loads much
+    from pydantic_ai import models  # which loads much
 
-    names = [each.partition(":") for each in get_args(KnownModelName.__value__)]
+    names = [each.partition(":") for each in get_args(models.KnownModelName.__value__)]
     return {
         kind: tuple(name for prefix, _, name in names if prefix == ours and "image" not in name)
         for kind, ours in _PREFIXES.items()

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pydantic_ai.profiles import ModelProfile
 
 _BASE = (
+    "pydantic_ai",  # first, as in `message_json`
     "pydantic_ai.direct",
     "pydantic_ai.models.function",
     "genai_prices.data",  # which each model asks for when it is made
