@@ -170,6 +170,17 @@ def test_only_what_was_changed_is_kept_and_nothing_is_held_afterwards(tmp_path: 
     assert not (tmp_path / "s" / HELD).exists()
 
 
+def test_of_a_place_that_is_one_file_nothing_beside_it_is_kept_or_put_back(tmp_path: Path) -> None:
+    it = Own(tmp_path)
+    it.place = WritablePath(it.site / "two")
+    it.agents("echo 2 > two; echo 1 > a/one")
+    assert [change.path for change in it.changes] == ["two"]
+    assert it.back() == ()
+    assert (it.site / "two").read_text() == "two\n"
+    it.changes.append(it.changes[0]._replace(path="a/one"))
+    assert it.plan.refused[0].why == "is in no place that this team may write"
+
+
 def test_a_look_that_goes_on_after_the_end_leaves_nothing_behind(tmp_path: Path) -> None:
     it = Own(tmp_path)
     late = it.own._held  # as in a thread that a stop has left
