@@ -251,7 +251,8 @@ def replay(order: Sequence[str], events: Iterable[ev.Event], again: Collection[s
         if not children.take(event):
             told.append(event)
     whole = _fold(order, told)
-    past = _fold(order, _reopened(order, told, again))
+    kept = _reopened(order, told, again)
+    past = whole if kept is told else _fold(order, kept)
     # Numbers of rounds and requests continue, also where their results are dropped.
     numbers, calls = whole.round_numbers, whole.calls
     return replace(
@@ -438,7 +439,9 @@ def _with_words(past: Past, events: Sequence[ev.Event]) -> Past:
 
 
 def _apply(past: Past, event: ev.Event) -> Past:
-    past = replace(past, state=voting.apply(past.state, event))
+    state = voting.apply(past.state, event)
+    if state is not past.state:
+        past = replace(past, state=state)
     match event:
         case ev.RoundStarted(agent=agent, number=number, seen=seen):
             opened = PastRound(number, dict(seen), opening_of(event), resumes=event.resumes)

@@ -14,12 +14,14 @@ from nb_agents.launch.here import RunRequest
 from nb_agents.launch.resume import ResumeRequest
 from nb_agents.launch.resume_plan import preview_of
 from nb_agents.launch.rewind import RewindRequest
-from nb_agents.launch.rewind_plan import preview_rewind, where
+from nb_agents.launch.rewind_plan import TurnPrefix, preview_rewind
 from nb_agents.launch.start import StartRequest
 from nb_agents.masking import safe_errors
 from nb_agents.options import RunOptions
 from nb_agents.runs.finding import find_known
 from nb_agents.runs.run import Resumer, Run
+from nb_agents.session.layout import session_root
+from nb_agents.session.lookup import find_turn
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
@@ -222,7 +224,8 @@ def rewind(
         sweep = nb_agents.rewind(to="before ben's 2nd answer", times=5)
     """
     options = options or RunOptions()
-    paths, point = where(turn, str(to), options.session_root)
+    at = TurnPrefix(find_turn(session_root(options.session_root), turn), str(to))
+    paths, point = at.paths, str(at.point.seq)
     if agent and not say:
         raise UserError(f"A text is given to {agent!r} alone, but no text: add say=, or --say.")
     if times is not None and not 1 <= times <= MAX_TIMES:
@@ -231,10 +234,10 @@ def rewind(
         live = find_known(str(paths.path))
         live.stop(now, reason="to go back to an earlier point")
         live.wait(raise_on_stop=False)
+        at = TurnPrefix(paths, point)
     request = RewindRequest(
         session=paths.session,
-        turn=paths.number,
-        to=str(point),
+        at=at,
         say=say,
         say_to=agent,
         model=model,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from nb_agents import events as ev
 from nb_agents.errors import SessionBusyError, UserError
@@ -19,8 +18,6 @@ from nb_agents.launch.rewind_plan import TurnPrefix
 from nb_agents.runs.live_runs import owner_of, wait_until_saved
 from nb_agents.runs.turn_spec import Resumed
 from nb_agents.session.history import PastTurn, Session, load_session
-from nb_agents.session.layout import TurnPaths, session_root
-from nb_agents.session.own_files import changes_after
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,34 +25,28 @@ class RewindRequest(ResumeRequest):
     """The arguments of `nb_agents.rewind`.
 
     Attributes:
-        turn: The turn's number.
-        to: The point; see `nb_agents.view.points.find_point`.
+        at: The turn up to the point.
         say: What the person says, or "".
         say_to: The one agent that it is for, or "" for all.
         model: The model that all its agents ask from then on, or "" for their own.
     """
 
-    turn: int
-    to: str
+    at: TurnPrefix
     say: str = ""
     say_to: str = ""
     model: str = ""
 
-    @property
-    def _session(self) -> Path:
-        return session_root(self.options.session_root) / (self.session or "")
-
     def find(self) -> tuple[PastTurn, Session]:
         """Return the turn as it was at the point, and its session."""
-        path = self._session
+        turn = self.at.turn
+        path = turn.paths.path.parent
         wait_until_saved(path)
-        found = load_session(path)
+        found = load_session(path, turn)
         if any(turn.is_live for turn in found.turns[-1:]):
             raise SessionBusyError(path.name, owner_of(path))
-        prefix = TurnPrefix(TurnPaths(path / f"turn_{self.turn}"), self.to)
         if self.say_to:
-            _check_agent(prefix.events, self.say_to)
-        return prefix.turn, found
+            _check_agent(turn.events, self.say_to)
+        return turn, found
 
     def team_of(self, events: Sequence[Event]) -> ResumedTeam:
         """Return the team that goes on from the point."""
@@ -65,15 +56,14 @@ class RewindRequest(ResumeRequest):
     def resumed(self, resumed: Resumed) -> Resumed:
         """Return what the new turn goes on from: the point, the files of then, and a word."""
         said = ev.Said(text=self.say, to=self.say_to) if self.say else None
-        prefix = TurnPrefix(TurnPaths(self._session / f"turn_{self.turn}"), self.to).prefix
-        kept = {**resumed.kept, **prefix.trees}
-        own = changes_after(self._session, self.turn, int(self.to))
-        going_back = replace(resumed, point=int(self.to), said=said, own=own)
-        return replace(going_back, trees=prefix.trees, kept=kept)
+        trees, point = self.at.prefix.trees, self.at.point.seq
+        going_back = replace(resumed, point=point, said=said, own=self.at.own_changes)
+        return replace(going_back, trees=trees, kept={**resumed.kept, **trees})
 
     def about(self, preview: Preview) -> str:
         """Return the new turn's first notice."""
-        return f"Goes back to event {self.to} of turn {self.turn}, which stays as it was. {preview}"
+        turn, point = self.at.paths.number, self.at.point.seq
+        return f"Goes back to event {point} of turn {turn}, which stays as it was. {preview}"
 
 
 def _check_agent(events: Sequence[Event], agent: str) -> None:

@@ -17,10 +17,9 @@ from nb_agents.launch.resume_plan import Preview, started_of, stored_team, what_
 from nb_agents.process.writable import WritablePath
 from nb_agents.runs.turn_spec import RESERVED_NAMES
 from nb_agents.session.file_changes import MAX_FILES, FileChange, change_of, file_changes
-from nb_agents.session.history import PastTurn, as_died, past_events
+from nb_agents.session.history import PastTurn, as_died, with_past
 from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import TurnPaths, session_root, turns_of
-from nb_agents.session.lookup import find_turn
+from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.own_files import OwnFiles, OwnHistory, changes_after
 from nb_agents.session.own_rewind import OwnPlan, lines_of, plan_of
 from nb_agents.session.snapshots import SnapshotStore
@@ -28,6 +27,7 @@ from nb_agents.tools.base import BUILT_IN
 from nb_agents.view.fold import fold
 from nb_agents.view.points import Point, find_point, points_of
 from nb_agents.view.prefix import Prefix, prefix_of
+from nb_agents.view.run_view import RunView
 
 MAX_NAMED = 20
 """Files that the words of a preview name."""
@@ -120,7 +120,7 @@ class RewindPreview:
 
 
 class TurnPrefix:
-    """A turn up to a point.
+    """A turn up to a point. It is read and folded once; another process reads it again.
 
     Args:
         paths: The turn.
@@ -129,15 +129,45 @@ class TurnPrefix:
 
     def __init__(self, paths: TurnPaths, to: str) -> None:
         self.paths = paths
-        self.name = f"{paths.session}/{paths.number}"
-        self.own = read_journal(paths.journal).events
-        self.points = points_of(self.own)
-        self.point: Point = find_point(self.points, to, self.name)
+        self.to = to
+
+    def __reduce__(self) -> tuple[type[TurnPrefix], tuple[TurnPaths, str]]:
+        return TurnPrefix, (self.paths, str(self.point.seq))
+
+    def in_copy(self, paths: TurnPaths) -> TurnPrefix:
+        """Return the same of a copy of the turn, without reading it."""
+        found = TurnPrefix(paths, self.to)
+        vars(found).update({**vars(self), "paths": paths})
+        return found
+
+    @property
+    def name(self) -> str:
+        """The turn, as SESSION/TURN."""
+        return f"{self.paths.session}/{self.paths.number}"
+
+    @cached_property
+    def own(self) -> Sequence[Event]:
+        """The turn's own events."""
+        return read_journal(self.paths.journal).events
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """All points of the turn."""
+        return points_of(self.own)
+
+    @cached_property
+    def point(self) -> Point:
+        """The point.
+
+        Raises:
+            UserError: There is no such point.
+        """
+        return find_point(self.points, self.to, self.name)
 
     @cached_property
     def prefix(self) -> Prefix:
         """The turn up to the point, preceded by the turns that it resumed."""
-        return prefix_of(past_events(self.paths), self.point.seq)
+        return prefix_of(with_past(self.paths, self.own), self.point.seq)
 
     @property
     def events(self) -> Sequence[Event]:
@@ -173,11 +203,14 @@ class TurnPrefix:
         places = [WritablePath(Path(root)) for root in roots]
         return plan_of(self.own_changes, OwnFiles(self.paths.path.parent), places)
 
+    @cached_property
+    def _view(self) -> RunView:
+        return as_died(fold(self.events))
+
     @property
     def turn(self) -> PastTurn:
         """The turn as if its process had died at the point."""
-        view = as_died(fold(self.events))
-        view = replace(view, session=self.paths.session, turn=self.paths.number)
+        view = replace(self._view, session=self.paths.session, turn=self.paths.number)
         return PastTurn(self.paths, view, events=tuple(self.events))
 
 
@@ -189,21 +222,6 @@ def _readable(name: str) -> Iterator[None]:
         raise UserError(
             f"The files of {name} at that point can't be read: {exc.strerror or exc}."
         ) from None
-
-
-def where(turn: str, to: str, root: object = None) -> tuple[TurnPaths, int]:
-    """Return the turn and the number of the event that a person means.
-
-    Args:
-        turn: SESSION or SESSION/TURN, or a turn's whole path.
-        to: The point.
-        root: The session root.
-
-    Raises:
-        UserError: There is no such turn, or no such point.
-    """
-    paths = find_turn(session_root(root), turn)  # type: ignore[arg-type]
-    return paths, TurnPrefix(paths, to).point.seq
 
 
 def preview_rewind(paths: TurnPaths, to: str) -> RewindPreview:

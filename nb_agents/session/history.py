@@ -177,14 +177,23 @@ class Session:
         return (*lines, *unread[:MAX_WARNINGS], *more)
 
 
-def load_session(path: Path) -> Session:
+def load_session(path: Path, known: PastTurn | None = None) -> Session:
     """Load a session with all its turns, whatever state their files are in.
 
     Each journal is read once, and only the last turn's events are kept.
+
+    Args:
+        path: The session's directory.
+        known: A turn that is loaded already: of those behind it, none is read.
     """
     turns: list[PastTurn] = []
     last: PastTurn | None = None
     for paths in turns_of(path):
+        if known is not None and paths.number >= known.paths.number:
+            view = RunView(paths.session, paths.number)
+            is_it = paths.number == known.paths.number
+            turns.append(known if is_it else PastTurn(paths, view, paths.is_live()))
+            continue
         turn = load_turn(paths, last)
         if turn.events:
             last = turn

@@ -24,7 +24,6 @@ from nb_agents.launch.api import begin, resume
 from nb_agents.launch.resume import project_of, would_resume
 from nb_agents.launch.resume_plan import started_of
 from nb_agents.launch.rewind import RewindRequest
-from nb_agents.launch.rewind_plan import TurnPrefix
 from nb_agents.launch.trust import is_yours
 from nb_agents.masking import safe_errors
 from nb_agents.runs.run import Run
@@ -58,7 +57,7 @@ def try_again(request: RewindRequest, times: int) -> Sweep:
     if not options.trust and not is_yours(turn.path.parent):
         raise NotYoursError(turn.session, would_resume(turn.path.parent, team))
     path = _root_of(turn) / _name_of(request, team)
-    at = TurnPrefix(turn, request.to).point
+    at = request.at.point
     again = replace(
         request,
         config=team,
@@ -87,7 +86,8 @@ def try_again(request: RewindRequest, times: int) -> Sweep:
 
 def _begin(request: RewindRequest, turn: TurnPaths, fork: Path) -> Run:
     """Begin a row's run, or go on with it."""
-    request = replace(request, session=fork.name)
+    copied = TurnPaths(fork / turn.path.name)
+    request = replace(request, session=fork.name, at=request.at.in_copy(copied))
     forked = turns_of(fork)
     if any(each.has_begun for each in forked if each.number > turn.number):
         assert not isinstance(request.config, str)
@@ -128,4 +128,5 @@ def _name_of(request: RewindRequest, team: TeamSpec) -> str:
     models = [(agent.id, agent.backend.type, agent.backend.model) for agent in team.everyone]
     said = [str(request.options.session_root), request.say, request.say_to, snapshot(team), models]
     digest = sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:8]
-    return f"{request.session}_{request.turn}_at_{request.to}_{digest}"
+    at = request.at
+    return f"{request.session}_{at.paths.number}_at_{at.point.seq}_{digest}"
