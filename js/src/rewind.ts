@@ -32,6 +32,8 @@ export interface Preview {
   readonly files: readonly FileChange[];
   readonly file_count: number;
   readonly kept: { readonly recipe: unknown };
+  /** How the turn stands, in a word. */
+  readonly status: string;
 }
 
 export interface Choice {
@@ -40,12 +42,16 @@ export interface Choice {
   readonly agent?: string;
   /** How often to go on from there, as a sweep. */
   readonly times?: number;
+  /** Whether calls in flight of a live turn are cut. */
+  readonly now?: boolean;
 }
 
 /** Behind every event. */
 const LAST = 999_999_999_999;
 
 const MAX_TIMES = 100;
+
+const LIVE = ["running", "awaiting", "stopping"];
 
 const WHAT = { back: "is there again", gone: "is gone", changed: "is as it was" };
 
@@ -79,6 +85,7 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
   private readonly word = make("textarea");
   private readonly to = make("select");
   private readonly times = make("input");
+  private readonly now = make("input");
   private readonly points: readonly Point[];
   private chosen = 0;
   private asked = 0;
@@ -110,8 +117,13 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
     const often = make("label", "", this.times);
     often.prepend("Try it ");
     often.append(" times");
+    this.now.type = "checkbox";
+    const cut = make("label", "", this.now);
+    cut.append(" Cut the calls in flight");
+    cut.title = "It is live, and is stopped first: without this, its calls in flight finish";
+    setHidden(cut, !LIVE.includes(first.status));
     const side = make("div", "side", this.says, this.files);
-    this.node.append(make("div", "both", this.list, side), make("div", "word", this.word, this.to, often));
+    this.node.append(make("div", "both", this.list, side), make("div", "word", this.word, this.to, often, cut));
     this.mark(this.points.findIndex((point) => point.seq === first.point));
     this.draw(first);
   }
@@ -125,6 +137,7 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
       say,
       ...(agent && { agent }),
       ...(times > 1 && { times }),
+      ...(this.now.checked && { now: true }),
     };
   }
 

@@ -19,7 +19,7 @@ const POINTS = [
 ];
 
 function preview(more: Partial<Preview> = {}): Preview {
-  return { point: 9, points: POINTS, lines: ["Kept."], files: [], file_count: 0, kept: { recipe: null }, ...more };
+  return { point: 9, points: POINTS, lines: ["Kept."], files: [], file_count: 0, kept: { recipe: null }, status: "complete", ...more };
 }
 
 const CHANGE = { path: "a/notes.md", what: "changed", plus: 1, minus: 2, diff: "+new\n-old\n-older" } as const;
@@ -74,6 +74,16 @@ describe("going back", () => {
       return body.getValue().times;
     });
     expect(said).toEqual([5, 100, undefined, undefined]);
+  });
+
+  it("asks how a live turn is stopped first, and that alone", () => {
+    const label = (body: RewindBody) => body.node.querySelector("input[type=checkbox]")?.closest("label");
+    expect(label(new RewindBody(vi.fn(), preview()))?.hidden).toBe(true);
+    const body = new RewindBody(vi.fn(), preview({ status: "running" }));
+    expect(label(body)?.hidden).toBe(false);
+    expect(body.getValue()).toEqual({ to: "9", say: "" });
+    body.node.querySelector<HTMLInputElement>("input[type=checkbox]")?.click();
+    expect(body.getValue()).toEqual({ to: "9", say: "", now: true });
   });
 
   it("says why a point can't be looked at", async () => {

@@ -10,6 +10,7 @@ from nb_agents.agents.programs.program_objects import promise_of_object, runner_
 from nb_agents.agents.runner import AgentRunner, Promise
 from nb_agents.config.programs import ACP_TYPES
 from nb_agents.config.team import AgentSpec
+from nb_agents.errors import ConfigError
 from nb_agents.models.providers import backend_for
 
 if TYPE_CHECKING:
@@ -50,6 +51,16 @@ def runner_for(agent: AgentSpec, client: Callable[[], httpx2.AsyncClient]) -> Ag
     if agent.backend.type == "python" and (runner := runner_of(agent)) is not None:
         return runner
     return ModelRunner(backend_for(agent, client))
+
+
+def chooses_models(agent: AgentSpec) -> bool:
+    """Return whether an agent is a program or an object that chooses its models itself."""
+    if agent.backend.type in RUNNER_TYPES:
+        return True
+    try:
+        return agent.backend.type == "python" and runner_of(agent) is not None
+    except ConfigError:  # a start reports it
+        return True
 
 
 def promise_of(agent: AgentSpec) -> Promise:

@@ -483,12 +483,13 @@ class TeamSpec(Spec):
         except ValidationError:  # python
             raise ConfigError(f"Type {kind!r} needs an object; give a TeamSpec instead.") from None
 
-    def with_model(self, model: str) -> TeamSpec:
-        """Return the team with another model for all its agents that are models.
+    def with_model(self, model: str, but: Collection[str] = ()) -> TeamSpec:
+        """Return the team with another model for its agents.
 
         Args:
             model: Backend type and model, as for `from_model`. Where an agent's type stays the
                 same, so do its address and its key.
+            but: Ids of agents that stay as they are.
 
         Raises:
             ConfigError: There is no such type or model.
@@ -497,7 +498,7 @@ class TeamSpec(Spec):
 
         def changed(agent: AgentSpec) -> AgentSpec:
             old = agent.backend
-            if old.is_program:
+            if agent.id in but:
                 return agent
             where = old if old.type == new.type else new
             update = {name: getattr(where, name) for name in _WHERE}

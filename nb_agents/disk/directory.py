@@ -190,6 +190,22 @@ class Directory:
         with self._parent_of(path, follow=False, make=True, changes=True) as (folder, name):
             return open(os.open(name, _NEW, 0o666, dir_fd=folder), "wb")
 
+    def inner(self, path: str) -> Directory:
+        """Open a directory beneath this one, creating missing ones; errors are those of `make`."""
+        with self._parent_of(f"{path}/.", make=True, changes=True) as (folder, name):
+            inner = os.open(name, _ENTER, dir_fd=folder)
+        return Directory(inner, self.path / path, self._is_protected)
+
+    @contextmanager
+    def new_descriptor(self, name: str) -> Iterator[int]:
+        """Create a file in this directory itself and open it for writing; errors as of `create`."""
+        _Lookup(self._fd, self._is_protected).check(name)
+        file = os.open(name, _NEW, 0o666, dir_fd=self._fd)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
     def make(self, path: str, mode: int | None = None) -> None:
         """Create a directory and its missing parents.
 

@@ -14,7 +14,7 @@ from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.events import Event, TurnStarted
 from nb_agents.launch.resume import ResumedTeam, ResumeRequest
 from nb_agents.launch.resume_plan import Preview
-from nb_agents.launch.rewind_plan import TurnPrefix
+from nb_agents.launch.rewind_plan import TurnPrefix, about_model, models_of_their_own
 from nb_agents.runs.live_runs import owner_of, wait_until_saved
 from nb_agents.runs.turn_spec import Resumed
 from nb_agents.session.history import PastTurn, Session, load_session
@@ -51,7 +51,11 @@ class RewindRequest(ResumeRequest):
     def team_of(self, events: Sequence[Event]) -> ResumedTeam:
         """Return the team that goes on from the point."""
         team = super().team_of(events)
-        return team._replace(spec=team.spec.with_model(self.model)) if self.model else team
+        if not self.model:
+            return team
+        spec = team.spec.with_model(self.model, models_of_their_own(team.spec))
+        said = about_model(self.model, spec)
+        return team._replace(spec=spec, notices=(*team.notices, *([said] if said else ())))
 
     def resumed(self, resumed: Resumed) -> Resumed:
         """Return what the new turn goes on from: the point, the files of then, and a word."""

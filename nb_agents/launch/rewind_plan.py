@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from nb_agents import events as ev
+from nb_agents.agents.runner_types import chooses_models
+from nb_agents.config.team import TeamSpec
 from nb_agents.disk.entry import join_names, printable_name
 from nb_agents.errors import UserError
 from nb_agents.events import Event
@@ -54,6 +56,7 @@ class RewindPreview:
         outside: What agents changed behind the point in files of yours and stays, absolute names.
         refused: Files of yours that stay as they are though agents changed them, and why.
         worktrees: Git worktrees that were in use by the point, as "agent/place".
+        about_model: A sentence on the agents that another model is not for, or "".
     """
 
     turn: str
@@ -69,6 +72,7 @@ class RewindPreview:
     outside: tuple[str, ...] = ()
     worktrees: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    about_model: str = ""
 
     @property
     def lines(self) -> list[str]:
@@ -99,6 +103,8 @@ class RewindPreview:
         if self.worktrees:
             names = join_names(self.worktrees)
             lines.append(f"Files of git worktrees go back, their branches do not: {names}.")
+        if self.about_model:
+            lines.append(self.about_model)
         if self.file_count < 0:
             lines.append("Files stay as they are now: none were kept in this turn.")
         return lines
@@ -224,18 +230,32 @@ def _readable(name: str) -> Iterator[None]:
         ) from None
 
 
-def preview_rewind(paths: TurnPaths, to: str) -> RewindPreview:
+def models_of_their_own(team: TeamSpec) -> list[str]:
+    """Return the agents that choose their models themselves, so that no other can be set."""
+    return [agent.id for agent in team.everyone if chooses_models(agent)]
+
+
+def about_model(model: str, team: TeamSpec | None) -> str:
+    """Return a sentence that names the agents that don't ask another model, or ""."""
+    own = models_of_their_own(team) if team is not None and model else ()
+    named = ", ".join(own)
+    return f"Do not ask {model}, as they choose their models themselves: {named}." if own else ""
+
+
+def preview_rewind(paths: TurnPaths, to: str, model: str = "") -> RewindPreview:
     """Return what a rewind of a turn would do, without doing it.
 
     Args:
         paths: The turn, live or over.
         to: The point.
+        model: The model that all its agents would ask, or "" for their own.
 
     Raises:
         UserError: There is no such point.
     """
     prefix = TurnPrefix(paths, to)
-    kept = what_resumes(prefix.events, (), stored_team(started_of(prefix.events))).preview
+    team = stored_team(started_of(prefix.events))
+    kept = what_resumes(prefix.events, (), team).preview
     files = prefix.file_changes()
     return RewindPreview(
         turn=prefix.name,
@@ -251,6 +271,7 @@ def preview_rewind(paths: TurnPaths, to: str) -> RewindPreview:
         outside=tuple(dict.fromkeys(_outside(prefix))),
         refused=_refused(prefix),
         worktrees=tuple(dict.fromkeys(_worktrees(prefix.events))),
+        about_model=about_model(model, team),
     )
 
 

@@ -90,7 +90,7 @@ class Resumer(NamedTuple):
     resume: Callable[..., Run]
     preview_of: Callable[[RunView, TurnPaths], Preview | None]
     rewind: Callable[..., Any]
-    preview_rewind: Callable[[TurnPaths, str], RewindPreview]
+    preview_rewind: Callable[[TurnPaths, str, str], RewindPreview]
     try_again: Callable[..., Any]
 
 
@@ -727,16 +727,17 @@ class Run:
             options=replace(options or self.options, session_root=self.path.parent.parent),
         )
 
-    def preview_rewind(self, to: str | int) -> RewindPreview:
+    def preview_rewind(self, to: str | int, model: str = "") -> RewindPreview:
         """Return what `rewind` would keep, leave out and change, without doing it.
 
         Args:
             to: The point.
+            model: The model that would be asked from then on, if another.
 
         Raises:
             UserError: There is no such point.
         """
-        return self.resumer.preview_rewind(self._paths, str(to))
+        return self.resumer.preview_rewind(self._paths, str(to), model)
 
     # Watching -------------------------------------------------------------------------------
 

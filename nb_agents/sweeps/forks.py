@@ -61,7 +61,6 @@ def try_again(request: RewindRequest, times: int) -> Sweep:
     again = replace(
         request,
         config=team,
-        model="",
         tools=checked_functions(request.tools),
         options=replace(options, session_root=path),
     )

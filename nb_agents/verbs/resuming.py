@@ -100,7 +100,7 @@ def rewind(
         trust: Whether to go on with a session that this user has not made.
     """
     run = run_of(work)
-    found = run.preview_rewind(to)
+    found = run.preview_rewind(to, model or "")
     facts: dict[str, Any] = {"run": run.id, "status": run.view.standing}
     if preview:
         points = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.story import Story, agent, server_team
@@ -101,3 +102,46 @@ def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep
     for name, theme in THEMES.items():
         story.page.set_theme(theme)
         page.screenshot(path=artifacts / f"rewind-sweep-{name}.png")
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_running_turns_panel_offers_its_points_and_the_turn_is_stopped_first(
+    story: Story, server: ModelServer, is_cut: bool
+) -> None:
+    server.script("quick", agent("A **memory-mapped store** wins.", "I have it. ", {}))
+    server.script("slow", agent("Redis is simplest.", "Let me see all of it. "))
+    server.hold(after=2, model="slow")
+    story.open()
+    team = story.team(server_team(server, researcher="quick", critic="slow"))
+    i = story.start(TASK, team)
+    story.page.wait_until(lambda: story.events("answer_given"), what="an answer")
+    story.expect_writing(i, "critic")
+    page = story.page.page
+    expect(story.panel(i)).to_be_visible()
+    story.page.outputs(i).get_by_role("button", name="Go back to here…").focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    points = dialog.get_by_role("listbox")
+    expect(points).to_be_focused()
+    expect(points.get_by_role("option")).not_to_have_count(0)
+    page.keyboard.press("Home")
+    expect(points.get_by_role("option", selected=True)).to_contain_text("the start")
+    cut = dialog.get_by_role("checkbox", name="Cut the calls in flight")
+    expect(cut).to_be_visible()
+    if is_cut:
+        cut.focus()
+        page.keyboard.press("Space")
+    dialog.get_by_role("button", name="Go back and on from there").focus()
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0)
+    awaited = "turn_ended" if is_cut else "stop_requested"
+    story.page.wait_until(lambda: story.events(awaited), what="the stop")
+    server.release("slow")
+    story.page.wait_until(lambda: story.turn(2).exists(), what="the fork")
+    story.page.wait_until(lambda: story.events("turn_ended", 2), what="the fork's end")
+    [stop, *_] = story.events("stop_requested")
+    assert stop["level"] == ("immediate" if is_cut else "requested")
+    assert stop["reason"] == "to go back to an earlier point"
+    [started] = story.events("turn_started", 2)
+    assert started["resumes"] == 1
+    assert story.metadata(2)["run_status"] == "completed"

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError
@@ -158,7 +158,7 @@ def test_files_are_copied_while_other_runs_go_on(
     loops: list[str] = []
     copy_one = copying._fill
 
-    def copy(source: IO[bytes], target: IO[bytes]) -> None:
+    def copy(source: int, target: int) -> None:
         # The loop answers in the middle of the copying.
         loops.append(call(lambda: threading.current_thread().name))
         copy_one(source, target)
@@ -504,9 +504,9 @@ def test_a_disk_that_is_full_while_copying_leaves_no_half_turn(
 ) -> None:
     run, _ = held(tmp_path, Turn(calls=(WRITE,)))
     (run.path / "workspaces/a/other.md").write_text("x")
-    tried: list[IO[bytes]] = []
+    tried: list[int] = []
 
-    def full(source: IO[bytes], target: IO[bytes]) -> None:
+    def full(source: int, target: int) -> None:
         tried.append(target)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

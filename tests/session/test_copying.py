@@ -102,8 +102,7 @@ def test_a_disk_that_refuses_ends_the_copy(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(copying, "copy_file", full)
-    monkeypatch.setattr(copying, "_reflink", lambda old, new: False)
+    monkeypatch.setattr(copying, "_fill", full)
     with pytest.raises(OSError, match="No space left"):
         copy_workspaces(source, tmp_path / "copy")
 

@@ -159,6 +159,23 @@ def test_a_fork_goes_on_with_another_model_or_team(server: ModelServer, tmp_path
     assert run.view.agents["b"].answers[0] == "answer of n"
 
 
+def test_agents_that_choose_their_models_themselves_keep_them_and_are_named(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    own = {"type": "python", "object": "tests.agents.programs.members:function"}
+    ours = server.backend("openai", model="m")
+    agents = [{"id": "a", "backend": ours}, {"id": "f", "backend": own}]
+    team, options = TeamSpec.model_validate({"agents": agents}), RunOptions(session_root=tmp_path)
+    run = finish(nb_agents.start("the task", team, session="s", options=options))
+    said = "Do not ask openai:other, as they choose their models themselves: f."
+    assert said in str(run.preview_rewind(1, "openai:other"))
+    assert "themselves" not in str(run.preview_rewind(1))
+    again = finish(run.rewind(1, team, model="openai:other"))
+    assert said in again.view.notices
+    assert again.view.agents["a"].model == "other"
+    assert again.view.agents["f"].answers == run.view.agents["f"].answers
+
+
 @pytest.mark.parametrize("times", [0, -1, 101])
 def test_a_number_of_forks_that_makes_no_sense_is_refused(
     server: ModelServer, tmp_path: Path, times: int

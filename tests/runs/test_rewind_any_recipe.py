@@ -1,0 +1,142 @@
+"""Random recipes of all kinds of steps: from each point the same end, and no call before it."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents import events as ev
+from nb_agents.runs.run import Run
+from nb_agents.session.journal import read_journal
+from nb_agents.testing import Call, ScriptedModel, Turn
+from nb_agents.view.points import points_of
+from tests.model_server import wait_until
+from tests.session.test_snapshots import state
+from tests.team_kit import events, finish, team_by_rules
+
+TURNS = int(os.environ.get("NB_AGENTS_TURNS", "1"))
+"""Turns that are tried; each is gone back to as often as it has points."""
+
+Steps = list[dict[str, Any]]
+
+
+def _command(name: str, command: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "type": "bash", "command": command, "output": name, **more}
+
+
+def _asked(name: str, prompt: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "agent": "a", "prompt": prompt, "output": name, **more}
+
+
+KINDS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "command": lambda n: _command(n, f"echo {n} >> log; mkdir {n}.d; ln -s log {n}.link; wc log"),
+    "rename": lambda n: _command(n, f"touch log; mv log old; tac old > log; rm old; echo {n}"),
+    "fails": lambda n: _command(
+        n, f"echo {n} >> log; exit 3", on_error="continue", output_exit_code=f"{n}_code"
+    ),
+    "again": lambda n: _command(
+        n,
+        f"echo {n} >> log; test -e {n}.was || {{ touch {n}.was; exit 1; }}",
+        retry={"max_attempts": 2, "initial_delay": 0},
+    ),
+    "skipped": lambda n: _command(n, f"echo {n} >> log", condition="{{no}} == 'yes'"),
+    "each": lambda n: _command(n, "echo {{k}} >> log", foreach="{{names}}", **{"as": "k"}),
+    "at once": lambda n: _command(
+        n, f"echo {{{{k}}}} > {n}.{{{{k}}}}", foreach="{{names}}", parallel=True, **{"as": "k"}
+    ),
+    "while": lambda n: {
+        "id": n,
+        "while_condition": f"{{{{{n}_more}}}} != 'no'",
+        "max_while_iterations": 3,
+        "steps": [
+            _command(f"{n}_in", f"echo {n} >> log; grep -c {n} log"),
+            _command(f"{n}_more", f"test $(grep -c {n} log) -lt 2 && echo yes || echo no"),
+        ],
+    },
+    "agent": lambda n: _asked(n, f"Think of {n}."),
+    "writer": lambda n: _asked(n, f"Write {n}."),
+    "agents": lambda n: _asked(
+        n, f"Think of {n} and {{{{k}}}}.", foreach="{{names}}", parallel=True, **{"as": "k"}
+    ),
+    "recipe": lambda n: {"id": n, "type": "recipe", "recipe": "inner.yaml", "output": n},
+}
+INNER = {
+    "name": "inner",
+    "description": "d",
+    "version": "1.0.0",
+    "steps": [_command("deep", "echo deep >> log; cp log log.bak"), _asked("idea", "Think of it.")],
+}
+
+
+def _model(heard: list[str]) -> ScriptedModel:
+    """Write a file and change it where the prompt says so; else give a thought."""
+
+    def reply(messages: Any) -> Turn:
+        said = str(messages)
+        heard.append(said)
+        done = sum(message.kind == "response" for message in messages)
+        if (name := re.search(r"Write (s\d+)", said)) and done < 2:
+            path = f"{name[1]}.md"
+            made = Call("write_file", {"path": path, "content": "one two\n"})
+            changed = Call("edit_file", {"path": path, "old": "two", "new": "2"})
+            return Turn(calls=((made, changed)[done],))
+        return Turn("A thought.")
+
+    return ScriptedModel(reply)
+
+
+def _recipe(kinds: list[str], gate: int) -> dict[str, Any]:
+    steps = [KINDS[kind](f"s{number}") for number, kind in enumerate(kinds)]
+    at = 1 + gate % (len(steps) - 1)
+    first = {"name": "one", "steps": steps[:at], "approval": {"required": True, "prompt": "On?"}}
+    context = {"names": ["x", "y"], "no": "no"}
+    context |= {f"{step['id']}_more": "yes" for step in steps if "while_condition" in step}
+    stages = [first, {"name": "two", "steps": steps[at:]}]
+    head = {"name": "any", "description": "d", "version": "1.0.0", "context": context}
+    return {**head, "stages": stages}
+
+
+def _approve(run: Run) -> None:
+    wait_until(lambda: bool(run.view.gates) or run.is_over)
+    run.approve("Buy it.")
+
+
+@settings(max_examples=TURNS, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+@given(st.lists(st.sampled_from([*KINDS]), min_size=2, max_size=5), st.integers(0, 9))
+def test_from_each_point_of_any_recipe_outputs_and_files_come_out_the_same(
+    kinds: list[str], gate: int
+) -> None:
+    heard: list[str] = []
+    with TemporaryDirectory() as root:
+        place = Path(root)
+        (place / "inner.yaml").write_text(yaml.safe_dump(INNER))
+        (place / "recipe.yaml").write_text(yaml.safe_dump(_recipe(kinds, gate)))
+        team, options = team_by_rules({"a": _model(heard)}), RunOptions(session_root=place)
+        run = nb_agents.start("", team, "s", recipe=place / "recipe.yaml", options=options)
+        _approve(run)
+        finish(run)
+        assert run.status == "completed", run.view.notices
+        want, before = state(run.path / "workspaces"), state(run.path)
+        own = read_journal(run.path / "events.jsonl").events
+        calls = len(events(run, ev.ModelFinished))
+        points = points_of(own)
+        print(f"{len(points)} points of {kinds}, the gate at {gate}")
+        for point in points:
+            heard.clear()
+            again = run.rewind(point.seq)
+            if not any(isinstance(e, ev.ApprovalGiven) and e.seq <= point.seq for e in own):
+                _approve(again)
+            finish(again)
+            kept = sum(isinstance(e, ev.ModelFinished) and e.seq <= point.seq for e in own)
+            assert (again.status, again.result) == ("completed", run.result), point
+            assert state(again.path / "workspaces") == want, point
+            assert len(heard) == calls - kept, point
+            assert state(run.path) == before, point
