@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from nb_agents.config.spec import safe_name
 from nb_agents.disk.directory import Directory
-from nb_agents.disk.entry import DirEntry, RefusedError, printable_name
+from nb_agents.disk.entry import TEMP, DirEntry, RefusedError, printable_name
 from nb_agents.errors import (
     SessionBusyError,
     StorageError,
@@ -48,6 +48,9 @@ _FIRST_S, _LAST_S = 315_619_200, 4_354_646_400
 """The range of times in a zip: the second day of 1980 to the last but one of 2107. Files may have
 others. Source: PKWARE's APPNOTE, 4.4.6.
 """
+
+_UNFINISHED = shutil.ignore_patterns(HELD.name, f"*{TEMP}")
+"""Of the snapshots what a turn holds while it works."""
 
 
 class SessionCopy(NamedTuple):
@@ -174,7 +177,8 @@ def copy_turns(turns: Sequence[TurnPaths], fork: Path) -> tuple[str, ...]:
                 left = copy_tree(paths.path, aside / name, _is_no_leftover)
                 left_out += [f"{name}/{each}" for each in left]
             if is_real_directory(session / SNAPSHOTS):
-                copy_tree(session / SNAPSHOTS, aside / SNAPSHOTS, _is_kept)
+                kept = session / SNAPSHOTS, aside / SNAPSHOTS
+                shutil.copytree(*kept, symlinks=True, ignore=_UNFINISHED, copy_function=_share)
                 (aside / SNAPSHOTS).rename(fork / SNAPSHOTS)
             for paths in turns:
                 (aside / paths.path.name).rename(fork / paths.path.name)
@@ -185,15 +189,18 @@ def copy_turns(turns: Sequence[TurnPaths], fork: Path) -> tuple[str, ...]:
     return tuple(left_out)
 
 
+def _share(source: str, target: str) -> None:
+    """Link a kept file, which is never written to again; copy it where links are not supported."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
 def _is_no_leftover(entry: DirEntry) -> bool:
     """Return whether an entry of a turn is neither its lock nor an unfinished temporary file."""
     is_temp = entry.name.startswith(".") and entry.name.endswith(".tmp")
     return entry.depth > 0 or not (is_temp or entry.name == "owner.lock")
-
-
-def _is_kept(entry: DirEntry) -> bool:
-    """Return whether an entry of the snapshots is more than what a turn holds while it works."""
-    return entry.path.partition("/")[0] != HELD.name
 
 
 def _fill(archive: zipfile.ZipFile, session: Path) -> tuple[str, ...]:

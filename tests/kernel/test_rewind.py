@@ -16,7 +16,7 @@ def _played(notebook: Notebook) -> Turn:
 
 
 def _line(turn: Turn, options: str) -> str:
-    return f'%agents rewind {turn.name} --to "before Ben\'s 1st answer" {options}'
+    return f'%agents rewind {turn.name} --to "Ben\'s 1st answer" {options}'
 
 
 def _calls_after(turn: Turn, point: int) -> int:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import nb_agents
@@ -22,7 +22,7 @@ from tests.model_server import wait_until
 from tests.session.test_snapshots import state
 from tests.team_kit import events, finish, team_by_rules
 
-TURNS = int(os.environ.get("NB_AGENTS_TURNS", "1"))
+TURNS = int(os.environ.get("REWIND_TURNS", "1"))
 """Turns that are tried; each is gone back to as often as it has points."""
 
 Steps = list[dict[str, Any]]
@@ -110,6 +110,7 @@ def _approve(run: Run) -> None:
 
 
 @settings(max_examples=TURNS, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+@example(["at once", "writer", "while", "recipe"], 1)
 @given(st.lists(st.sampled_from([*KINDS]), min_size=2, max_size=5), st.integers(0, 9))
 def test_from_each_point_of_any_recipe_outputs_and_files_come_out_the_same(
     kinds: list[str], gate: int
@@ -128,7 +129,7 @@ def test_from_each_point_of_any_recipe_outputs_and_files_come_out_the_same(
         own = read_journal(run.path / "events.jsonl").events
         calls = len(events(run, ev.ModelFinished))
         points = points_of(own)
-        print(f"{len(points)} points of {kinds}, the gate at {gate}")
+        print(f"{len(points)} points of {kinds}")
         for point in points:
             heard.clear()
             again = run.rewind(point.seq)

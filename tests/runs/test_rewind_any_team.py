@@ -17,7 +17,7 @@ from nb_agents.view.points import points_of
 from tests.session.test_snapshots import state
 from tests.team_kit import events, finish, team_by_rules
 
-TURNS = int(os.environ.get("NB_AGENTS_TURNS", "1"))
+TURNS = int(os.environ.get("REWIND_TURNS", "1"))
 """Turns that are tried; each is gone back to as often as it has points."""
 
 Script = list[tuple[str, dict[str, str]]]

@@ -59,7 +59,7 @@ def test_forks_with_another_team_file_are_one_sweep_and_leave_the_turn(
     preview = jupyter.post(place, {"to": POINT, "preview": True}).json()
     assert preview["lines"][0].startswith(f"Goes back to event {preview['point']} of s/1")
     before = (played.path / "events.jsonl").read_bytes()
-    body = {"to": preview["point"], "times": 2, "config": str(other)}
+    body = {"to": str(preview["point"]), "times": 2, "config": str(other)}
     reply = jupyter.post(place, body)
     assert reply.status_code == 202, reply.text
     sweep = f"runs/{reply.json()['id']}"

@@ -53,6 +53,7 @@ def test_a_file_is_shared_where_the_disk_can(
             raise OSError(errno.EOPNOTSUPP, "not supported")
 
     monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    monkeypatch.setattr(copying, "_SMALL_BYTES", 0)
     copy_tree(source, tmp_path / "copy")
     assert asked == [0x40049409]
     # This one shares nothing, so that nothing is there when it is believed.
@@ -64,14 +65,14 @@ def test_what_can_not_be_copied_is_named(
 ) -> None:
     os.mkfifo(source / "ada" / "pipe")
     os.mkfifo(source / "pipe")
-    real = entry.open_file
+    real = entry.open_descriptor
 
     def forbidden(name: str, folder: int) -> object:
         if name == "run.sh":
             raise PermissionError(errno.EACCES, "Permission denied")
         return real(name, folder)
 
-    monkeypatch.setattr(entry, "open_file", forbidden)
+    monkeypatch.setattr(entry, "open_descriptor", forbidden)
     left_out = copy_workspaces(source, tmp_path / "copy")
     assert left_out == (
         "pipe (a pipe)",

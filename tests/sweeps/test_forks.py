@@ -89,6 +89,19 @@ def test_forks_pay_for_nothing_before_the_point_and_the_turn_stays_as_it_was(
     assert abs(spent - 3 * sum(used)) < sum(used)  # of what is new alone
 
 
+def test_forks_share_the_kept_files_and_add_what_is_new_to_their_own(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    run = _played(server, tmp_path)
+    own = {each.name: each.stat().st_ino for each in tmp_path.glob("s/snapshots/files/*/*")}
+    sweep = run.rewind(1, "Think of the cost, too.", times=2)
+    assert sweep.wait(WAIT_S).completed == 2
+    for row in ("try_1", "try_2"):
+        found = {e.name: e.stat().st_ino for e in (sweep.path / row).glob("snapshots/files/*/*")}
+        assert own.items() <= found.items()
+    assert own.keys() == {each.name for each in tmp_path.glob("s/snapshots/files/*/*")}
+
+
 def test_repeating_it_costs_nothing_and_a_higher_number_adds_to_the_same_sweep(
     server: ModelServer, tmp_path: Path
 ) -> None:
@@ -170,7 +183,7 @@ def test_agents_that_choose_their_models_themselves_keep_them_and_are_named(
     said = "Do not ask openai:other, as they choose their models themselves: f."
     assert said in str(run.preview_rewind(1, "openai:other"))
     assert "themselves" not in str(run.preview_rewind(1))
-    again = finish(run.rewind(1, team, model="openai:other"))
+    again = finish(run.rewind(1, config=team, model="openai:other"))
     assert said in again.view.notices
     assert again.view.agents["a"].model == "other"
     assert again.view.agents["f"].answers == run.view.agents["f"].answers
