@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 from pathlib import Path
 
 import pytest
@@ -79,7 +79,6 @@ def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep
     team = story.team(server_team(server, researcher="quick", critic="slow"))
     i = story.start(TASK, team)
     card = story.wait_card(i, "complete")
-    calls = server.count()
     page = story.page.page
     card.locator("summary", has_text="What happened").click()
     mark = card.locator("svg[data-point]:has(text)").last  # an answer
@@ -88,8 +87,11 @@ def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep
     dialog = page.get_by_role("dialog")
     expect(dialog.locator(".says")).to_contain_text("Goes back to event")
     chosen = dialog.get_by_role("listbox").get_by_role("option", selected=True)
-    assert int((chosen.get_attribute("id") or "").rpartition("-")[2]) <= int(at)
-    kept = int(re.search(r"(\d+) model call", dialog.locator(".says").inner_text())[1])  # type: ignore[index]
+    point = int((chosen.get_attribute("id") or "").rpartition("-")[2])
+    assert point <= int(at)
+    ended = story.events("model_finished")
+    kept = {(event["agent"], event["call"]) for event in ended if event["seq"] <= point}
+    assert kept
     dialog.get_by_role("spinbutton").fill("3")
     for name, theme in THEMES.items():
         story.page.set_theme(theme)
@@ -98,7 +100,13 @@ def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep
     tab = page.locator(".nba-tab")
     expect(tab).to_contain_text("try_3", timeout=60_000)
     expect(tab).to_contain_text("complete", timeout=60_000)
-    assert server.count() - calls <= 3 * (calls - kept)
+    journals = [*(story.folder / ".nb_agents/sessions").glob("*/try_*/turn_2/events.jsonl")]
+    assert len(journals) == 3
+    for journal in journals:
+        new = [json.loads(line) for line in journal.read_text().splitlines()]
+        asked = {(each["agent"], each["call"]) for each in new if each["kind"] == "model_started"}
+        assert asked
+        assert asked.isdisjoint(kept)
     for name, theme in THEMES.items():
         story.page.set_theme(theme)
         page.screenshot(path=artifacts / f"rewind-sweep-{name}.png")
