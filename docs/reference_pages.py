@@ -47,14 +47,11 @@ PUBLIC = (
 """The public modules whose names are on the page of the Python API; events have their own."""
 
 _COMMON = {
-    "agent": "The agent's id.",
     "answer": "The answer, whole.",
     "attempt": "Which attempt it is, from 1.",
-    "call": "Number of the agent's model call, from 1.",
     "call_id": "Id of the tool call.",
     "channel": "What kind of words they are.",
     "error": "What failed, in a sentence.",
-    "step": "Address of the recipe's step.",
     "target": "The agent that was voted for.",
     "text": "The words.",
     "tool": "The tool's name.",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, Self, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -64,31 +64,6 @@ class Section(NamedTuple):
     spec: type[Spec]
     path: Keys
     data: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something to tell of a file that loads all the same, or a fault as a record.
-
-    Attributes:
-        what: A sentence, without its place.
-        file: The file's path or name, or None for a spec made in Python.
-        line: From 1, or None when it has no place.
-        column: From 1, or None when it has no place.
-    """
-
-    what: str
-    file: str | None = None
-    line: int | None = None
-    column: int | None = None
-
-    @classmethod
-    def of(cls, error: ConfigError) -> Self:
-        """Return an error as a record."""
-        return cls(error.message, error.file, error.line, error.column)
-
-    def __str__(self) -> str:
-        return str(ConfigError(self.what, file=self.file, line=self.line, column=self.column))
 
 
 @dataclass(frozen=True, eq=False)

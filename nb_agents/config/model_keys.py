@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, JsonValue, SecretStr
 
 from nb_agents.config.faults import specs_in
-from nb_agents.config.spec import Count, Spec, Texts
+from nb_agents.config.spec import Count, Spec, Texts, as_text
 
 WireFormat = Literal["openai chat", "openai responses", "anthropic", "google"]
 """How a server is spoken to: OpenAI's two APIs, Anthropic's messages, Google's generateContent."""
@@ -52,10 +52,6 @@ def _as_choice(value: Any) -> Any:
         case "auto" | "required" | "none" | tuple():
             return value
     raise ValueError("write `required`, `none`, or [NAME] for tools by their names")
-
-
-def _text(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 class ModelKey(NamedTuple):
@@ -239,7 +235,7 @@ def _as_ttl(value: Any) -> Any:
 _Switch = Annotated[Thinking, BeforeValidator(_as_thinking)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
 _Body = Annotated[dict[str, JsonValue], AfterValidator(_leaves_ours)]
-_HeaderValue = Annotated[SecretStr, BeforeValidator(_text)]
+_HeaderValue = Annotated[SecretStr, BeforeValidator(as_text)]
 _Ttl = Annotated[Literal["5m", "1h"], BeforeValidator(_as_ttl)]
 _ToolChoice = Annotated[
     Literal["auto", "required", "none"] | tuple[str, ...], BeforeValidator(_as_choice)

@@ -5,14 +5,22 @@ Source: MassGen 0.1.97, `agent_config.py` (defaults), `config_validator.py` (val
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, StrictInt, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, StrictInt, field_validator, model_validator
 
-from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec, Texts, start_place
+from nb_agents.config.spec import (
+    Count,
+    Dollars,
+    Grace,
+    Seconds,
+    Spec,
+    Texts,
+    beside_the_file,
+    start_place,
+)
 
 DEFAULT_ORCHESTRATOR_TIMEOUT_S = 1800.0
 """Source: MassGen's timeout configuration (orchestrator: 1800 seconds)."""
@@ -144,7 +152,7 @@ class CoordinationSpec(Spec):
     task_planning_filesystem_mode: bool = False
     enable_memory_filesystem_mode: bool = False
     use_skills: bool = False
-    skills_directory: str = ".agent/skills"
+    skills_directory: Annotated[str, AfterValidator(beside_the_file)] = ".agent/skills"
     massgen_skills: Texts = ()
     enable_subagents: bool = False
     background_subagents: BackgroundSpec = BackgroundSpec()
@@ -160,13 +168,6 @@ class CoordinationSpec(Spec):
         """Seconds that a sub-agent gets."""
         least = max(self.subagent_default_timeout, self.subagent_min_timeout)
         return min(least, self.subagent_max_timeout)
-
-    @field_validator("skills_directory")
-    @classmethod
-    def _beside_the_file(cls, value: str, info: ValidationInfo) -> str:
-        # Absolute, because a journal keeps the spec without the place of the team's file.
-        folder: Path | None = (info.context or {}).get("folder")
-        return str(folder / value) if folder and os.path.isdir(folder / value) else value
 
     @property
     def skills_path(self) -> Path | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 
 from nb_agents.config import recipe_rules as rules
 from nb_agents.config.document import Document, FileKind, Keys, parse_document, read_source
-from nb_agents.config.faults import MAX_FOUND, Finding, Origin, as_error, invalid
+from nb_agents.config.faults import MAX_FOUND, Origin, as_error, invalid
 from nb_agents.config.recipe_step import Stage, Step
 from nb_agents.config.recipe_values import (
     Orchestrator,
@@ -143,7 +143,6 @@ class Recipe(Spec):
     _text: str = PrivateAttr(default="")
     _path: Path | None = PrivateAttr(default=None)
     _required: tuple[str, ...] = PrivateAttr(default=())
-    _warnings: tuple[Finding, ...] = PrivateAttr(default=())
 
     @property
     def text(self) -> str:
@@ -156,9 +155,13 @@ class Recipe(Spec):
         return self._path
 
     @property
-    def warnings(self) -> tuple[Finding, ...]:
-        """Keys of the file that have no effect here, in its order."""
-        return self._warnings
+    def warnings(self) -> tuple[ConfigError, ...]:
+        """What is to be said of keys of the file that have no effect here, in its order."""
+        if (document := self._origin.document) is None:
+            return ()
+        unknown = rules.unknown_keys(type(self), document.data)
+        errors = [document.error(*each) for each in (*unknown, *rules.idle_keys(document.data))]
+        return tuple(sorted(errors, key=lambda each: (each.line or 0, each.column or 0)))
 
     @property
     def is_staged(self) -> bool:
@@ -188,10 +191,6 @@ class Recipe(Spec):
             The error; without a place when the recipe was made in Python.
         """
         return self._origin.fault(what, path)
-
-    def finding(self, what: str, *path: object) -> Finding:
-        """Return a finding, as `fault` returns an error."""
-        return Finding.of(self.fault(what, *path))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Recipe:
@@ -249,15 +248,7 @@ class Recipe(Spec):
         recipe._origin, recipe._text, recipe._path = Origin(document), text, path
         declared = document.data.get("context") or {}
         recipe._required = tuple(str(name) for name, v in declared.items() if _is_needed(v))
-        recipe._warnings = tuple(_warnings(cls, document))
         return recipe
-
-
-def _warnings(spec: type[Spec], document: Document) -> Iterator[Finding]:
-    idle = [*rules.unknown_keys(spec, document.data), *rules.idle_keys(document.data)]
-    errors = [document.error(*each) for each in idle]
-    for error in sorted(errors, key=lambda each: (each.line or 0, each.column or 0)):
-        yield Finding.of(error)
 
 
 def is_recipe(path: str | os.PathLike[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pydantic import (
     Field,
     StrictFloat,
     StrictInt,
+    ValidationInfo,
     model_validator,
 )
 
@@ -86,6 +88,15 @@ def as_text(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
+
+
+def beside_the_file(value: str | None, info: ValidationInfo) -> str | None:
+    """Make a path absolute that is relative to the team's file, if something is there.
+
+    A journal keeps the spec without the place of the team's file.
+    """
+    folder: Path | None = (info.context or {}).get("folder")
+    return str(folder / value) if folder and value and os.path.exists(folder / value) else value
 
 
 SafeName = Annotated[str, AfterValidator(safe_name)]

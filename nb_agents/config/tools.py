@@ -28,8 +28,7 @@ from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.model_keys import WireFormat
 from nb_agents.config.permissions import CommandLimits, PermissionSpec, as_pattern
 from nb_agents.config.secret_names import is_distinctive, is_secret_name
-from nb_agents.config.spec import Spec, Texts, as_tuple
-from nb_agents.config.uploads import beside_the_file
+from nb_agents.config.spec import Spec, Texts, as_tuple, beside_the_file
 
 ToolAction = Literal["ask", "allow", "deny"]
 

@@ -19,10 +19,10 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, ValidationInfo, model_validator
+from pydantic import AfterValidator, model_validator
 
 from nb_agents.config.model_keys import WireFormat
-from nb_agents.config.spec import Spec
+from nb_agents.config.spec import Spec, beside_the_file
 from nb_agents.errors import TaskError
 
 MAX_BYTES = 20_000_000
@@ -51,15 +51,6 @@ Source: https://developers.openai.com/api/docs/guides/file-inputs
 
 _YOUTUBE = frozenset({"youtu.be", "youtube.com", "www.youtube.com", "m.youtube.com"})
 """Whose videos Google fetches, too. Source: pydantic-ai's `VideoUrl.is_youtube`."""
-
-
-def beside_the_file(value: str | None, info: ValidationInfo) -> str | None:
-    """Make a path absolute that is relative to the team's file, if there is one.
-
-    A journal keeps the spec without the place of the team's file.
-    """
-    folder: Path | None = (info.context or {}).get("folder")
-    return str(folder / value) if folder and value and _is_there(folder / value) else value
 
 
 _Place = Annotated[str | None, AfterValidator(beside_the_file)]
@@ -166,13 +157,6 @@ def _parts(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError:  # half an IPv6 address
         return urlsplit("")
-
-
-def _is_there(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except OSError:  # in a directory that may not be looked into
-        return False
 
 
 _MENTION = re.compile(

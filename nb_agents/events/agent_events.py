@@ -26,8 +26,30 @@ class Usage:
     cost: Dollars | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEvent(Event):
+    """Something that an agent did, or that happened to it.
+
+    Attributes:
+        agent: Its id, or the address of its step.
+    """
+
+    agent: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallEvent(AgentEvent):
+    """Something about one of an agent's requests to its model.
+
+    Attributes:
+        call: Which one, from 1.
+    """
+
+    call: Count
+
+
 @event
-class ModelStarted(Event):
+class ModelStarted(CallEvent):
     """A model request is about to be sent; ``call`` counts the agent's requests from 1.
 
     Attributes:
@@ -36,8 +58,6 @@ class ModelStarted(Event):
         model: The model's name, of a program that chooses it itself; else "".
     """
 
-    agent: str
-    call: Count
     attempt: Count = 1
     place: str = ""
     digest: str = ""
@@ -45,18 +65,16 @@ class ModelStarted(Event):
 
 
 @event
-class TextStreamed(Event):
+class TextStreamed(CallEvent):
     """Words that arrived since the last such event of this call and channel."""
 
-    agent: str
-    call: Count
     channel: Channel
     text: str
     tool: str = ""
 
 
 @event
-class ModelFinished(Event):
+class ModelFinished(CallEvent):
     """A call of a model, or of a program behind an agent, ended well.
 
     Attributes:
@@ -65,8 +83,6 @@ class ModelFinished(Event):
         place: As in ModelStarted.
     """
 
-    agent: str
-    call: Count
     response: Any
     usage: Usage
     form: str = ""
@@ -74,7 +90,7 @@ class ModelFinished(Event):
 
 
 @event
-class ModelFailed(Event):
+class ModelFailed(CallEvent):
     """An attempt failed.
 
     Attributes:
@@ -83,23 +99,18 @@ class ModelFailed(Event):
         is_throttled: Whether the server refused it because there are too many requests.
     """
 
-    agent: str
-    call: Count
     error: str
     retry_in_s: Seconds | None = None
     is_throttled: bool = False
 
 
 @event
-class ModelCut(Event):
+class ModelCut(CallEvent):
     """A model request was cut by an immediate stop; its words so far are kept."""
-
-    agent: str
-    call: Count
 
 
 @event
-class ToolStarted(Event):
+class ToolStarted(AgentEvent):
     """A tool call is about to run.
 
     Attributes:
@@ -109,7 +120,6 @@ class ToolStarted(Event):
         digest: Of the arguments, in a program of the user's; tells whether it has changed.
     """
 
-    agent: str
     call_id: str
     tool: str
     args: Any = None
@@ -119,15 +129,14 @@ class ToolStarted(Event):
 
 
 @event
-class ToolTold(Event):
+class ToolTold(AgentEvent):
     """The last of what an agent's running tool wrote; the tool keeps all of it."""
 
-    agent: str
     text: str
 
 
 @event
-class ToolFinished(Event):
+class ToolFinished(AgentEvent):
     """A tool call is over.
 
     Attributes:
@@ -144,7 +153,6 @@ class ToolFinished(Event):
         form: "json" for a value of a program's tool, and "raised" for what it raised; else "".
     """
 
-    agent: str
     call_id: str
     tool: str
     outcome: Literal["ok", "error", "cut", "cancelled"]
@@ -157,17 +165,15 @@ class ToolFinished(Event):
 
 
 @event
-class ProgramSaved(Event):
+class ProgramSaved(AgentEvent):
     """A user's program saved a part of its state, such as a graph its checkpoint.
 
     Attributes:
-        agent: Whose.
         place: Where in the program, such as ``/r1/graph``.
         form: The form of the data, for the program's framework.
         data: Bytes, each as the character of its number.
     """
 
-    agent: str
     place: str
     form: str
     data: str
@@ -177,11 +183,10 @@ Outcome = Literal["finished", "stopped", "killed", "failed", "never started"]
 
 
 @event
-class RoundStarted(Event):
+class RoundStarted(AgentEvent):
     """An agent began a round: a fresh conversation over the answers it then saw.
 
     Attributes:
-        agent: Whose round.
         number: From 1.
         seen: For each agent with answers, how many of them were shown.
         system: The agent's role and rules.
@@ -192,7 +197,6 @@ class RoundStarted(Event):
         request: Both as pydantic-ai's JSON, in journals of version 0.1.
     """
 
-    agent: str
     number: Count
     seen: dict[str, Count] = field(default_factory=dict)
     system: str = ""
@@ -203,20 +207,18 @@ class RoundStarted(Event):
 
 
 @event
-class SessionBound(Event):
+class SessionBound(AgentEvent):
     """A program that is an agent opened a session of its own, with which a resume goes on.
 
     Attributes:
-        agent: Whose.
         session: The session's id, in the program's words.
     """
 
-    agent: str
     session: str
 
 
 @event
-class TurnRejected(Event):
+class TurnRejected(AgentEvent):
     """A model turn ended in neither a valid answer nor a valid vote.
 
     Attributes:
@@ -225,32 +227,28 @@ class TurnRejected(Event):
         fault: The same for a person, as a part of a sentence.
     """
 
-    agent: str
     why: str
     attempt: Count
     fault: str = ""
 
 
 @event
-class ReplyCut(Event):
+class ReplyCut(CallEvent):
     """A reply broke off, at a limit of tokens or by its server; the agent goes on.
 
     Attributes:
-        agent, call: Whose, and which of its requests.
         by: What cut it, in words.
         told: The message to the agent; "" if it is in a tool's result.
         kept: The answer so far, which its next reply goes on with.
     """
 
-    agent: str
-    call: Count
     by: str
     told: str = ""
     kept: str = ""
 
 
 @event
-class Told(Event):
+class Told(AgentEvent):
     """An agent got a note between two calls: new answers, follow-up texts, time left.
 
     Attributes:
@@ -261,7 +259,6 @@ class Told(Event):
         in_result: What it reads at the end of the last tool's result, before the text.
     """
 
-    agent: str
     text: str
     seen: dict[str, Count] | None = None
     heard: Count | None = None
@@ -270,7 +267,7 @@ class Told(Event):
 
 
 @event
-class RoundTimedOut(Event):
+class RoundTimedOut(AgentEvent):
     """A round was cut when its time and the time to wrap up were over.
 
     An agent that has answered rests: its answer stands. Another is out.
@@ -280,21 +277,19 @@ class RoundTimedOut(Event):
         grace_s: Seconds that it had to wrap up.
     """
 
-    agent: str
     limit_s: Seconds
     grace_s: Seconds
 
 
 @event
-class AnswerGiven(Event):
+class AnswerGiven(AgentEvent):
     """An agent submitted an answer; it clears all votes."""
 
-    agent: str
     answer: str
 
 
 @event
-class VoteCast(Event):
+class VoteCast(AgentEvent):
     """An agent voted for another's latest answer (or its own).
 
     Attributes:
@@ -304,52 +299,45 @@ class VoteCast(Event):
         seen: What the voter had seen, as in RoundStarted: a vote cast over older answers is stale.
     """
 
-    agent: str
     target: str
     reason: str
     seen: dict[str, Count] = field(default_factory=dict)
 
 
 @event
-class VoteIgnored(Event):
+class VoteIgnored(AgentEvent):
     """A vote did not count because a newer answer had come; the agent looks again."""
 
-    agent: str
     target: str
 
 
 @event
-class Abstained(Event):
+class Abstained(AgentEvent):
     """An agent whose answer stands was asked for a vote and calls no tool; it is asked no more."""
-
-    agent: str
 
 
 @event
-class AgentFailed(Event):
+class AgentFailed(AgentEvent):
     """An agent is out because of an error; the others go on."""
 
-    agent: str
     error: str
 
 
 @event
-class AgentEnded(Event):
+class AgentEnded(AgentEvent):
     """An agent's work was ended by a stop, of itself alone or of the run.
 
     Attributes:
-        agent: Whose.
         outcome: How.
         text: Of one that another agent called and that has finished: its result.
     """
 
-    agent: str
     outcome: Outcome
     text: str = ""
 
 
 @event
-class AgentCalled(Event):
+class AgentCalled(AgentEvent):
     """An agent called another one, which works until `AgentEnded` or `AgentFailed`.
 
     In a resumed turn it goes on with its own work of before.
@@ -365,7 +353,6 @@ class AgentCalled(Event):
         call_id: The caller's tool call in which it was called.
     """
 
-    agent: str
     caller: str
     name: str
     model: str
@@ -376,23 +363,21 @@ class AgentCalled(Event):
 
 
 @event
-class PresentationStarted(Event):
+class PresentationStarted(AgentEvent):
     """All have voted; the winner presents."""
 
-    agent: str
     votes: dict[str, Count] = field(default_factory=dict)
 
 
 @event
-class FinalAnswerGiven(Event):
+class FinalAnswerGiven(AgentEvent):
     """The team's final answer is there, and the agent that gave it judges whether it will do."""
 
-    agent: str
     answer: str
 
 
 @event
-class OrchestrationRestarted(Event):
+class OrchestrationRestarted(AgentEvent):
     """The final answer will not do: the team begins again, without answers or votes.
 
     Attributes:
@@ -402,14 +387,13 @@ class OrchestrationRestarted(Event):
         attempt: The number of that attempt; the first was 1.
     """
 
-    agent: str
     reason: str
     instructions: str
     attempt: Count
 
 
 @event
-class ContextChanged(Event):
+class ContextChanged(AgentEvent):
     """Files outside the workspaces changed while an agent might change them.
 
     Attributes:
@@ -418,7 +402,6 @@ class ContextChanged(Event):
         count: How many there are in all.
     """
 
-    agent: str
     made: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
@@ -426,17 +409,15 @@ class ContextChanged(Event):
 
 
 @event
-class WorktreeBased(Event):
+class WorktreeBased(AgentEvent):
     """A worktree of an agent holds a commit, and what it changes counts from there.
 
     Attributes:
-        agent: Whose.
         path: What it is a copy of, absolute.
         place: Where it is in the agent's workspace.
         base: The commit.
     """
 
-    agent: str
     path: str
     place: str
     base: str

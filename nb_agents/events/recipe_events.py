@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from nb_agents.events.base_event import Count, Event, ExitCode, Seconds, event
@@ -24,8 +25,20 @@ class PlannedUnit(NamedTuple):
     label: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitEvent(Event):
+    """Something that happened to a unit of a recipe.
+
+    Attributes:
+        step: Its address: names joined by "/", an iteration as ``[n]`` from 0, such as
+            ``checks/review[2]/summarize``.
+    """
+
+    step: str
+
+
 @event
-class RecipeLoaded(Event):
+class RecipeLoaded(UnitEvent):
     """A recipe file was read: the run's own (``step`` is "") or one that a step calls.
 
     Attributes:
@@ -35,19 +48,16 @@ class RecipeLoaded(Event):
         outline: Its first units, in order; none in an older journal.
     """
 
-    step: str
     path: str
     text: str
     outline: tuple[PlannedUnit, ...] = ()
 
 
 @event
-class StepStarted(Event):
+class StepStarted(UnitEvent):
     """A unit of a recipe began, or an attempt at one.
 
     Attributes:
-        step: Its address: names joined by "/", an iteration as ``[n]`` from 0, such as
-            ``checks/review[2]/summarize``.
         unit: What it is.
         attempt: From 1.
         total: Iterations of a foreach; None when it is not known.
@@ -56,7 +66,6 @@ class StepStarted(Event):
         asks: The prompt or the command as it was sent.
     """
 
-    step: str
     unit: StepKind
     attempt: Count = 1
     total: Count | None = None
@@ -66,26 +75,23 @@ class StepStarted(Event):
 
 
 @event
-class OutputStreamed(Event):
+class OutputStreamed(UnitEvent):
     """What a command wrote since the last such event of its step."""
 
-    step: str
     text: str
 
 
 @event
-class StepFailed(Event):
+class StepFailed(UnitEvent):
     """An attempt at a step failed; another one follows, or the step is over as failed.
 
     Attributes:
-        step: Its address.
         attempt: From 1.
         error: Why.
         attempts: How many there may be.
         retry_in_s: Seconds until the next one; None when it was the last.
     """
 
-    step: str
     attempt: Count
     error: str
     attempts: Count = 1
@@ -93,11 +99,10 @@ class StepFailed(Event):
 
 
 @event
-class StepFinished(Event):
+class StepFinished(UnitEvent):
     """A unit of a recipe is over.
 
     Attributes:
-        step: Its address.
         outcome: How it ended; "failed" is final, and a cut one does not end.
         output: What it gave, as JSON, whole; None for a unit that holds others: its value follows
             from theirs.
@@ -105,7 +110,6 @@ class StepFinished(Event):
         why: Why it failed or was skipped, or "".
     """
 
-    step: str
     outcome: Literal["ok", "failed", "skipped"]
     output: Any = None
     exit_code: ExitCode | None = None
@@ -113,11 +117,10 @@ class StepFinished(Event):
 
 
 @event
-class ApprovalAsked(Event):
+class ApprovalAsked(UnitEvent):
     """A recipe waits for a person at the gate of a stage.
 
     Attributes:
-        step: The stage's address.
         prompt: The question.
         timeout_s: Seconds after which ``default`` decides; 0 means never.
         default: What happens then.
@@ -125,7 +128,6 @@ class ApprovalAsked(Event):
         caller, call_id: The agent's tool call that begins once it is approved, if it is one.
     """
 
-    step: str
     prompt: str
     timeout_s: Seconds = 0.0
     default: Literal["approve", "deny"] = "deny"
@@ -135,18 +137,16 @@ class ApprovalAsked(Event):
 
 
 @event
-class ApprovalGiven(Event):
+class ApprovalGiven(UnitEvent):
     """A gate was decided.
 
     Attributes:
-        step: The stage's address.
         approved: Whether the recipe goes on.
         message: What the person said, for the steps that follow.
         by: Who decided: a person's name, "timeout", or "auto_approve_if".
         caller, call_id: As in `ApprovalAsked`.
     """
 
-    step: str
     approved: bool
     message: str = ""
     by: str = ""

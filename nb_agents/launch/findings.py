@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from nb_agents.config.faults import Finding
 from nb_agents.config.recipe import Recipe, is_recipe_text
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.team import TeamSpec
@@ -83,8 +82,7 @@ def _at_agent(error: UserError, team: TeamSpec) -> ConfigError:
     return error if isinstance(error, ConfigError) else ConfigError(str(error))
 
 
-def _placed(severity: Severity, found: ConfigError | Finding, file: str) -> TextFinding:
-    what = found.message if isinstance(found, ConfigError) else found.what
+def _placed(severity: Severity, found: ConfigError, file: str) -> TextFinding:
     if found.file not in (None, file):  # of a recipe that it calls
-        return TextFinding(severity, f"{found.file}: {what}")
-    return TextFinding(severity, what, found.line or 1, found.column or 1)
+        return TextFinding(severity, f"{found.file}: {found.message}")
+    return TextFinding(severity, found.message, found.line or 1, found.column or 1)

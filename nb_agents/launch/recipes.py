@@ -96,9 +96,9 @@ def read_recipe(
     """
     read = recipe if isinstance(recipe, Recipe) else Recipe.from_file(recipe)
     if faults := check(read, team).faults:
-        errors = [ConfigError(f.what, file=f.file, line=f.line, column=f.column) for f in faults]
-        errors[0].others = tuple(errors[1:])
-        raise errors[0]
+        first, *others = faults
+        first.others = tuple(others)
+        raise first
     if missing := missing_values(read, given):
         raise RecipeError(missing)
     return read

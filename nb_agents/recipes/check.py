@@ -7,18 +7,18 @@ anything: it is put on one line and cut.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nb_agents.config.document import Keys
-from nb_agents.config.faults import Finding, did_you_mean, nearest
+from nb_agents.config.faults import did_you_mean, nearest
 from nb_agents.config.recipe import PlacedStage, Recipe
 from nb_agents.config.recipe_step import Stage, Step
 from nb_agents.config.recipe_values import is_template
-from nb_agents.config.spec import Spec, start_place
+from nb_agents.config.spec import start_place
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError
 from nb_agents.models.providers import is_usable
@@ -27,14 +27,14 @@ from nb_agents.recipes.diagram import Outline, one_line
 from nb_agents.recipes.expression import parse
 from nb_agents.recipes.output import value_of
 from nb_agents.recipes.shell_values import misplaced
-from nb_agents.recipes.template import reads, variables
+from nb_agents.recipes.template import reads, texts_in, variables
 from nb_agents.recipes.units import FailedError, FaultyError, join, last_part, recipe_of
 
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 
 
-def placed(recipe: Recipe, what: str, path: Keys, text: str) -> Finding:
-    """Return a finding about a text inside the value at ``path``: a prompt has many lines.
+def placed(recipe: Recipe, what: str, path: Keys, text: str) -> ConfigError:
+    """Return an error about a text inside the value at ``path``: a prompt has many lines.
 
     Args:
         recipe: The recipe.
@@ -42,14 +42,14 @@ def placed(recipe: Recipe, what: str, path: Keys, text: str) -> Finding:
         path: Keys and list positions from the top.
         text: What to look for, from there on.
     """
-    found = recipe.finding(what, *path)
+    found = recipe.fault(what, *path)
     if found.line is None:
         return found
     for number, line in enumerate(recipe.text.split("\n")[found.line - 1 :], found.line):
         # A key may hold the same words as its value begins with.
         start = found.column - 1 if found.column and number == found.line else 0
         if (at := line.find(text, start)) >= 0:
-            return replace(found, line=number, column=at + 1)
+            return ConfigError(what, file=found.file, line=number, column=at + 1)
     return found
 
 
@@ -134,8 +134,8 @@ class Report:
         plan: What it would do, as lines of text.
     """
 
-    faults: tuple[Finding, ...]
-    warnings: tuple[Finding, ...]
+    faults: tuple[ConfigError, ...]
+    warnings: tuple[ConfigError, ...]
     plan: tuple[str, ...]
 
 
@@ -152,13 +152,17 @@ def check(recipe: Recipe, team: TeamSpec | None = None) -> Report:
     Example:
         >>> text = "{name: hi, description: d, version: 1.0.0, "
         >>> text += "steps: [{id: a, type: bash, command: 'echo {{who}}'}]}"
-        >>> check(Recipe.from_text(text, "hi.yaml")).warnings[0].what
+        >>> check(Recipe.from_text(text, "hi.yaml")).warnings[0].message
         "Step 'a' uses {{who}}, which nothing sets before it."
     """
-    checker = _Checker(team)
-    checker.recipe(recipe, set(), ())
-    faults, warnings = dict.fromkeys(checker.faults), dict.fromkeys(checker.warnings)
-    return Report(tuple(faults), tuple(warnings), tuple(checker.outline.lines))
+    checker = _Checker(team, recipe)
+    checker.check(set())
+    faults, warnings = (_each_once(found) for found in (checker.faults, checker.warnings))
+    return Report(faults, warnings, tuple(checker.outline.lines))
+
+
+def _each_once(found: Iterable[ConfigError]) -> tuple[ConfigError, ...]:
+    return tuple({str(each): each for each in found}.values())
 
 
 def find_recipe(written: str, beside: Path | None, bundles: Mapping[str, str]) -> Path:
@@ -226,11 +230,14 @@ class _Caller(NamedTuple):
 
 @dataclass
 class _Checker:
-    """Walks a recipe and those that it calls, and keeps what it finds."""
+    """Walks a recipe; those that it calls are walked by others, which find into the same lists."""
 
     team: TeamSpec | None
-    faults: list[Finding] = field(default_factory=list)
-    warnings: list[Finding] = field(default_factory=list)
+    recipe: Recipe
+    callers: tuple[_Caller, ...] = ()
+    """The recipes on the way to it, itself last while it is walked."""
+    faults: list[ConfigError] = field(default_factory=list)
+    warnings: list[ConfigError] = field(default_factory=list)
     outline: Outline = field(default_factory=Outline)
     seen: set[Path] = field(default_factory=set)
     settled: dict[str, Any] = field(default_factory=dict)
@@ -238,36 +245,26 @@ class _Checker:
     is_certain: bool = True
     """Whether the step at hand is done whatever comes, and its failure ends the recipe."""
 
-    def recipe(
-        self,
-        recipe: Recipe,
-        given: set[str],
-        callers: tuple[_Caller, ...],
-        fenced: Set[str] = frozenset(),
-    ) -> None:
-        """Check a recipe.
+    def check(self, given: set[str], fenced: Set[str] = frozenset()) -> None:
+        """Check the recipe.
 
         Args:
-            recipe: The recipe.
             given: Variables that its caller gives.
-            callers: The recipes on the way to it.
-            fenced: Those of the given whose values are made of what steps gave.
+            fenced: Those of them whose values are made of what steps gave.
         """
+        recipe = self.recipe
         self.warnings += recipe.warnings
         self.outline.recipe(recipe)
-        path = recipe.path.resolve() if recipe.path else None
-        if path:
+        if path := recipe.path.resolve() if recipe.path else None:
             self.seen.add(path)
-            callers = (*callers, _Caller(path, self.is_certain))
+            self.callers = (*self.callers, _Caller(path, self.is_certain))
         known = {*recipe.context, *recipe.required, *given}
-        outer = (self.settled, self.fenced, self.is_certain)
         self.settled, self.fenced = _settled(recipe, given), _fenced(recipe, fenced)
         self.is_certain = True
         with self.outline.inside():
             for placed in recipe.placed_stages:
                 with self._only_if(bool(placed.stage.condition)):
-                    self._stage(recipe, placed, known, callers)
-        self.settled, self.fenced, self.is_certain = outer
+                    self._stage(placed, known)
 
     @contextmanager
     def _only_if(self, has_condition: bool) -> Iterator[None]:
@@ -276,18 +273,16 @@ class _Checker:
         yield
         self.is_certain = outer
 
-    def _stage(
-        self, recipe: Recipe, placed: PlacedStage, known: set[str], callers: tuple[_Caller, ...]
-    ) -> None:
+    def _stage(self, placed: PlacedStage, known: set[str]) -> None:
         stage, path = placed
         who = f"Stage {stage.name!r}"
-        self._condition(recipe, stage.condition, (*path, "condition"), who, known)
+        self._condition(stage.condition, (*path, "condition"), who, known)
         with self.outline.stage(stage):
             for number, step in enumerate(stage.steps):
-                self._step(recipe, step, (*path, "steps", number), known, callers)
-        self._gate(recipe, stage, path, known)
+                self._step(step, (*path, "steps", number), known)
+        self._gate(stage, path, known)
 
-    def _gate(self, recipe: Recipe, stage: Stage, path: Keys, known: set[str]) -> None:
+    def _gate(self, stage: Stage, path: Keys, known: set[str]) -> None:
         if stage.gate is None:
             return
         self.outline.gate(stage)
@@ -295,52 +290,45 @@ class _Checker:
         inside = "approval" if stage.approval.prompt else "approval_message"
         at = (*path, inside, "prompt") if inside == "approval" else (*path, inside)
         for text in _texts(stage.gate.prompt) + _texts(stage.gate.timeout):
-            self._text(recipe, text, at, who, known)
+            self._text(text, at, who, known)
         for number, condition in enumerate(stage.auto_approve_if):
-            self._condition(recipe, condition, (*path, "auto_approve_if", number), who, known)
+            self._condition(condition, (*path, "auto_approve_if", number), who, known)
 
-    def _step(
-        self,
-        recipe: Recipe,
-        step: Step,
-        path: Keys,
-        known: set[str],
-        callers: tuple[_Caller, ...],
-    ) -> None:
+    def _step(self, step: Step, path: Keys, known: set[str]) -> None:
         may_pass = step.condition or step.foreach or step.while_condition
         is_certain = self.is_certain and not may_pass and step.on_error == "fail"
-        self.outline.step(step, self._worker(recipe, step, path, is_certain))
-        self._uses(recipe, step, path, known, _BEFORE_LOOP)
-        self._loops(recipe, step, path)
+        self.outline.step(step, self._worker(step, path, is_certain))
+        self._uses(step, path, known, _BEFORE_LOOP)
+        self._loops(step, path)
         inner = {*known, step.as_} if step.foreach else known
-        self._uses(recipe, step, path, inner, _IN_LOOP)
+        self._uses(step, path, inner, _IN_LOOP)
         with self.outline.inside(), self._only_if(not is_certain):
             for number, each in enumerate(step.steps):
-                self._step(recipe, each, (*path, "steps", number), inner, callers)
+                self._step(each, (*path, "steps", number), inner)
             if step.kind == "recipe":
-                self._call(recipe, step, path, callers)
+                self._call(step, path)
         given = (step.output, step.output_exit_code, step.collect)
         inner |= {name for name in given if name}
-        self._uses(recipe, step, path, inner, ["update_context"])
+        self._uses(step, path, inner, ["update_context"])
         inner |= step.update_context.keys()
-        self._uses(recipe, step, path, inner, ["break_when"])
+        self._uses(step, path, inner, ["break_when"])
         known |= inner - ({step.as_} - known if step.foreach else set())
 
-    def _worker(self, recipe: Recipe, step: Step, path: Keys, is_certain: bool) -> str:
+    def _worker(self, step: Step, path: Keys, is_certain: bool) -> str:
         """Return who of the team would do a step, as a run finds it; "" where a value says it."""
         if self.team is None or step.kind != "agent" or step.is_named_by_values:
             return ""
         for what in unknown_names(step, self.team):
-            self.warnings.append(recipe.finding(f"Step {step.id!r} names {what}", *path))
+            self.warnings.append(self.recipe.fault(f"Step {step.id!r} names {what}", *path))
         try:
             worker = resolve_agent(step, self.team, is_usable)
         except RecipeError as exc:
             findings = self.faults if is_certain else self.warnings
-            findings.append(recipe.finding(f"Step {step.id!r}: {exc}", *path))
+            findings.append(self.recipe.fault(f"Step {step.id!r}: {exc}", *path))
             return ""
         return f"{worker.agent.id} ({worker.why})"
 
-    def _loops(self, recipe: Recipe, step: Step, path: Keys) -> None:
+    def _loops(self, step: Step, path: Keys) -> None:
         """Check that a loop has a list, as far as that is known before."""
         name = _ALONE.fullmatch(step.foreach.strip())
         if name and name[1] in self.settled and not _is_list(self.settled[name[1]]):
@@ -349,59 +337,58 @@ class _Checker:
                 "`context` is none. Write `[a, b]`, or let a step give one, with "
                 "`parse_json: true`."
             )
-            self.warnings.append(recipe.finding(what, *path, "foreach"))
+            self.warnings.append(self.recipe.fault(what, *path, "foreach"))
 
-    def _call(self, recipe: Recipe, step: Step, path: Keys, callers: tuple[_Caller, ...]) -> None:
+    def _call(self, step: Step, path: Keys) -> None:
         """Check the recipe that a step calls, once, when its name is no template."""
         if is_template(step.recipe):
             return
         try:
-            found = find_recipe(step.recipe, recipe.path, self.team.bundles if self.team else {})
+            found = find_recipe(
+                step.recipe, self.recipe.path, self.team.bundles if self.team else {}
+            )
         except RecipeError as exc:
-            self.faults.append(recipe.finding(str(exc), *path, "recipe"))
+            self.faults.append(self.recipe.fault(str(exc), *path, "recipe"))
             return
-        way = [caller.file for caller in callers]
+        way = [caller.file for caller in self.callers]
         if found in way:
-            circle = callers[way.index(found) + 1 :]
+            circle = self.callers[way.index(found) + 1 :]
             is_endless = self.is_certain and all(caller.is_certain for caller in circle)
             what = f"Step {step.id!r} calls a recipe that called it; only a condition "
             what += "ends that: give it one." if is_endless else "or `recursion` ends that."
             findings = self.faults if is_endless else self.warnings
-            findings.append(recipe.finding(what, *path, "recipe"))
+            findings.append(self.recipe.fault(what, *path, "recipe"))
         elif found not in self.seen:
-            self._called(recipe, step, path, found, callers)
+            self._called(step, path, found)
 
-    def _called(
-        self, recipe: Recipe, step: Step, path: Keys, file: Path, callers: tuple[_Caller, ...]
-    ) -> None:
+    def _called(self, step: Step, path: Keys, file: Path) -> None:
         self.seen.add(file)
         try:
             sub = Recipe.from_file(file)
         except ConfigError as exc:
-            self.faults += (Finding.of(each) for each in (exc, *exc.others))
+            self.faults += (exc, *exc.others)
+            exc.others = ()
             return
         missing = [name for name in sub.required if name not in step.context]
         if missing:
             what = f"Recipe {sub.name!r} requires {_named(missing)}, which step {step.id!r} "
-            self.warnings.append(recipe.finding(f"{what}does not give.", *path, "recipe"))
+            self.warnings.append(self.recipe.fault(f"{what}does not give.", *path, "recipe"))
         fenced = {name for name, value in step.context.items() if reads(value) & self.fenced}
-        self.recipe(sub, set(step.context), callers, fenced)
+        replace(self, recipe=sub).check(set(step.context), fenced)
 
-    def _uses(
-        self, recipe: Recipe, step: Step, path: Keys, known: set[str], keys: list[str]
-    ) -> None:
+    def _uses(self, step: Step, path: Keys, known: set[str], keys: list[str]) -> None:
         who = f"Step {step.id!r}"
         for key in keys:
             value, alias = getattr(step, key), type(step).model_fields[key].alias or key
             if key in _CONDITIONS:
-                self._condition(recipe, value, (*path, alias), who, known)
+                self._condition(value, (*path, alias), who, known)
             else:
                 for text in _texts(value):
-                    self._text(recipe, text, (*path, alias), who, known)
+                    self._text(text, (*path, alias), who, known)
                     if key == "command":
-                        self._command(recipe, text, (*path, alias), who, known)
+                        self._command(text, (*path, alias), who, known)
 
-    def _command(self, recipe: Recipe, text: str, path: Keys, who: str, known: set[str]) -> None:
+    def _command(self, text: str, path: Keys, who: str, known: set[str]) -> None:
         """Check that values stand where they stay data."""
         try:
             found = misplaced(
@@ -414,26 +401,26 @@ class _Checker:
         for each in found:
             line = text.split("\n")[each.line - 1].strip()
             findings = self.faults if each.is_fault else self.warnings
-            findings.append(placed(recipe, f"{who}: {each.what}", path, line))
+            findings.append(placed(self.recipe, f"{who}: {each.what}", path, line))
 
-    def _condition(self, recipe: Recipe, text: str, path: Keys, who: str, known: set[str]) -> None:
+    def _condition(self, text: str, path: Keys, who: str, known: set[str]) -> None:
         if not text:
             return
         try:
             names = parse(text).variables
         except RecipeError as exc:
-            self.faults.append(recipe.finding(_unreadable(who, path, exc), *path))
+            self.faults.append(self.recipe.fault(_unreadable(who, path, exc), *path))
         else:
-            self._known(recipe, names, path, who, known)
+            self._known(names, path, who, known)
 
-    def _text(self, recipe: Recipe, text: str, path: Keys, who: str, known: set[str]) -> None:
+    def _text(self, text: str, path: Keys, who: str, known: set[str]) -> None:
         try:
             names = variables(text)
         except RecipeError as exc:
-            self.faults.append(recipe.finding(_unreadable(who, path, exc), *path))
+            self.faults.append(self.recipe.fault(_unreadable(who, path, exc), *path))
             return
         plain = tuple(name for name in names if _PLAIN.fullmatch(name))
-        self._known(recipe, plain, path, who, known)
+        self._known(plain, path, who, known)
         others = {name for name in names if name not in plain and _is_known(name, known)}
         foreign = [
             b[0]
@@ -445,17 +432,15 @@ class _Checker:
             what = (
                 f"{who} has {one_line(foreign[0])}, which is not a template here and stays as it is"
             )
-            self.warnings.append(placed(recipe, f"{what}{more}.", path, foreign[0]))
+            self.warnings.append(placed(self.recipe, f"{what}{more}.", path, foreign[0]))
 
-    def _known(
-        self, recipe: Recipe, names: tuple[str, ...], path: Keys, who: str, known: set[str]
-    ) -> None:
+    def _known(self, names: tuple[str, ...], path: Keys, who: str, known: set[str]) -> None:
         for name in names:
             if not _is_known(name, known):
                 near = nearest(name.partition(".")[0], [*known, *RESERVED])
                 hint = f" Did you mean {{{{{near}}}}}?" if near and near not in name else ""
                 what = f"{who} uses {{{{{name}}}}}, which nothing sets before it.{hint}"
-                self.warnings.append(placed(recipe, what, path, name))
+                self.warnings.append(placed(self.recipe, what, path, name))
 
 
 def _is_list(value: object) -> bool:
@@ -511,22 +496,7 @@ def _is_known(name: str, known: set[str]) -> bool:
 
 def _texts(value: object) -> list[str]:
     """Return the texts inside a value that may have templates."""
-    return list(_walk(value))
-
-
-def _walk(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        if "{" in value:
-            yield value
-    elif isinstance(value, Spec):
-        for name in type(value).model_fields:
-            yield from _walk(getattr(value, name))
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _walk(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _walk(each)
+    return [text for text in texts_in(value) if "{" in text]
 
 
 def _named(names: tuple[str, ...] | list[str]) -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -27,10 +27,9 @@ from typing import Any
 
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_step import Stage, Step
-from nb_agents.config.spec import Spec
 from nb_agents.errors import RecipeError
 from nb_agents.recipes.expression import Comparison, parse
-from nb_agents.recipes.template import variables
+from nb_agents.recipes.template import texts_in, variables
 from nb_agents.unicode import well_formed
 
 Path = tuple[str, ...]
@@ -288,16 +287,10 @@ def _condition(text: str, items: Mapping[str, Path]) -> Iterator[Read]:
 
 
 def _texts(value: object, items: Mapping[str, Path]) -> Iterator[Read]:
-    if isinstance(value, str):
-        if "{{" in value:
+    for text in texts_in(value):
+        if "{{" in text:
             with suppress(RecipeError):
-                yield from [Read(_path(dotted, items)) for dotted in variables(value)]
-        return
-    if isinstance(value, Spec):
-        value = [getattr(value, name) for name in type(value).model_fields]
-    each = value.values() if isinstance(value, Mapping) else value
-    for inner in each if isinstance(each, Iterable) else ():
-        yield from _texts(inner, items)
+                yield from [Read(_path(dotted, items)) for dotted in variables(text)]
 
 
 # The example ---------------------------------------------------------------------------------

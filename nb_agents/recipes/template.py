@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from nb_agents.config.spec import Spec
 from nb_agents.errors import RecipeError
 from nb_agents.recipes import expression
 from nb_agents.recipes.expression import Expression, as_text, lookup
@@ -145,14 +146,20 @@ def reads(value: Any) -> set[str]:
     Raises:
         RecipeError: A block is not closed, or its condition can't be parsed.
     """
+    paths = [path for text in texts_in(value) for path in variables(text)]
+    return {*paths, *(path.partition(".")[0] for path in paths)}  # a name may have dots itself
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """Yield a value of a recipe if it is a text, else the texts within it."""
+    if isinstance(value, str):
+        yield value
+    if isinstance(value, Spec):
+        value = {name: getattr(value, name) for name in type(value).model_fields}
     if isinstance(value, Mapping):
         value = tuple(value.values())
-    if isinstance(value, list | tuple):
-        return set().union(*map(reads, value))
-    if not isinstance(value, str):
-        return set()
-    paths = variables(value)
-    return {*paths, *(path.partition(".")[0] for path in paths)}  # a name may have dots itself
+    for each in value if isinstance(value, list | tuple) else ():
+        yield from texts_in(each)
 
 
 def fill(text: str, context: Mapping[str, Any]) -> list[str | Insertion]:

@@ -20,7 +20,7 @@ import inspect
 import itertools
 import logging
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import replace
 from pathlib import Path
@@ -200,48 +200,34 @@ def _answering(
 
 
 def _joined(pieces: Generator[Any, Any, Any], tell: Callable[[str], None]) -> str | None:
-    lines = _Lines(tell)
     with closing(pieces):
-        for piece in pieces:
-            lines.add(piece)
-    return lines.joined
+        return _whole(_line(piece, tell) for piece in pieces)
 
 
 async def _joined_async(
     pieces: AsyncGenerator[Any, Any], tell: Callable[[str], None]
 ) -> str | None:
-    lines = _Lines(tell)
     async with aclosing(pieces):
-        async for piece in pieces:
-            lines.add(piece)
-    return lines.joined
+        return _whole([_line(piece, tell) async for piece in pieces])
 
 
-class _Lines:
-    """The pieces that a function yields, each one or more lines, shown as they arrive.
+def _whole(lines: Iterable[str]) -> str | None:
+    return "".join(lines).removesuffix("\n") or None
 
-    Args:
-        tell: Called with each piece.
+
+def _line(piece: Any, tell: Callable[[str], None]) -> str:
+    """Show what a function yields, unless its call has been abandoned.
+
+    Returns:
+        What of it the model gets: lines, or "".
     """
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._kept: list[str] = []
-
-    def add(self, piece: Any) -> None:
-        """Add a piece, unless the call has been abandoned."""
-        _leave_if_cut()
-        text = "" if piece is None else result_text(_told(piece))
-        if text:
-            line = text if text.endswith("\n") else f"{text}\n"
-            self._tell(line)
-            if not getattr(piece, "is_log", False):  # MassGen's for what a person alone is shown
-                self._kept.append(line)
-
-    @property
-    def joined(self) -> str | None:
-        """The result for the model; None if there was no piece."""
-        return "".join(self._kept).removesuffix("\n") or None
+    _leave_if_cut()
+    text = "" if piece is None else result_text(_told(piece))
+    if not text:
+        return ""
+    line = text if text.endswith("\n") else f"{text}\n"
+    tell(line)
+    return "" if getattr(piece, "is_log", False) else line  # MassGen's for what a person alone sees
 
 
 def _leave_if_cut() -> None:

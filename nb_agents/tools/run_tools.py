@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import anyio
-from anyio import CancelScope, to_thread
+from anyio import to_thread
 
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.report import command_line
@@ -258,7 +258,7 @@ class RunTools:
             return []
         guard = _guard(line.rules, [*readable_directories(), *context.readable])
         shell, cells = Shell(sandbox, guard=guard), PythonCells(sandbox)
-        self._ends.push_async_callback(_close, cells)
+        self._ends.push_async_callback(cells.close)
         return [*shell.tools(), *(cells.tools() if line.has_python else [])]
 
     def _context(self, agent: str, workspace: Path) -> ToolContext:
@@ -308,8 +308,3 @@ def _guard(rules: CommandRules, places: Iterable[Path]) -> CommandGuard | None:
     if rules.is_open:
         return None
     return CommandGuard(rules, find_programs(rules, places) if rules.blocked else {})
-
-
-async def _close(cells: PythonCells) -> None:
-    with CancelScope(shield=True):
-        await cells.close()

@@ -109,7 +109,7 @@ class OutputLog:
         if not whole:
             return ""
         try:
-            place = await to_thread.run_sync(self._write, folder, stem, whole)
+            place = await to_thread.run_sync(_write, folder, stem, whole, self._mask)
         except OSError as exc:
             where = f"the whole output could not be saved: {exc.strerror}"
         else:
@@ -121,11 +121,9 @@ class OutputLog:
         left_out = len(whole) - half - len(end)
         return f"{whole[:half]}\n[… {left_out} characters left out; {where}]\n{end}"
 
-    def _write(self, folder: Path, stem: str, text: str) -> Path:
-        return _write(folder, stem, self._mask.text(text))
 
-
-def _write(folder: Path, stem: str, text: str) -> Path:
+def _write(folder: Path, stem: str, text: str, mask: Mask) -> Path:
+    text = mask.text(text)
     folder.mkdir(parents=True, exist_ok=True)
     number = 1 + max((_number(path, stem) for path in folder.glob(f"{stem}_*.txt")), default=0)
     while True:

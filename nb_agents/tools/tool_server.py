@@ -31,6 +31,8 @@ CLOSE_S = 2.0
 """Seconds for the server to close its connections; calls in flight get half of it."""
 
 _HEADER = b"authorization"
+_NAME = "team"
+"""The server's name, which agents use as a prefix of its tools' names."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,9 @@ class _Guest:
 
 
 class ToolServer:
-    """An MCP server for the agents of one run; it starts with the first offer.
+    """An MCP server for the agents of one run; it starts with the first offer."""
 
-    Args:
-        name: The server's name, which agents use as a prefix of its tools' names.
-    """
-
-    def __init__(self, name: str = "team") -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._tasks: TaskGroup = anyio.create_task_group()
         self._starting = anyio.Lock()
         self._guests: dict[bytes, _Guest] = {}
@@ -149,7 +146,7 @@ class ToolServer:
             called = _called(tools(), name, arguments)
             return await asyncio.create_task(called, context=context.copy())
 
-        manager = session_manager(self._name, lambda: [*map(_described, tools())], call)
+        manager = session_manager(_NAME, lambda: [*map(_described, tools())], call)
         with anyio.CancelScope() as scope:
             async with manager.run():
                 self._guests[key] = _Guest(manager, scope)

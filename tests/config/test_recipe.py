@@ -204,11 +204,8 @@ def test_a_recipe_is_frozen_and_can_be_copied_and_pickled() -> None:
     with pytest.raises(ValidationError):
         recipe.name = "other"  # type: ignore[misc]
     for other in (copy.deepcopy(recipe), pickle.loads(pickle.dumps(recipe))):
-        assert (other.text, other.stages, other.warnings) == (
-            recipe.text,
-            recipe.stages,
-            recipe.warnings,
-        )
+        assert (other.text, other.stages) == (recipe.text, recipe.stages)
+        assert [*map(str, other.warnings)] == [*map(str, recipe.warnings)]
 
 
 def test_a_shells_variable_is_never_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,7 +508,7 @@ def test_what_means_nothing_is_told_with_its_place(
         text = text.replace("[{id: a", "[{id: b")
     (found,) = load(text).warnings
     assert (found.line, found.column) == (line, column)
-    assert said in found.what
+    assert said in found.message
     assert str(found).startswith(f"r.yaml:{line}:{column}: ")
 
 

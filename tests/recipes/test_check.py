@@ -29,7 +29,7 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 def unset(report: Report) -> list[str]:
     """Give the variables that warnings name, with their step or stage."""
-    parts = (w.what.split(" uses {{") for w in report.warnings if " uses {{" in w.what)
+    parts = (w.message.split(" uses {{") for w in report.warnings if " uses {{" in w.message)
     return [f"{who}: {rest.partition('}}')[0]}" for who, rest in parts]
 
 
@@ -85,9 +85,9 @@ def test_a_steps_value_in_code_is_told_with_its_line_and_what_to_do(command: str
     (found,), none = (faults, others) if command in NOWHERE else (others, faults)
     before = command[: command.rindex("{{x}}")].count("\n")
     assert (found.line, none) == (11 + before, ())
-    assert found.what.startswith("Step 'a': {{x}}, which a step or a row gave, stands ")
-    assert "env: {X:" in found.what and "{{x | raw}}" in found.what
-    assert ("letters, digits and" in found.what) is (command in HARMLESS)
+    assert found.message.startswith("Step 'a': {{x}}, which a step or a row gave, stands ")
+    assert "env: {X:" in found.message and "{{x | raw}}" in found.message
+    assert ("letters, digits and" in found.message) is (command in HARMLESS)
 
 
 @pytest.mark.parametrize("command", [*NOWHERE, *HARMLESS])
@@ -112,12 +112,12 @@ def test_the_authors_value_may_stand_in_code(command: str) -> None:
 def test_a_value_that_is_data_or_a_number_or_raw_is_no_fault(command: str) -> None:
     report = checked(STEP + indented(command))
     assert report.faults == ()
-    assert [w.what for w in report.warnings if "stands" in w.what] == []
+    assert [w.message for w in report.warnings if "stands" in w.message] == []
 
 
 def test_a_command_that_is_no_bash_is_a_fault_in_bashs_words() -> None:
     (fault,) = checked(STEP + indented("echo {{x}} )\nls")).faults
-    assert fault.what.startswith("Step 'a': It is no bash: ") and "`)'" in fault.what
+    assert fault.message.startswith("Step 'a': It is no bash: ") and "`)'" in fault.message
 
 
 @pytest.mark.parametrize("command", ["echo ${T//]/} {{x}}", UNREAD + " {{x}}", UNREAD + "\n{{x}}"])
@@ -255,7 +255,7 @@ def test_a_variable_inside_a_long_prompt_is_told_with_its_own_line_and_the_neare
     )
     (found,) = report.warnings
     assert (found.line, found.column) == (10, 10)
-    assert found.what.endswith("Did you mean {{topic}}?")
+    assert found.message.endswith("Did you mean {{topic}}?")
 
 
 def test_a_required_variable_counts_as_given() -> None:
@@ -271,8 +271,8 @@ def test_a_required_variable_counts_as_given() -> None:
 def test_braces_that_are_no_template_are_told_once_a_text(braces: str) -> None:
     report = checked(f"steps: [{{id: a, agent: x, prompt: 'p {braces} and {braces}'}}]")
     (found,) = report.warnings
-    assert f"has {braces}, which is not a template here" in found.what
-    assert "(1 more such)" in found.what
+    assert f"has {braces}, which is not a template here" in found.message
+    assert "(1 more such)" in found.message
 
 
 @pytest.mark.parametrize(
@@ -288,12 +288,12 @@ def test_what_cannot_be_read_is_a_fault(keys: str) -> None:
     prompt = "" if "prompt" in keys else "prompt: p, "
     report = checked(f"context: {{a: 1}}\nsteps: [{{id: a, agent: x, {prompt}{keys}}}]")
     (fault,) = report.faults
-    assert fault.what.startswith("Step 'a': `") and fault.line == 5
+    assert fault.message.startswith("Step 'a': `") and fault.line == 5
 
 
 def test_what_the_file_itself_was_warned_of_is_in_the_report() -> None:
     report = checked("metadata: 1\nsteps: [{id: a, agent: x, prompt: p}]")
-    assert [w.what for w in report.warnings] == ["Unknown key 'metadata' is ignored."]
+    assert [w.message for w in report.warnings] == ["Unknown key 'metadata' is ignored."]
 
 
 # Sub-recipes ---------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_a_called_recipe_is_found_beside_its_caller_and_checked_too(tmp_path: Pa
 def test_a_missing_recipe_is_a_fault_and_a_template_is_none(tmp_path: Path) -> None:
     report = check(Recipe.from_file(written(tmp_path, "a.yaml", CALLS % "gone.yaml")))
     (fault,) = report.faults
-    assert "No recipe 'gone.yaml'" in fault.what
+    assert "No recipe 'gone.yaml'" in fault.message
     assert (fault.line, fault.column) == (4, 39)
     text = "context: {f: x}\n" + CALLS % "'{{f}}.yaml'"
     assert check(Recipe.from_file(written(tmp_path, "b.yaml", text))).faults == ()
@@ -363,7 +363,7 @@ def test_every_kind_of_fault_names_its_file_and_line(tmp_path: Path, kind: str) 
 def test_recipes_that_call_each_other_are_told_and_read_once(tmp_path: Path) -> None:
     written(tmp_path, "b.yaml", CALLS % "a.yaml")
     report = check(Recipe.from_file(written(tmp_path, "a.yaml", CALLS % "b.yaml")))
-    assert [f.what for f in report.faults] == [
+    assert [f.message for f in report.faults] == [
         "Step 'a' calls a recipe that called it; only a condition ends that: give it one."
     ]
     twice = (
@@ -387,7 +387,7 @@ def test_a_circle_that_may_end_by_itself_is_only_warned_of(
     report = check(Recipe.from_file(written(tmp_path, "a.yaml", first % "b.yaml")))
     assert not report.faults
     told = "Step 'a' calls a recipe that called it; only a condition or `recursion` ends that."
-    assert [w.what for w in report.warnings if "called it" in w.what] == [told]
+    assert [w.message for w in report.warnings if "called it" in w.message] == [told]
 
 
 def test_a_circle_within_a_stage_or_group_that_may_be_skipped_is_only_warned_of(
@@ -401,7 +401,7 @@ def test_a_circle_within_a_stage_or_group_that_may_be_skipped_is_only_warned_of(
     ):
         report = check(Recipe.from_file(written(tmp_path, "a.yaml", body)))
         assert not report.faults, body
-        assert any("called it" in w.what for w in report.warnings)
+        assert any("called it" in w.message for w in report.warnings)
 
 
 LOOP = "context: {xs: %s}\nsteps: [{id: a, agent: x, prompt: '{{item}}', foreach: %s}]\n"
@@ -414,8 +414,8 @@ def test_a_loop_over_text_is_told_with_what_gives_a_list(
     tmp_path: Path, xs: str, loop: str
 ) -> None:
     report = check(Recipe.from_file(written(tmp_path, "a.yaml", LOOP % (xs, loop))))
-    (told,) = (w for w in report.warnings if "foreach" in w.what)
-    assert told.what == (
+    (told,) = (w for w in report.warnings if "foreach" in w.message)
+    assert told.message == (
         "Step 'a' needs a list for `foreach`, and 'xs' of the recipe's `context` is none. Write "
         "`[a, b]`, or let a step give one, with `parse_json: true`."
     )
@@ -429,14 +429,14 @@ def test_a_loop_over_a_list_or_what_is_yet_to_be_given_is_not_told(
     tmp_path: Path, xs: str, loop: str
 ) -> None:
     report = check(Recipe.from_file(written(tmp_path, "a.yaml", LOOP % (xs, loop))))
-    assert not [f for f in (*report.faults, *report.warnings) if "foreach" in f.what]
+    assert not [f for f in (*report.faults, *report.warnings) if "foreach" in f.message]
 
 
 def test_a_required_variable_that_a_call_leaves_out_is_told(tmp_path: Path) -> None:
     needs = "context: {x: {type: string, required: true}, y: {type: string, required: true}}\n"
     written(tmp_path, "b.yaml", needs + "steps: [{id: b, agent: x, prompt: p}]\n")
     report = check(Recipe.from_file(written(tmp_path, "a.yaml", CALLS % "b.yaml")))
-    assert [w.what for w in report.warnings] == [
+    assert [w.message for w in report.warnings] == [
         "Recipe 'b' requires 'y', which step 'a' does not give."
     ]
 
@@ -588,5 +588,5 @@ def test_whatever_the_texts_are_a_check_ends_with_findings_that_have_places(
     data = {"name": "r", "description": "d", "version": "1.0.0"}
     data |= {"stages": [{"name": "s", "steps": numbered, **gate}]}
     report = check(Recipe.from_text(json.dumps(data), "r"))
-    assert all(f.line and f.column and f.what for f in report.faults + report.warnings)
+    assert all(f.line and f.column and f.message for f in report.faults + report.warnings)
     assert len(report.plan) == len(steps) + 3

@@ -260,7 +260,7 @@ def test_the_demo_model_plays_a_recipe_to_its_end(sample: Sample, tmp_path: Path
 def test_nothing_is_wrong_with_a_recipe(sample: Sample) -> None:
     report = check(Recipe.from_file(SAMPLES / f"{sample.name}.yaml"), DEMO)
     assert report.faults == ()
-    told = [each.what for each in report.warnings if "is not a template" not in each.what]
+    told = [each.message for each in report.warnings if "is not a template" not in each.message]
     unset = [name for name in sample.unset if any(f"{{{{{name}}}}}, which" in one for one in told)]
     assert (unset, len(told)) == (list(sample.unset), len(sample.unset)), told
 
