@@ -291,6 +291,31 @@ nb_agents.start("", None, "s", recipe={str(file)!r}, options=options).wait()
     assert not (again.path.parent / HELD).exists()
 
 
+def test_what_a_stopped_command_had_changed_is_known_and_goes_back(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = """
+workspace: project
+steps:
+- {id: one, type: bash, output: a, command: "echo 1 >> index; [ -e go ] || { touch at; sleep 60; }"}
+"""
+    begun = state(site)
+    run = _recipe(tmp_path, site, monkeypatch, body)
+    wait_until((site / "at").exists, WAIT_S, "the command", lambda: run.view)
+    run.stop(now=True)
+    finish(run)
+    assert {name for e in events(run, ev.OwnFilesKept) for name in e.changed} == {"at", "index"}
+    assert not (run.path.parent / HELD).exists()
+    told = run.preview_rewind("the start")
+    assert {file.path for file in told.files} == {f"{site}/at", f"{site}/index"}
+    assert not told.refused
+    (site / "go").touch()
+    finish(run.rewind("the start"))
+    (site / "go").unlink()
+    assert (site / "index").read_text() == "index\n1\n"
+    assert {*state(site)} == {*begun}
+
+
 def test_commands_at_one_time_and_the_persons_own_edits_between_are_told_apart(
     tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
