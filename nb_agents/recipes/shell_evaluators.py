@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from tree_sitter import Node
 
 from nb_agents.recipes import shell_programs as programs
-from nb_agents.recipes.shell_tree import FILLING, Tree, Word, is_quoted, nodes, source, worked_out
+from nb_agents.recipes.shell_tree import Tree, Word, is_quoted, source, worked_out
 
 _EXPANSION = re.compile(
     r"\$\{(?:#[\w@*]+(?:\[.*\])?|!\w+(?:[@*]|\[[@*]\])"
@@ -26,19 +26,19 @@ _COUNT = (
     r"(?:\$(?:[?#$!]|\{#[^}]*\})"
     r"|\$\((?:date \+%s|(?:[^()]*\|\s*)?wc -[clmw](?:\s*<\s*[^\s()]+)?)\))"
 )
+_ONE_WORD = re.compile(rf'[^$`]*|"[^"]*"|{_COUNT}')
 _SLICED = re.compile(r"^\$\{[\w@*]+(?:\[[^\]]*\])?:")
 _OUTER = re.compile(r"(?:[^$`]|\$\{?(?:HOME|PATH|PWD|USER)\b)*")
-_ARRAY = r"\b%s(?:\[|\+?=\()|(?:-\w*[aA]|mapfile|readarray)\b[^;\n]*\b%s\b"
+_ARRAY = re.compile(r"\b(?:mapfile|readarray|read\b[^;\n]*\s-\w*a)\b")
 _DEVICE = re.compile(r"-$|/dev/|/proc/")
-_FED = {"pipeline", "redirected_statement", "process_substitution", "function_definition"}
 _HEREDOC_MARKS = {"heredoc_start", "heredoc_end", "file_descriptor"}
 _CALLS = re.compile(
-    r"\b(?:eval|exec\w*|system|popen|spawn\w*|get(?:status)?output|Function|__import__"
+    r"\b(?:eval|exec\w*|system|popen|spawn\w*|get(?:status)?output|__import__"
     r"|import_module|create_subprocess_shell)\s*\(|(?<!\bre\.)\bcompile\s*\(|\b(?:pty|runpy)\b"
     r"|shell *= *True|[\[(]\s*['\"](?:/bin/)?\w*sh['\"]|['\"]-\w*[ceE]['\"]"
 )
 _RUNS = {
-    **{"python": _CALLS, "node": _CALLS, "jq": re.compile(r"(?!)")},
+    **{"python": _CALLS, "jq": re.compile(r"(?!)")},
     "sed": re.compile(r"[^\w\s][gpiImM0-9]*e[gpiImM0-9]*\s*(?:[;}#\n]|$)|(?:^|[\s;{}/0-9$])e\b"),
     "awk": re.compile(r"\b(?:system|getline)\b|\|"),
 }
@@ -108,16 +108,14 @@ class Evaluators:
 
     def _declaration(self, node: Node) -> str:
         command = source(node.children[0])
+        types = {each.type for each in self._tree.nodes}
+        has_arrays = bool(types & {"array", "subscript"} or _ARRAY.search(self._tree.text))
         for child in node.named_children:
-            word, value = self._tree.word(child), child.child_by_field_name("value")
-            if child.type != "variable_assignment":
-                value = child
-                if _sets_unknown(word) or re.match(r"-\w*[in]", word.head):
-                    return command
-            name = re.split(r"\W", source(child).lstrip("\"'"), maxsplit=1)[0]
-            if value and value.type != "array" and self._tree.word(value).text is None:
-                if re.search(_ARRAY % (name, name), self._tree.text):
-                    return f"{command} of an array"
+            word, is_set = self._tree.word(child), child.type == "variable_assignment"
+            if command in ("declare", "typeset") or (not is_set and _sets_unknown(word)):
+                return command
+            if has_arrays and word.text is None:  # bash may read `(…)` in it as a list
+                return f"{command} beside an array"
         return ""
 
     def _unset(self, node: Node) -> str:
@@ -135,18 +133,9 @@ class Evaluators:
             is_behind = is_named or (is_split and before is not None and before.text is None)
             if (is_behind and word.text is None) or (is_named and "[" in (word.text or "")):
                 return "a test of something that isn't written out"
-            if is_split and word.text is None and not self._is_whole(word.node):
+            if is_split and not _ONE_WORD.fullmatch(source(word.node)):
                 return "a test of something without quotes"
         return ""
-
-    def _is_whole(self, node: Node | None) -> bool:
-        """Return whether bash makes one word of a word."""
-        filled = [each for each in nodes(node) if each.type in FILLING] if node else []
-        return all(
-            re.fullmatch(_COUNT, source(each))
-            or any(outer.type == "string" for outer in self._tree.around(each))
-            for each in filled
-        )
 
     def _redirected(self, node: Node) -> str:
         body = node.child_by_field_name("body")
@@ -166,13 +155,13 @@ class Evaluators:
         self._note([program], "program")
         if program.text is None and "SHELL" not in source(program.node):
             return "a program that isn't written out"
-        if program.text is None or programs.interpreter(name):
+        if program.text is None or programs.interpreter(name) is not None:
             return self._interpreter(name or "sh", rest)
         if name in programs.ALWAYS:
             self._note(rest, "sh")
             return name
-        if name in programs.GIVEN:
-            return name * (self._is_fed() or any(word.text is None for word in rest))
+        if name in programs.RUNNERS:
+            return name
         if name in programs.WRAPPERS:
             return self._wrapper(name, rest)
         if name in ("[", "test"):
@@ -181,8 +170,6 @@ class Evaluators:
             return self._names(name, rest)
         if name in programs.FILTERS:
             return self._filter(re.sub(r"\w?(awk|sed)|\w*(jq)", r"\1\2", name), rest)
-        if name == "chmod":
-            return name * any(programs.EXECUTABLE.match(word.text or "+x") for word in rest)
         if name in programs.PLAIN | self.functions:
             return ""
         is_file = "/" in program.text and not self._is_own_file(program)
@@ -190,12 +177,6 @@ class Evaluators:
 
     def _note(self, words: Iterable[Word], kind: str) -> None:
         self.places += [(w.node, kind) for w in words if w.text is None and w.node is not None]
-
-    def _is_fed(self) -> bool:
-        """Return whether a command may read something that is given to it."""
-        above = {node.type for node in self._tree.around(self._node)}
-        has_own = self._node and self._node.children_by_field_name("redirect")
-        return bool(has_own or above & _FED or re.search(r"\bexec\b", self._tree.text))
 
     def _is_own_file(self, word: Word) -> bool:
         """Return whether a file's name is written out; it is looked for elsewhere, too."""
@@ -207,36 +188,36 @@ class Evaluators:
 
     def _interpreter(self, name: str, words: Sequence[Word]) -> str:
         """Return whether an interpreter runs more than a script's file or a module."""
-        how, rest, what = programs.interpreter(name) or programs.SHELL, iter(words), ""
+        kind, rest, what = programs.interpreter(name) or "", iter(words), ""
         for word in rest:
             text = word.text or word.head
             if text[:1] not in ("-", "+"):
                 self._note([word], "program")
                 return what or name * (not self._is_own_file(word))
-            if how.code.fullmatch(text):
+            if programs.CODE[kind].fullmatch(text):
                 code = [*rest][:1]
-                self._note(code, how.kind)
-                is_inert = code and _is_inert(code[0].text, how.kind)
+                self._note(code, kind)
+                is_inert = code and _is_inert(code[0].text, kind)
                 return what or f"{name} {text}" * (not is_inert)
-            if text == "-m" and how.kind == "python":
+            if text == "-m" and kind == "python":
                 module = next(rest, Word(None, None)).text
                 return f"{name} -m" * (not module or bool(programs.MODULES.match(module)))
             if re.fullmatch("--version|--help|-[Vh]", text):
                 return ""
             if text == "-":
                 break
-            if how.valued.fullmatch(text):
+            if programs.VALUED.fullmatch(text):
                 next(rest, None)
-            elif not how.flags.fullmatch(text):
+            elif not programs.FLAGS[kind].fullmatch(text):
                 what = what or f"{name} {text}"
         above = [*self._tree.around(self._node)][:2]
         redirects = [each for node in above for each in node.named_children]
         inputs = [each for each in redirects if re.match(r"(?!\d*&?>)", source(each))]
         inputs = [each for each in inputs if re.match("here|file_redirect", each.type)]
         texts = [n for each in inputs for n in each.named_children if n.type not in _HEREDOC_MARKS]
-        self.places += [(text, how.kind) for text in texts]
+        self.places += [(text, kind) for text in texts]
         if len(inputs) == 1 and is_quoted(inputs[0]) and not self._tree.slots_in(texts[0]):
-            return what or name * (not _is_inert(source(texts[0]), how.kind))
+            return what or name * (not _is_inert(source(texts[0]), kind))
         return what or name
 
     def _names(self, name: str, words: Sequence[Word]) -> str:
@@ -254,27 +235,27 @@ class Evaluators:
         """Return the evaluator that a program starts which starts another."""
         if name == "command" and words and words[0].text in ("-v", "-V"):
             return ""
-        rest, more = list(words), [Word(None, None)] * (name == "xargs")
-        is_operand, is_replacing = name in programs.WITH_OPERAND, False
-        while rest:
-            word, head = rest[0], rest[0].head
-            if re.match(r"-\w*S|-c$|--\w[\w-]*$", head):
-                self._note(rest[1:3], "program")
-                return f"{name} {head}"
+        more, before = [Word(None, None)] * (name == "xargs"), ""
+        has_operand = name in programs.WITH_OPERAND
+        for at, word in enumerate(words):
+            head, last, before = word.head, before, word.head
             set_ = re.match(r"(\w+)=", head)
+            if re.match(r"-\w*S|-c$|--\w[\w-]*$", head):
+                self._note(words[at + 1 : at + 3], "program")
+                return f"{name} {head}"
             if set_ and programs.SPECIAL.fullmatch(set_[1]):
                 if programs.STARTUP.fullmatch(set_[1]) or word.text is None:
                     return f"{name} {set_[0]}"
-            if head.startswith("-") and word.text is not None:
-                is_replacing |= name == "xargs" and head.lower().startswith("-i")
-                del rest[0 : re.fullmatch(programs.WRAPPERS[name], head) is not None]
-            elif not (set_ or is_operand or re.fullmatch(r"[\d.]+[smhd]?", head)):
+            if set_ or (head.startswith("-") and word.text is not None):
+                continue
+            if last.startswith("-") and word.text and not programs.is_known(_last(head)):
+                continue  # it may be the option's argument
+            if not (has_operand or re.fullmatch(r"[\d.]+[smhd]?", head)):
+                is_replacing = more and any(re.match("-[iI]", each.head) for each in words[:at])
                 if is_replacing and word.text not in programs.PLAIN:
                     return f"{name} -I"
-                return self._program([*rest, *more])
-            elif not set_:
-                is_operand = False
-            del rest[0:1]
+                return self._program([*words[at:], *more])
+            has_operand = False
         return ""
 
     def _filter(self, name: str, words: Sequence[Word]) -> str:
@@ -286,15 +267,14 @@ class Evaluators:
             if is_data or (word.head.startswith("-") and word.text is not None):
                 continue
             if re.fullmatch("-[nErsuz]*f|--file", before[-1]):
-                if not self._is_own_file(word):
-                    return name
-            elif is_code or re.fullmatch("-[nErsuz]*e|--expression", before[-1]):
+                return name
+            if is_code or re.fullmatch("-[nErsuz]*e|--expression", before[-1]):
                 self._note([word], name)
                 if name != "jq" and not _is_inert(word.text, name):
                     return name
-            elif name == "sed" and word.text is None and not word.head and "--" not in before:
+            elif name == "sed" and word.text is None and not word.head:
                 if not self._tree.slots_in(word.node):
-                    return f"{name} with files without -- before them"
+                    return f"{name} with files that may be options"
             is_code = False
         return ""
 
@@ -309,7 +289,8 @@ class Evaluators:
             is_code = name == "git" and ("config" in texts or re.match("-u|-O", option or before))
             is_code = is_code or programs.CODE_OPTION.fullmatch(option or before)
             is_program = is_started and before.startswith("-")
-            if is_program or behind in programs.BEHIND or programs.interpreter(behind):
+            is_judged = behind in programs.BEHIND or programs.interpreter(behind) is not None
+            if is_program or is_judged:
                 if what := self._program(words[at:]):
                     return what
             elif is_code and self._tree.slots_in(word.node):
@@ -345,5 +326,7 @@ def _is_inert(code: str | None, kind: str) -> bool:
 def _sets_unknown(word: Word) -> bool:
     """Return whether it isn't known which variable a word names, or more than that happens."""
     name = word.head.partition("=")[0].rstrip("+")
-    is_cut = word.text is None and "=" not in word.head
-    return is_cut or "[" in name or bool(programs.SPECIAL.fullmatch(name) and word.text is None)
+    is_cut = (word.text is None and "=" not in word.head) or re.match(r"-\w*[in]", word.head)
+    return (
+        bool(is_cut) or "[" in name or bool(programs.SPECIAL.fullmatch(name) and word.text is None)
+    )

@@ -7,20 +7,19 @@ code's, and an interpreter behind it counts as one.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 ALWAYS = frozenset(
     "alias bind coproc compgen complete enable eval fc hash history jobs let trap".split()
 )
 """Builtins that run or work out what they are given, now or later."""
 
-GIVEN = frozenset(
-    "at batch bmake bwrap crontab dc dd duckdb ed emacs ex expect fzf gdb gmake gnuplot gosu"
+RUNNERS = frozenset(
+    "at batch bmake bwrap chmod crontab dc dd duckdb ed emacs ex expect fzf gdb gmake gnuplot gosu"
     " hyperfine just less lftp lldb m4 machinectl make man mariadb mongo mongosh mysql nsenter"
     " nvim parallel proot psql rake rlwrap runuser schroot screen script setpriv sftp sg socat"
     " sqlite3 ssh su systemd-run telnet tmux unshare vi vim watch watchexec".split()
 )
-"""Programs that run as code what they are given as arguments or read."""
+"""Programs that run as code what they are given as arguments or read, or let files be run."""
 
 FILTERS = frozenset("awk gawk gojq gsed jq mawk nawk sed".split())
 """Programs whose first argument is code in a language of their own."""
@@ -41,20 +40,12 @@ PLAIN = NAMING | frozenset(
 )
 """Programs that start no other: a word behind them names none."""
 
-WRAPPERS = {
-    **dict.fromkeys(
-        "builtin busybox caffeinate catchsegv chronic command firejail nohup setsid toybox".split(),
-        "",
-    ),
-    **dict.fromkeys("chroot chrt setarch taskset unbuffer valgrind".split(), ""),
-    **dict.fromkeys("doas sudo".split(), "-[CDghpRrTtu]"),
-    **dict.fromkeys("npx uvx".split(), "-p|--(?:package|from|with|python)"),
-    **dict.fromkeys("ltrace strace".split(), "-[aeIosuEpPX]"),
-    **{"env": "-[uC]", "exec": "-a", "flock": "-[wE]", "ionice": "-[cnp]", "nice": "-n"},
-    **{"pkexec": "--user", "stdbuf": "-[eio]", "time": "-[fo]", "xargs": "-[dEILnPs]"},
-    **{"timeout": "-[ks]|--(?:signal|kill-after)", "xvfb-run": "-[efnpsw]"},
-}
-"""Programs that start another, with their options before a word."""
+WRAPPERS = frozenset(
+    "builtin busybox caffeinate catchsegv chronic chroot chrt command doas env exec firejail flock"
+    " ionice ltrace nice nohup npx pkexec setarch setsid stdbuf strace sudo taskset time timeout"
+    " toybox unbuffer uvx valgrind xargs xvfb-run".split()
+)
+"""Programs that start another."""
 
 WITH_OPERAND = frozenset("chroot chrt flock setarch taskset timeout".split())
 """Those of them with a word of their own before the program."""
@@ -81,63 +72,53 @@ CODE_OPTION = re.compile(
 )
 """Options behind which stands what is run."""
 
-
 MODULES = re.compile("timeit|code|pdb|trace|runpy|c?[pP]rofile|IPython|xonsh")
 """Modules of Python that run their arguments."""
-
-EXECUTABLE = re.compile(r"[ugoa]*[+=]\w*[xX]\w*|[0-7]*[1357][0-7]*$")
-"""Modes with which a file can be run."""
 
 BEHIND = frozenset("busybox env eval expect ssh su sudo toybox xargs".split())
 """Programs that are looked for behind any other, as interpreters are."""
 
 
-class Interpreter(NamedTuple):
-    """How a program that runs code, a file of code, or what it reads takes its arguments.
-
-    Attributes:
-        kind: ``sh`` or ``python`` for their code; "" for another's.
-        code: Its options before code.
-        flags: Those that stand alone and change nothing of this.
-        valued: Those before another word.
-    """
-
-    kind: str
-    code: re.Pattern[str]
-    flags: re.Pattern[str] = re.compile("(?!)")
-    valued: re.Pattern[str] = re.compile("(?!)")
-
-
-SHELL = Interpreter(
-    "sh",
-    re.compile(r"[-+]\w*c\w*"),
-    re.compile("[-+][efuvx]+|--no.*|--"),
-    re.compile("[-+][eux]*[oO]"),
-)
-_PYTHON = Interpreter(
-    "python", re.compile(r"-\w*c"), re.compile("-[bBdEIOPqsSuvx]+|--"), re.compile("-[WX]")
-)
-_OTHER = Interpreter("", re.compile(r"-[\w.]*[eEpcr]|-Command|--(?:eval|print|exec|expr|comm)\w*"))
-_SOURCE = Interpreter("sh", re.compile("(?!)"))
-_INTERPRETERS = {
-    **dict.fromkeys("ash bash csh dash elvish fish ksh mksh nu rbash sh tcsh zsh".split(), SHELL),
-    **dict.fromkeys((".", "source"), _SOURCE),
-    **dict.fromkeys("python pypy ipython xonsh".split(), _PYTHON),
-    **dict.fromkeys("clisp deno elixir erl escript groovy guile iex irb jshell".split(), _OTHER),
-    **dict.fromkeys(("node", "nodejs"), _OTHER._replace(kind="node")),
-    **dict.fromkeys("julia kotlin lua luajit octave osascript perl".split(), _OTHER),
-    **dict.fromkeys("php powershell pwsh racket raku ruby sbcl scala swift tclsh".split(), _OTHER),
-    **dict.fromkeys("R Rscript ts-node tsx wish yash".split(), _OTHER),
+_KINDS = {
+    **dict.fromkeys("ash bash csh dash elvish fish ksh mksh nu rbash sh tcsh zsh".split(), "sh"),
+    **dict.fromkeys((".", "source"), "sh"),
+    **dict.fromkeys("python pypy ipython xonsh".split(), "python"),
+    **dict.fromkeys("clisp deno elixir erl escript groovy guile iex irb jshell julia".split(), ""),
+    **dict.fromkeys("kotlin lua luajit node nodejs octave osascript perl php pwsh".split(), ""),
+    **dict.fromkeys("powershell R racket raku Rscript ruby sbcl scala swift tclsh".split(), ""),
+    **dict.fromkeys("ts-node tsx wish yash".split(), ""),
 }
+CODE = {
+    "sh": re.compile(r"[-+]\w*c\w*"),
+    "python": re.compile(r"-\w*c"),
+    "": re.compile(r"-[\w.]*[eEpcr]|-Command|--(?:eval|print|exec|expr|comm)\w*"),
+}
+"""The options of an interpreter before code, by its kind."""
+
+FLAGS = {
+    "sh": re.compile("[-+][efuvx]+|--no.*|--"),
+    "python": re.compile("-[bBdEIOPqsSuvx]+|--"),
+    "": re.compile("(?!)"),
+}
+"""Those that stand alone and change nothing of this."""
+
+VALUED = re.compile("[-+][eux]*[oO]|-[WX]")
+"""Those of shells and of Python before another word."""
 
 
-def interpreter(name: str) -> Interpreter | None:
-    """Return how an interpreter takes its arguments, if a program is one.
+def interpreter(name: str) -> str | None:
+    """Return the kind of an interpreter, if a program is one: of a shell, of Python, or "".
 
     Args:
         name: The program's, without a folder; a version may stand behind it.
     """
-    return _INTERPRETERS.get(name) or _INTERPRETERS.get(re.sub(r"(?<=\w)[-.0-9]+$", "", name))
+    return _KINDS.get(name, _KINDS.get(re.sub(r"(?<=\w)[-.0-9]+$", "", name)))
+
+
+def is_known(name: str) -> bool:
+    """Return whether a name is a program's of which anything is known here."""
+    known = (ALWAYS, RUNNERS, FILTERS, NAMING, PLAIN, WRAPPERS, ("[", "test", "printf"))
+    return any(name in each for each in known) or interpreter(name) is not None
 
 
 _TEXT = re.compile(

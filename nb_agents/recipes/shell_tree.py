@@ -19,7 +19,7 @@ from tree_sitter import Language, Node, Parser
 _MISREAD = re.compile(
     rb"(?<!\S)\{%(?=\s)|(?<=\$\{)(?P<name>\w+)(?:\[[@*\d]+\])?[#%/][^{}'\"$`\\]*(?=\})"
 )
-FILLING = {
+_FILLING = {
     *("simple_expansion", "expansion", "arithmetic_expansion", "brace_expression"),
     *("command_substitution", "process_substitution"),
 }
@@ -141,7 +141,7 @@ class Tree:
 
     def word(self, node: Node) -> Word:
         """Return a word as far as it can be read."""
-        holes = [range(n.start_byte, n.end_byte) for n in nodes(node) if n.type in FILLING]
+        holes = [range(n.start_byte, n.end_byte) for n in nodes(node) if n.type in _FILLING]
         written = self.around_holes(node, [*holes, *self.slots_in(node)], b"\0")
         if node.type == "concatenation" and _BRACES.search(written):
             written = f"\0{written}"
