@@ -152,4 +152,5 @@ def test_a_running_turns_panel_offers_its_points_and_the_turn_is_stopped_first(
     assert stop["reason"] == "to go back to an earlier point"
     [started] = story.events("turn_started", 2)
     assert started["resumes"] == 1
-    assert story.metadata(2)["run_status"] == "completed"
+    [ended] = story.events("turn_ended", 2)
+    assert ended["status"] == "completed"
