@@ -60,7 +60,7 @@ def test_a_person_goes_back_by_keyboard_alone_and_the_turn_stays_as_it_was(
     page.keyboard.press("Enter")
     expect(dialog).to_have_count(0)
     expect(page.locator(".nba-tab")).to_be_visible()
-    story.page.wait_until(lambda: story.turn(2).exists(), what="the fork")
+    story.page.wait_until(lambda: (story.turn(2) / "events.jsonl").exists(), what="the fork")
     story.page.wait_until(lambda: story.events("turn_ended", 2), what="the fork's end")
     assert {path: path.read_bytes() for path in before} == before
     page.locator('[data-id="nb-agents-sessions"]').click()
@@ -145,7 +145,7 @@ def test_a_running_turns_panel_offers_its_points_and_the_turn_is_stopped_first(
     awaited = "turn_ended" if is_cut else "stop_requested"
     story.page.wait_until(lambda: story.events(awaited), what="the stop")
     server.release("slow")
-    story.page.wait_until(lambda: story.turn(2).exists(), what="the fork")
+    story.page.wait_until(lambda: (story.turn(2) / "events.jsonl").exists(), what="the fork")
     story.page.wait_until(lambda: story.events("turn_ended", 2), what="the fork's end")
     [stop, *_] = story.events("stop_requested")
     assert stop["level"] == ("immediate" if is_cut else "requested")
