@@ -462,7 +462,6 @@ EXEMPT = {
     "subagents:SubAgents.close": "waits",
     "demo:demo_backend.write": "one model call",
     "testing:ScriptedModel._play": "one model call",
-    "custom:_joined_async": "one call of a tool",
     "data_store:_begin": "one call of a tool",
     "threads:ThreadCall._wait_for_copies": "waits",
     "offer:OfferedFunction._answer_to": "one call of a tool",
