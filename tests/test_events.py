@@ -26,12 +26,12 @@ def test_every_event_comes_back_from_json_as_itself(cls: type[Any], data: st.Dat
 
 KINDS_ON_DISK = """
 abstained agent_called agent_ended agent_failed answer_given approval_asked approval_given
-command_answered context_changed continued files_kept files_listed final_answer_given model_cut
-model_failed model_finished model_started noticed orchestration_restarted output_streamed
-own_files_kept paused presentation_started program_saved recipe_loaded reply_cut round_started
-round_timed_out said session_bound step_failed step_finished step_started stop_requested
-text_streamed told tool_finished tool_started tool_told turn_ended turn_rejected turn_started
-vote_cast vote_ignored worktree_based
+command_answered context_changed continued end_checked files_kept files_listed final_answer_given
+model_cut model_failed model_finished model_started noticed orchestration_restarted
+output_streamed own_files_kept paused presentation_started program_saved recipe_loaded reply_cut
+round_started round_timed_out said session_bound step_failed step_finished step_started
+stop_requested text_streamed told tool_finished tool_started tool_told turn_ended turn_rejected
+turn_started vote_cast vote_ignored worktree_based
 """
 
 

@@ -264,7 +264,9 @@ async def a_message_of_a_server(faults: Faults) -> None:
     )
     words = LastWords()
     argv = [sys.executable, "-c", source]
-    async with stdio_streams(argv, cwd=faults.path, env={}, words=words, on_end=lambda: None) as (
+    async with stdio_streams(
+        argv, cwd=faults.path, env={}, words=words, on_start=lambda _: None, on_end=lambda: None
+    ) as (
         read,
         _,
     ):

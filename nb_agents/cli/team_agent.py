@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,7 +24,7 @@ from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.cli.application import ROOT, add_command
-from nb_agents.config.programs import NO_LIBRARY
+from nb_agents.config.programs import NO_LIBRARY, TEAM
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import NbAgentsError, UserError
 from nb_agents.launch.api import resume, start
@@ -108,7 +108,7 @@ class TeamAgent:
     ) -> None:
         self._team, self._root, self._timeout_s = team, root, timeout_s
         self._open: dict[str, _Conversation] = {}
-        self._shows_thoughts = True
+        self._client_name = ""
 
     def on_connect(self, conn: Any) -> None:
         """Take the connection to the client."""
@@ -125,14 +125,14 @@ class TeamAgent:
             SessionResumeCapabilities,
         )
 
-        self._shows_thoughts = not client_info or client_info.name != _NO_THOUGHTS
+        self._client_name = client_info.name if client_info else ""
         sessions = SessionCapabilities(
             close=SessionCloseCapabilities(), resume=SessionResumeCapabilities()
         )
         return InitializeResponse(
             protocol_version=1,
             agent_capabilities=AgentCapabilities(load_session=True, session_capabilities=sessions),
-            agent_info=Implementation(name="nb_agents", version=version("nb_agents")),
+            agent_info=Implementation(name=TEAM, version=version(TEAM)),
         )
 
     async def new_session(self, cwd: str, **_: Any) -> Any:
@@ -195,8 +195,8 @@ class TeamAgent:
             if known.run is not None and not known.begins:
                 known.run.stop(now=known.stops > 1, reason="cancelled by the client")
 
-    async def prompt(self, session_id: str, prompt: list[Any], **_: Any) -> Any:
-        """Work through one turn."""
+    async def prompt(self, session_id: str, prompt: list[Any], **meta: Any) -> Any:
+        """Work through one turn, or go on with one where the client's ``_meta`` asks for it."""
         import acp
         from acp.schema import PromptResponse
 
@@ -207,8 +207,9 @@ class TeamAgent:
             raise acp.RequestError.invalid_params({"details": "A turn works. Cancel it first."})
         try:
             async with _beginning(known):
+                goes_on = bool((meta.get(TEAM) or {}).get("goes_on"))
                 known.run = await to_thread.run_sync(
-                    self._begin(session_id, known, _text_of(prompt))
+                    self._begin, session_id, known.root, _text_of(prompt), goes_on
                 )
         except NbAgentsError as exc:
             await self._tell(session_id, acp.update_agent_message_text(str(exc)))
@@ -221,13 +222,14 @@ class TeamAgent:
         return PromptResponse(
             stop_reason="cancelled" if view.status == "cancelled" else "end_turn",
             usage=_usage(known.run),
+            field_meta={TEAM: {"ends": known.run.receipt.ends}},
         )
 
-    def _begin(self, session: str, known: _Conversation, text: str) -> Callable[[], Run]:
-        options = RunOptions(session_root=known.root, timeout=self._timeout_s)
-        if text.strip() in RESUME:
-            return partial(resume, session, self._team, options=options)
-        return partial(start, text, self._team, session, options=options)
+    def _begin(self, session: str, root: Path, text: str, goes_on: bool) -> Run:
+        options = RunOptions(session_root=root, timeout=self._timeout_s)
+        if text.strip() in RESUME or (goes_on and _was_stopped(root, session)):
+            return resume(session, self._team, options=options)
+        return start(text, self._team, session, options=options)
 
     async def _show(self, session: str, known: _Conversation, run: Run) -> None:
         """Pass on what happens until the turn has ended."""
@@ -266,10 +268,12 @@ class TeamAgent:
     async def _tell_end(self, session: str, run: Run) -> None:
         import acp
 
-        end = _end_of(run)
-        if self._shows_thoughts:
+        end, is_stopped = _end_of(run), run.view.status == "cancelled"
+        if self._client_name == TEAM and is_stopped:
+            return  # it has a card of its own
+        if self._client_name != _NO_THOUGHTS:
             await self._tell(session, acp.update_agent_message_text(end))
-        elif run.view.status == "cancelled":
+        elif is_stopped:
             await self._tell(session, _said("end", "Stopped. Write “resume” to go on.", end))
         else:
             await self._tell(session, acp.update_agent_message_text(f"\n\n---\n\n{end}"))
@@ -277,7 +281,8 @@ class TeamAgent:
     async def _tell(self, session: str, update: Any) -> None:
         import acp
 
-        if update.session_update == "agent_thought_chunk" and not self._shows_thoughts:
+        is_thought = update.session_update == "agent_thought_chunk"
+        if is_thought and self._client_name == _NO_THOUGHTS:
             update = acp.update_agent_message_text(update.content.text)
         await self._client.session_update(session_id=session, update=update)
 
@@ -301,6 +306,11 @@ async def _ended(known: _Conversation) -> None:
             await with_deadline
         except TimeoutError:
             return
+
+
+def _was_stopped(root: Path, session: str) -> bool:
+    turns = load_session(find_session(root, session)).begun
+    return bool(turns) and turns[-1].view.status != "completed"
 
 
 def _text_of(prompt: list[Any]) -> str:

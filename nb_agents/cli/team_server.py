@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,12 +19,14 @@ import anyio
 from anyio import to_thread
 
 from nb_agents.cli.application import ROOT, add_command
+from nb_agents.config.programs import TEAM
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import NbAgentsError
 from nb_agents.launch.api import resume, start
 from nb_agents.options import RunOptions
 from nb_agents.presentation.cards import card_text
 from nb_agents.runs.finding import find_run
+from nb_agents.runs.live_runs import stop_runs
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import session_root, sessions_in
@@ -54,6 +57,7 @@ def serve_tools(
     if isinstance(team, str):
         team = TeamSpec.from_file(team)
     server = TeamServer(team, session_root(root), timeout).server
+    signal.signal(signal.SIGTERM, _end)
     if http is None:
         anyio.run(server.run_stdio_async)
     else:
@@ -61,6 +65,13 @@ def serve_tools(
 
 
 add_command("mcp", serve_tools, (*of_run("config", "model", "timeout"), _HTTP, ROOT))
+
+
+def _end(*_: object) -> None:
+    """Save the turns that work, and end; the thread that waits for stdin would go on waiting."""
+    stop_runs()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGTERM)
 
 
 async def _serve(server: Any, port: int) -> None:
@@ -107,7 +118,8 @@ class TeamServer:
 
         self._team, self._root = team, root
         self._options = RunOptions(session_root=root, timeout=timeout_s)
-        self.server, context = tool_server("nb_agents")
+        self._called: dict[str, Run] = {}
+        self.server, context = tool_server(TEAM)
 
         async def run_team(task: str, ctx: Any, session: str = "") -> str:  # noqa: D417
             """Let the team work on a task and return its answer.
@@ -136,11 +148,14 @@ class TeamServer:
         self.server.add_tool(resume_team, name="resume")
 
     async def _work(self, begin: Callable[[], Run], ctx: Any) -> str:
+        from nb_agents.tools.mcp_sdk import key_of
+
         try:
             run = await to_thread.run_sync(begin)
         except NbAgentsError as exc:
             return f"Not started: {exc}"
-        done = anyio.Event()
+        key, done = key_of(ctx) or run.session, anyio.Event()
+        self._called[key] = run
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(_tell, ctx, run, done)
@@ -150,6 +165,8 @@ class TeamServer:
         except anyio.get_cancelled_exc_class():
             run.stop(now=True, reason="cancelled by the client")
             raise
+        finally:
+            self._called.pop(key, None)
         return _said_of(run)
 
     async def status(self, run: str = "") -> str:
@@ -171,7 +188,9 @@ class TeamServer:
             now: Whether to cut the model calls that are open, and not wait for their end.
         """
         try:
-            found = await to_thread.run_sync(find_run, run, self._root)
+            found = self._called.get(run)
+            if found is None:
+                found = await to_thread.run_sync(find_run, run, self._root)
             result = found.stop(now=now, reason="stopped by a tool call")
         except NbAgentsError as exc:
             return str(exc)

@@ -122,6 +122,9 @@ ACP = "acp"
 ACP_TYPES = frozenset({ACP, *PROGRAM_TYPES})
 """All backend types whose agent is a program."""
 
+TEAM = "nb_agents"
+"""What a team calls itself where it is an agent or a tool of others: it stops as we do."""
+
 NO_LIBRARY = "Agents that are programs need a library: `pip install 'nb_agents[acp]'` installs it."
 
 

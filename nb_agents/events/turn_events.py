@@ -220,6 +220,27 @@ class CommandAnswered(Event):
 
 
 @event
+class EndChecked(Event):
+    """Something that worked for the run outside of its process has ended, or was told to.
+
+    Attributes:
+        what: Whose program or which MCP server; what that had at work itself, after a colon.
+        is_confirmed: Whether its end is known, and not only asked for.
+        how: How it is known, or what was done.
+    """
+
+    what: str
+    is_confirmed: bool
+    how: str
+
+    @classmethod
+    def of_processes(cls, what: str, is_gone: bool) -> EndChecked:
+        """Return what is known of a program, of which a supervisor has seen the end or has not."""
+        how = "None of its processes is left." if is_gone else "Processes of it may be left."
+        return cls(what=what, is_confirmed=is_gone, how=how)
+
+
+@event
 class TurnEnded(Event):
     """The turn is over; the journal's last line but for `FilesListed`.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -255,7 +255,18 @@ def _notes(view: RunView, door: Door) -> list[str]:
     )
     notices = (notice for notice in view.notices if notice.strip())
     retried = [door.retried] if view.status == "completed" and not view.is_saved else []
-    return [*notices, *retried, *map(_changes, view.context_changes), *unread]
+    changes = map(_changes, view.context_changes)
+    return [*notices, *retried, *changes, *unread, *_ends(view)]
+
+
+def _ends(view: RunView) -> Iterator[str]:
+    """Yield what is known of the end of what worked elsewhere, of a turn that was stopped."""
+    known = view.ends.values() if view.stop else ()
+    if seen := [each.what for each in known if each.is_confirmed]:
+        yield f"Confirmed to have ended: {text.clip(', '.join(seen), 400)}."
+    for each in known:
+        if not each.is_confirmed:
+            yield f"Not confirmed to have ended: {each.what}. {each.how}"
 
 
 def _changes(event: ContextChanged) -> str:

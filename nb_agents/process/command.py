@@ -264,6 +264,11 @@ class OpenCommand:
         """The exit code; that of SIGKILL when the supervisor was killed before reporting one."""
         return int(self.reported.get("exit", -signal.SIGKILL))
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether its supervisor has seen the end of all of its processes."""
+        return self.reported.get("gone") == "1"
+
     async def wait(self) -> None:
         """Wait until none of the command's processes is left, or the supervisor hangs up."""
         link = self.supervisor.link

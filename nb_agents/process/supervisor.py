@@ -168,8 +168,8 @@ def _supervise(link: int, starter: _Starter) -> None:
     Args:
         link: A socket to the starter, on which each byte comes with the files of an `_Order`; its
             end of file means stop. Reports go back on it, a line each: this process's id and the
-            command's process group, the limit that was exceeded and, when no process is left, the
-            exit code and whether this process waits for the next order.
+            command's process group, the limit that was exceeded and, at the end, the exit code,
+            whether no process is left, and whether this process waits for the next order.
         starter: Who gives the orders.
     """
     os.setsid()
@@ -211,9 +211,10 @@ def _run(order: _Order, link: int, signals: int, starter: _Starter) -> bool:
             _report(link, limit=watch.exceeded)
             break
     ended_by_itself = tree.exit_code is not None and not watch.exceeded
-    is_idle = tree.end(signals, at_once=bool(watch.exceeded)) and ended_by_itself
+    is_gone = tree.end(signals, at_once=bool(watch.exceeded))
+    is_idle = is_gone and ended_by_itself
     if tree.exit_code is not None:
-        _report(link, exit=tree.exit_code, idle=int(is_idle))
+        _report(link, exit=tree.exit_code, gone=int(is_gone), idle=int(is_idle))
     return is_idle
 
 

@@ -446,13 +446,17 @@ class TurnWriter:
             terms = RunPolicy(self._hold, self.hooks.retry_delay_s, self._wake)
             with bind(self._token), bind_policy(terms), bind_asker(self.ask_for_text):
                 deps = self._driver_deps()
-                runners = runners_for(deps, client)
-                async with tools_for(deps) as run_tools:
-                    run_tools.call_at_end(runners.close)
-                    children = subagents_for(deps, runners, run_tools)
-                    with children.bound():
-                        driver = await self._start(deps, runners, run_tools, children)
-                        return await self._drive(driver, run_tools)
+                runners, tools = runners_for(deps, client), tools_for(deps)
+                try:
+                    async with tools as run_tools:
+                        run_tools.call_at_end(runners.close)
+                        children = subagents_for(deps, runners, run_tools)
+                        with children.bound():
+                            driver = await self._start(deps, runners, run_tools, children)
+                            return await self._drive(driver, run_tools)
+                finally:
+                    for end in tools.ends():
+                        self._recorder.emit(end)
         finally:
             self._closing.append(asyncio.create_task(_close(client)))
             self._closing.append(asyncio.create_task(self._history.close()))

@@ -25,6 +25,7 @@ from nb_agents.config.document import expand, unset_variable
 from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.secrets import secrets_of_server
 from nb_agents.config.tools import takes_all
+from nb_agents.events import EndChecked
 from nb_agents.masking import Mask
 from nb_agents.tools.base import Tool, ToolContext, ToolDefinition
 from nb_agents.tools.mcp_server import MAX_TOOLS, Endpoint, Server
@@ -75,6 +76,10 @@ class McpServers:
             # The block's exception is kept from the group, which would wrap it.
             await self._tasks.__aexit__(None, None, None)
 
+    def ends(self) -> Iterator[EndChecked]:
+        """Yield what is known of the ends of its servers, once the block was left."""
+        yield from filter(None, (server.end() for server in self._servers.values()))
+
     async def tools(
         self, context: ToolContext, specs: Iterable[McpServerSpec], takes: Takes = takes_all
     ) -> list[Tool]:
@@ -111,7 +116,7 @@ class McpServers:
         # Variables may have changed since the run began.
         context.mask.add(secrets_of_server(spec))
         if endpoint not in self._servers:
-            self._servers[endpoint] = Server(endpoint, self._tasks, context.secrets)
+            self._servers[endpoint] = Server(spec.name, endpoint, self._tasks, context.secrets)
         return self._servers[endpoint]
 
     def _tools_of(self, spec: McpServerSpec, server: Server, takes: Takes) -> Iterable[Tool]:

@@ -21,6 +21,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared import exceptions
 from mcp.shared.message import SessionMessage
 
+from nb_agents.config.programs import TEAM
+
 _types: Any = mcp.types  # other classes in each version
 
 IS_V1 = version("mcp").startswith("1.")
@@ -36,14 +38,28 @@ _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 
 
 class McpConnection(Protocol):
-    """A connected client; what it returns is the protocol's JSON."""
+    """A connected client; what it returns is the protocol's JSON.
+
+    Attributes:
+        server: What the server calls itself.
+    """
+
+    server: str
 
     async def list_tools(self, cursor: str | None = None) -> dict[str, Any]:
         """Return a page of tools, each with ``name`` and ``inputSchema``, and ``nextCursor``."""
         ...
 
-    async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Call a tool; a cancelled call is reported to the server."""
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], key: str = ""
+    ) -> dict[str, Any]:
+        """Call a tool; a cancelled call is reported to the server.
+
+        Args:
+            name: The tool's name.
+            arguments: What it is given.
+            key: By which a team of ours knows the call.
+        """
         ...
 
 
@@ -57,11 +73,11 @@ async def connect(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[
     if not IS_V1:
         # Without the cache each listing asks the server.
         async with mcp.Client(transport, cache=None) as client:
-            yield _Json(client)
+            yield _Json(client, client.server_info)
         return
     async with transport as (read, write, *_), mcp.ClientSession(read, write) as session:
-        await session.initialize()
-        v1 = _ClientV1(session)
+        told: Any = await session.initialize()
+        v1 = _ClientV1(session, told.serverInfo)
         try:
             yield v1
         finally:
@@ -69,21 +85,24 @@ async def connect(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[
 
 
 class _Json:
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, about: Any) -> None:
         self._session = session
+        self.server = about.name if about else ""
 
     async def list_tools(self, cursor: str | None = None) -> dict[str, Any]:
         return _dumped(await self._session.list_tools(cursor=cursor))
 
-    async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        return _dumped(await self._session.call_tool(name, arguments))
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], key: str = ""
+    ) -> dict[str, Any]:
+        return _dumped(await self._session.call_tool(name, arguments, **_meta(key)))
 
 
 class _ClientV1(_Json):
     """A session of 1.x that reports cancelled calls to the server, and its end to open calls."""
 
-    def __init__(self, session: Any) -> None:
-        super().__init__(session)
+    def __init__(self, session: Any, about: Any) -> None:
+        super().__init__(session, about)
         self._open: set[anyio.CancelScope] = set()
         self._is_over = False
 
@@ -97,11 +116,13 @@ class _ClientV1(_Json):
         params = _types.PaginatedRequestParams(cursor=cursor)
         return _dumped(await self._send(self._session.list_tools, params=params))
 
-    async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], key: str = ""
+    ) -> dict[str, Any]:
         # The id that the call will get: `send_request` counts before it first awaits.
         number = self._session._request_id
         try:
-            return _dumped(await self._send(self._session.call_tool, name, arguments))
+            return _dumped(await self._send(self._session.call_tool, name, arguments, **_meta(key)))
         except anyio.get_cancelled_exc_class():
             # A server that is gone needs no report.
             with anyio.move_on_after(_GOODBYE_S, shield=True), suppress(*_GONE):
@@ -119,6 +140,21 @@ class _ClientV1(_Json):
             finally:
                 self._open.discard(scope)
         raise McpError(_types.ErrorData(code=CONNECTION_CLOSED, message="Connection closed"))
+
+
+def _meta(key: str) -> dict[str, Any]:
+    return {"meta": {TEAM: key}} if key else {}
+
+
+def key_of(context: Any) -> str:
+    """Return the key that a client gave a call; "" if it gave none.
+
+    Args:
+        context: The call's context, of the library.
+    """
+    meta = context.request_context.meta
+    given = (meta.model_extra if IS_V1 and meta else meta) or {}
+    return str(given.get(TEAM, ""))
 
 
 def _cancelled(number: int) -> Any:

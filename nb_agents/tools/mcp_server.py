@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +24,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio import CancelScope, Event, move_on_after
 
+from nb_agents.cancel import CancellationStatus, StopRequest, current_token
+from nb_agents.config.programs import TEAM
 from nb_agents.errors import said_by
+from nb_agents.events import EndChecked
 from nb_agents.masking import Mask
+from nb_agents.process.command import OpenCommand
 from nb_agents.process.environment import agent_env
 from nb_agents.process.lines import LastWords
 from nb_agents.tools.base import ToolError
@@ -50,6 +56,8 @@ PROBE_TIMEOUT_S = 5.0
 
 CLOSE_TIMEOUT_S = 3.0
 """Seconds to disconnect from an HTTP server."""
+
+TOLD = "It was told that its call is cancelled. Whether its work has ended, it does not say."
 
 MAX_TOOLS = 128
 """Limit of tools from one server; OpenAI accepts no more in all."""
@@ -84,12 +92,16 @@ class Server:
     """A server, which is started again if it has ended when it is called.
 
     Args:
+        name: What people call it.
         endpoint: Its address.
         tasks: Where its owner task runs.
         secrets: Values that it must not inherit.
     """
 
-    def __init__(self, endpoint: Endpoint, tasks: TaskGroup, secrets: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, endpoint: Endpoint, tasks: TaskGroup, secrets: Sequence[str]
+    ) -> None:
+        self._name = name
         self._endpoint = endpoint
         self._tasks = tasks
         self._secrets = secrets
@@ -117,6 +129,15 @@ class Server:
         """Wait until it has ended completely."""
         for life in self._lives:
             await life.ended.wait()
+
+    def end(self) -> EndChecked | None:
+        """Return what is known of its end, once it was waited for; None where nothing is to end."""
+        what = f"MCP server {self._name}"
+        programs = [life.program for life in self._lives if life.program is not None]
+        ends = [EndChecked.of_processes(what, program.is_gone) for program in programs]
+        if any(life.is_doubted and life.program is None for life in self._lives):
+            ends.append(EndChecked(what=what, is_confirmed=False, how=TOLD))
+        return min(ends, key=lambda end: end.is_confirmed, default=None)
 
     async def settle(self) -> _Life:
         """Wait until it runs or has failed to start; start it if it has ended."""
@@ -169,6 +190,7 @@ class _Life:
     Attributes:
         settled: Set when it runs, or has failed to start.
         ended: Set when it has ended completely.
+        program: Its command, once it was started; None over HTTP.
         is_over: Whether it ends or has ended.
         is_doubted: Whether a call was cancelled, so that it may hang.
         fault: Why it could not be started, or "".
@@ -185,10 +207,14 @@ class _Life:
         self._client: McpConnection | None = None
         self._calls = 0
         self.settled = Event()
+        self.program: OpenCommand | None = None
         self.is_over = False
         self.is_doubted = False
         self.fault = ""
         self.tools: Sequence[dict[str, Any]] = ()
+
+    def _begin(self, program: OpenCommand) -> None:
+        self.program = program
 
     def close(self) -> None:
         """Shut the server down: gracefully when it runs, at once while it starts."""
@@ -248,6 +274,7 @@ class _Life:
             cwd=point.cwd,
             env=agent_env(dict(point.env), secrets=self._secrets),
             words=self._words,
+            on_start=self._begin,
             on_end=self._end,
         )
 
@@ -298,19 +325,25 @@ class _Life:
     async def _call(self, tool: str, arguments: dict[str, Any]) -> str:
         from nb_agents.tools.mcp_sdk import McpError
 
-        assert self._client is not None
+        client = self._client
+        assert client is not None
+        key = secrets.token_hex(8) if client.server == TEAM else ""
         # A task of its own, which a stop does not cancel at once.
-        asked = asyncio.create_task(self._client.call_tool(tool, arguments))
+        asked = asyncio.create_task(client.call_tool(tool, arguments, key))
+        unsubscribe = _at_graceful_stop(partial(client.call_tool, "stop", {"run": key}), key)
         try:
             await asyncio.wait([asked])
         except anyio.get_cancelled_exc_class():
-            with move_on_after(ANSWER_S, shield=True):
+            # A team of ours is told at once: it keeps all that it has.
+            with move_on_after(0 if key else ANSWER_S, shield=True):
                 await asyncio.wait([asked])
             if asked.cancel():
                 self.is_doubted = True
                 with CancelScope(shield=True):
                     await asyncio.wait([asked])
                 raise
+        finally:
+            unsubscribe()
         try:
             return _text(asked.result())
         except McpError as exc:
@@ -326,6 +359,32 @@ class _Life:
                 "next call starts it again"
             )
         return str(exc.error.message)
+
+
+def _at_graceful_stop(ask: Callable[[], Awaitable[object]], key: str) -> Callable[[], None]:
+    """Pass a graceful stop on to a team of ours, whose call then ends with what it has.
+
+    Args:
+        ask: Asks it.
+        key: The call's; "" where the server is no team.
+
+    Returns:
+        A function that ends this.
+    """
+    token, loop = current_token(), asyncio.get_running_loop()
+    if token is None or not key:
+        return lambda: None
+    asking: list[asyncio.Task[None]] = []
+
+    async def asked() -> None:
+        with suppress(Exception):  # the call itself tells what is wrong with the server
+            await ask()
+
+    def hear(request: StopRequest) -> None:
+        if request.level == CancellationStatus.REQUESTED:
+            loop.call_soon_threadsafe(lambda: asking.append(loop.create_task(asked())))
+
+    return token.on_request(hear)
 
 
 async def _listed(client: McpConnection) -> Sequence[dict[str, Any]]:

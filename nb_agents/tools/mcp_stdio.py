@@ -40,6 +40,7 @@ async def stdio_streams(
     cwd: Path,
     env: Mapping[str, str],
     words: LastWords,
+    on_start: Callable[[OpenCommand], None],
     on_end: Callable[[], None],
 ) -> AsyncIterator[
     tuple[
@@ -54,6 +55,7 @@ async def stdio_streams(
         cwd: Its working directory.
         env: Its whole environment.
         words: Collects what it writes to stderr.
+        on_start: Called with its command.
         on_end: Called when it has closed its stdout or its stdin.
 
     Yields:
@@ -69,6 +71,7 @@ async def stdio_streams(
     write, from_us = anyio.create_memory_object_stream[SessionMessage](0)
     speaking = CancelScope()
     async with open_command(argv, cwd=cwd, env=env) as server, create_task_group() as tasks:
+        on_start(server)
         tasks.start_soon(_listen, server.stdout, to_us, on_end)
         tasks.start_soon(_speak, server.stdin, from_us, speaking, on_end)
         tasks.start_soon(_overhear, server.stderr, words)

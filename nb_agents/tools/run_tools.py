@@ -20,6 +20,7 @@ from anyio import to_thread
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.report import command_line
 from nb_agents.config.tools import ToolKeys, why_withheld
+from nb_agents.events import EndChecked
 from nb_agents.masking import Mask
 from nb_agents.process.bubblewrap import readable_directories
 from nb_agents.process.environment import remove_leftovers
@@ -147,6 +148,10 @@ class RunTools:
 
     async def __aexit__(self, *exc: Any) -> None:
         await self._ends.__aexit__(*exc)
+
+    def ends(self) -> Iterable[EndChecked]:
+        """Return what is known of the ends of its processes, once the block was left."""
+        return self._servers.ends()
 
     def call_at_end(self, end: Callable[[], Awaitable[None]]) -> None:
         """Register a function to call at the run's end, before the tools opened so far are closed.

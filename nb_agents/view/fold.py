@@ -539,6 +539,10 @@ def _worktree_based(view: RunView, e: ev.WorktreeBased) -> RunView:
     return replace(view, worktrees=(*others, e))
 
 
+def _end_checked(view: RunView, e: ev.EndChecked) -> RunView:
+    return replace(view, ends=grown(view.ends, e.what, e))
+
+
 def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
     if e.status == "completed" and e.winner in view.agents:
         # The presenter's words are the answer now, not something that was cut off.

@@ -49,6 +49,8 @@ class Receipt:
         path: The turn's directory.
         context_changes: For each file outside the workspaces that agents made, changed or deleted,
             its absolute name and which of these; the first hundred of each.
+        ends: For each program and MCP server that worked for the run, and for what a team among
+            them had at work: its name, whether its end is confirmed, and how that is known.
         source: The door of the stop, or "".
         reason: Its reason, or "".
     """
@@ -63,6 +65,7 @@ class Receipt:
     reason: str = ""
     steps: tuple[tuple[str, str], ...] = ()
     context_changes: tuple[tuple[str, str], ...] = ()
+    ends: tuple[tuple[str, bool, str], ...] = ()
 
     def __repr__(self) -> str:
         """Return one line, however many agents there are."""
@@ -124,6 +127,7 @@ def receipt(view: RunView, path: str, still_runs: Callable[[int], bool] | None =
             for what in ("made", "changed", "deleted")
             for name in getattr(each, what)
         ),
+        tuple((each.what, each.is_confirmed, each.how) for each in view.ends.values()),
     )
 
 

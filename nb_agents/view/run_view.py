@@ -229,6 +229,7 @@ class RunView:
         notices: One-line notes for a person.
         context_changes: What agents changed outside their workspaces, in order.
         worktrees: Copies that agents have of files outside their workspaces, one a path.
+        ends: What is known of the end of what worked elsewhere, by what it was.
         said: Follow-up texts that the person put into the turn, oldest first.
         files: The first files of each workspace, as they were at the end.
         file_count: How many files there are in all, or None before they are listed.
@@ -268,6 +269,7 @@ class RunView:
     notices: tuple[str, ...] = ()
     context_changes: tuple[ev.ContextChanged, ...] = ()
     worktrees: tuple[ev.WorktreeBased, ...] = ()
+    ends: Mapping[str, ev.EndChecked] = field(default_factory=lambda: MappingProxyType({}))
     said: tuple[str, ...] = ()
     files: tuple[ev.FileInfo, ...] = ()
     file_count: int | None = None

@@ -1,8 +1,9 @@
 """Stop and kill all agents of others that npm has, at each state, and write what was seen.
 
-    python -m tests.acp [TYPE...]
+    python -m tests.acp [TYPE... | chain]
 
-`docs/explain/programs.md` is written from it, unless only some types are named.
+`docs/explain/programs.md` is written from it, unless only some types are named. `chain` stops and
+kills teams within teams instead; `docs/explain/stopping.md` has what was seen.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from nb_agents.config.programs import PROGRAM_TYPES
 from tests import canaries
+from tests.acp import chain
 from tests.acp.real_agents import (
     CASES,
     NO_STATE,
@@ -51,6 +53,8 @@ Seen = Mapping[Case, Outcome | str]
 def main(kinds: Sequence[str]) -> int:
     """Play the cases of some types, of all if none is named; return the exit status."""
     canaries.plant(os.environ)
+    if kinds == ["chain"]:
+        return chain.measure(chain.COUNTS)
     os.environ["PATH"] = f"{VENV / 'bin'}:{os.environ['PATH']}"
     seen: dict[Case, Outcome | str] = {}
     for case in CASES:

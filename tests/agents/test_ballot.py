@@ -22,6 +22,7 @@ from nb_agents.agents.message_json import Opening
 from nb_agents.agents.runner import Round
 from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import CancelToken
+from nb_agents.errors import ModelCallError
 from nb_agents.tools.base import Toolbox
 from nb_agents.tools.mcp_sdk import connect, http_transport
 from nb_agents.tools.tool_server import ToolServer
@@ -100,7 +101,7 @@ async def test_a_call_over_mcp_decides(
         address = await server.offer(ballot.tools)
         async with connect(http_transport(address.url, address.headers, 5)) as client:
             result = await client.call_tool(name, args)
-    assert (round.decision, ballot.decided.is_set()) == (decision, True)
+    assert (round.decision, ballot.ended.is_set()) == (decision, True)
     assert result["content"][0]["text"] == TAKEN
 
 
@@ -120,7 +121,7 @@ async def test_what_does_not_count_is_told_and_decides_nothing(
     tool = next(tool for tool in ballot.tools() if tool.name == name)
     result = await tool.call(args)
     assert result.is_error and told in result
-    assert round.decision is None and not ballot.decided.is_set()
+    assert round.decision is None and not ballot.ended.is_set()
 
 
 async def test_the_first_decision_stands() -> None:
@@ -131,3 +132,16 @@ async def test_the_first_decision_stands() -> None:
     late = await vote.call(VOTE)
     assert late.is_error and DECIDED in late
     assert round.decision == Answered("42")
+
+
+async def test_an_agent_whose_decisions_are_refused_three_times_is_out() -> None:
+    ballot = Ballot(round_of(MEMBER, refusal="one too many"))
+    answer, vote = ballot.tools()
+    for tool, args in ((answer, {"content": "1"}), (vote, {"agent_id": "agent3"})):
+        await tool.call(args)
+        ballot.check("m")
+        assert not ballot.ended.is_set()
+    await answer.call({"content": "2"})
+    assert ballot.ended.is_set()
+    with pytest.raises(ModelCallError, match="no answer that counts in 3 tries.*one too many"):
+        ballot.check("m")

@@ -12,6 +12,8 @@ import anyio
 import pytest
 from acp.schema import AllowedOutcome, Implementation, RequestPermissionResponse
 
+import nb_agents
+from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.session.journal import read_journal
 from tests.acp.test_acp_runner import events, journals, processes_with, start, team
@@ -138,20 +140,46 @@ async def test_a_gate_is_a_request_for_permission(tmp_path: Path) -> None:
     assert client.texts("agent_message_chunk") == "allowed"
 
 
-def test_one_of_our_teams_is_a_member_of_another_and_a_stop_passes_through(tmp_path: Path) -> None:
-    inner = team_file(tmp_path, "say one two", "hold held", "say three")
-    line = command(tmp_path / "inner", "--config", inner)
-    outer = team({"id": "bo", "backend": {"type": "acp", "command": line, "sandbox": False}})
-    run = start(tmp_path / "outer", outer)
-    [held] = wait_until(lambda: list(tmp_path.rglob("held")))
+def member_of(root: Path, *steps: str) -> TeamSpec:
+    """A team whose member is a team of ours."""
+    line = command(root / "inner", "--config", team_file(root, *steps))
+    return team({"id": "bo", "backend": {"type": "acp", "command": line, "sandbox": False}})
+
+
+def ends_of(root: Path) -> list[str]:
+    """How the turns of the inner team ended, in order."""
+    found = (read_journal(path).events for path in sorted((root / "inner").rglob("events.jsonl")))
+    return [e.status for journal in found for e in journal if isinstance(e, ev.TurnEnded)]
+
+
+def test_one_of_our_teams_is_a_member_of_another_and_is_stopped_and_resumed_with_it(
+    tmp_path: Path,
+) -> None:
+    spec = member_of(tmp_path, "say one two", "hold held", "RESUMED", "say four")
+    run = start(tmp_path / "outer", spec)
+    wait_until(lambda: list(tmp_path.rglob("held")))
     wait_until(lambda: "two" in journals(tmp_path / "outer"))
     run.stop(now=True)
     finish(run)
-    assert run.status == "cancelled"
     wait_until(lambda: not processes_with(str(tmp_path)))
-    [journal] = (tmp_path / "inner").rglob("events.jsonl")
-    ended = [e for e in read_journal(journal).events if isinstance(e, ev.TurnEnded)]
-    assert [e.status for e in ended] == ["cancelled"]
-    assert "one two" in journals(tmp_path / "inner")
-    assert events(run, ev.ModelCut)
-    assert held.exists()
+    assert (run.status, ends_of(tmp_path)) == ("cancelled", ["cancelled"])
+    assert run.receipt.ends == tuple(
+        (what, True, "None of its processes is left.") for what in ("bo: acp: ada: acp", "bo: acp")
+    )
+    assert events(run, ev.ModelCut) and "one two" in journals(tmp_path / "inner")
+    assert "Incomplete turn" not in journals(tmp_path / "outer")
+    options = RunOptions(session_root=tmp_path / "outer")
+    again = finish(nb_agents.resume(run.session, spec, options=options))
+    assert (again.status, again.result) == ("completed", "four")
+    assert ends_of(tmp_path) == ["cancelled", "completed"]
+
+
+def test_a_graceful_stop_of_a_team_is_one_of_the_team_that_is_its_member(tmp_path: Path) -> None:
+    run = start(tmp_path / "outer", member_of(tmp_path, "hold held", "say three"))
+    [held] = wait_until(lambda: list(tmp_path.rglob("held")))
+    run.stop()
+    wait_until(lambda: '"requested"' in journals(tmp_path / "inner"))
+    held.unlink()
+    finish(run)
+    assert '"immediate"' not in journals(tmp_path)
+    assert ends_of(tmp_path) == ["completed"]

@@ -9,9 +9,15 @@ import anyio
 import httpx2
 import pytest
 
+import nb_agents
+from nb_agents import RunOptions, TeamSpec
+from nb_agents import events as ev
+from nb_agents.testing import Call, ScriptedModel, Turn
 from nb_agents.tools.mcp_sdk import IS_V1, connect, http_transport
+from tests.acp.test_acp_runner import journals
 from tests.cli.test_team_agent import team_file
 from tests.model_server import free_port, wait_until
+from tests.team_kit import events, finish
 
 pytestmark = [
     pytest.mark.anyio,
@@ -80,3 +86,21 @@ async def test_over_http_it_answers_to_who_has_the_token(tmp_path: Path) -> None
                 assert result["content"][0]["text"].startswith("one\n")
         finally:
             server.terminate()
+
+
+def test_a_stop_of_a_team_is_one_of_the_team_that_it_has_called_as_a_tool(tmp_path: Path) -> None:
+    program, *args = command(tmp_path / "second", team_file(tmp_path, "hold held", "say one"))
+    model = ScriptedModel(Turn(calls=(Call("mcp__second__run_team", {"task": "Say it."}),)))
+    server = {"name": "second", "command": program, "args": args}
+    backend = {"type": "python", "instance": model, "mcp_servers": [server]}
+    team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
+    run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path / "first"))
+    [held] = wait_until(lambda: list(tmp_path.rglob("held")))
+    run.stop()
+    wait_until(lambda: '"requested"' in journals(tmp_path / "second"))
+    held.unlink()
+    finish(run)
+    assert run.status == "cancelled" and '"immediate"' not in journals(tmp_path)
+    [result] = [each.result for each in events(run, ev.ToolFinished)]
+    assert result.startswith("one\n")
+    assert run.receipt.ends == (("MCP server second", True, "None of its processes is left."),)

@@ -504,6 +504,17 @@ async def test_a_wrong_token_is_told_without_it(
     assert "did not start" in it.notices[0] and "wrong-token" not in it.notices[0]
 
 
+async def test_the_end_of_work_behind_http_is_asked_for_and_not_confirmed(
+    tmp_path: Path, http_server: str, token: None
+) -> None:
+    async with McpServers(pytest.fail) as servers:
+        found = await servers.tools(context(tmp_path), [at(http_server)])
+        await stopped(Desk(Toolbox(found), []), "hang", tmp_path / "mark")
+    [end] = servers.ends()
+    assert (end.what, end.is_confirmed) == ("MCP server t", False)
+    assert "told that its call is cancelled" in end.how
+
+
 async def test_an_http_server_that_ends_is_told_and_found_again(
     tmp_path: Path, alive: Alive, other: Alive, token: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +35,12 @@ from nb_agents.agents.decisions import Decision
 from nb_agents.agents.replay import Exchange, PastRound
 from nb_agents.agents.replies import Replies
 from nb_agents.agents.runner import Promise, Round, WordStream
+from nb_agents.cancel import AgentStopped
 from nb_agents.config.decision_tools import DECISIONS
 from nb_agents.config.team import AgentSpec
 from nb_agents.errors import ModelCallError
 from nb_agents.models.providers import find_key
+from nb_agents.process.command import OpenCommand
 from nb_agents.tools.base import BUILT_IN, Tool, ToolCall, ToolError, ToolPlace, calling, summarize
 from nb_agents.tools.sandbox import Sandbox
 from nb_agents.tools.tool_server import ToolServer
@@ -100,7 +102,8 @@ class AcpRunner:
                 if mode:
                     await session.set_mode(mode)
                 round.emit(ev.SessionBound(agent=round.agent, session=session.id))
-                return await playing.run(session, _first_prompt(round, past, is_known), past)
+                text = _first_prompt(round, past, is_known)
+                return await playing.run(session, text, past, is_known)
 
     @asynccontextmanager
     async def _started(
@@ -115,6 +118,7 @@ class AcpRunner:
         key = find_key(self._agent).value
         given = await to_thread.run_sync(prepare, spec, key, home)
         sandbox = await to_thread.run_sync(_sandbox, place, spec)
+        program: OpenCommand | None = None
         try:
             opened = sandbox.open(
                 given.argv, readable=given.readable, writable=given.writable, env=given.env
@@ -125,6 +129,9 @@ class AcpRunner:
                     yield session, mode
         except (ToolError, OSError, ValueError) as exc:
             raise ModelCallError(self.name, f"It can't be started: {exc}") from exc
+        finally:
+            if program is not None:
+                playing.tell_ends(program)
 
     async def close(self) -> None:
         """Do nothing: each round ends its program."""
@@ -154,20 +161,25 @@ class AcpRound:
         self._chars = 0
         self._last = ""
         self._added: list[str] = []
+        self._ends: tuple[ev.EndChecked, ...] = ()
 
     def tools(self) -> list[Tool]:
         """Return the tools that the program is offered."""
         others = (tool for tool in self._round.toolbox.tools if not _is_its_own(tool.name))
         return [*self._ballot.tools(), *others]
 
-    async def run(self, session: AcpSession, text: str, past: PastRound | None) -> Decision:
+    async def run(
+        self, session: AcpSession, text: str, past: PastRound | None, is_known: bool
+    ) -> Decision:
         """Send prompts until the round is decided.
 
         Args:
             session: The program's session.
             text: The first prompt.
             past: The journalled part of an interrupted round.
+            is_known: Whether the program still has the session of that.
         """
+        goes_on = is_known and past is not None and past.was_asking
         from pydantic_ai.messages import ModelResponse, TextPart
 
         replies = Replies(
@@ -183,7 +195,9 @@ class AcpRound:
             await self._round.scope.wait_if_paused()
             if heard := self._round.context.hear():
                 text = f"{text}\n\n{heard}"
-            reason = await self._ask(session, text)
+            reason = await self._ask(session, text, goes_on=goes_on)
+            goes_on = False
+            self._ballot.check(self._name)
             if self._round.decision is not None:
                 return self._round.decision
             if self._added:
@@ -191,7 +205,6 @@ class AcpRound:
                 continue
             if reason == "cancelled":  # its words are no answer
                 self._last = ""
-                self._round.scope.checkpoint()
             parts = [TextPart(self._last)] if self._last.strip() else []
             was_cut = reason == "max_tokens"
             reply = ModelResponse(parts=parts, finish_reason="length" if was_cut else "stop")
@@ -206,14 +219,28 @@ class AcpRound:
             note = self._round.context.note(was_refused=False)
             text = "\n\n".join(filter(None, (reading.complaint, note.in_result, note.text)))
 
-    async def _ask(self, session: AcpSession, text: str) -> str:
+    def tell_ends(self, program: OpenCommand) -> None:
+        """Emit what is known of the end of the program, and of what a team had at work itself."""
+        name = f"{self._round.agent}: {self._name}"
+        whole = ev.EndChecked.of_processes(name, program.is_gone)
+        for end in self._ends:
+            self._round.emit(replace(end, what=f"{whole.what}: {end.what}"))
+        self._round.emit(whole)
+
+    async def _ask(self, session: AcpSession, text: str, *, goes_on: bool) -> str:
         """Send one prompt and journal what comes; return the reason of its end."""
         self._last = ""
         patience = anyio.CancelScope()
         kept = nullcontext() if self._keep is None else self._keep()
-        async with kept, self._round.call() as words, session.prompt(text) as updates:
+        async with (
+            kept,
+            self._round.call() as words,
+            session.prompt(text, goes_on=goes_on) as updates,
+        ):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._interrupt, session, patience)
+                if session.is_team:
+                    tasks.start_soon(self._stop_gracefully, session)
                 try:
                     with patience:
                         ended = await self._listen(updates, words)
@@ -234,18 +261,26 @@ class AcpRound:
                 raise ModelCallError(self._name, ended.error)
             if ended.usage is not None:
                 words.usage = replace(ended.usage, cost=words.usage.cost)
+            if ended.reason == "cancelled" and not (self._round.decision or self._added):
+                self._round.scope.checkpoint()  # a resume sends the prompt again
         return ended.reason
 
     async def _interrupt(self, session: AcpSession, patience: anyio.CancelScope) -> None:
         """Cancel the prompt when the round is decided, or a person says something."""
-        while not self._ballot.decided.is_set():
+        while not self._ballot.ended.is_set():
             with anyio.move_on_after(_HEAR_S):
-                await self._ballot.decided.wait()
-            if not self._ballot.decided.is_set() and (heard := self._round.context.hear()):
+                await self._ballot.ended.wait()
+            if not self._ballot.ended.is_set() and (heard := self._round.context.hear()):
                 self._added.append(heard)
                 break
         await session.cancel()
         patience.deadline = anyio.current_time() + (ANSWER_S if not self._added else 10 * ANSWER_S)
+
+    async def _stop_gracefully(self, session: AcpSession) -> None:
+        """Pass a graceful stop on to a team, whose work in hand then ends the prompt."""
+        with suppress(AgentStopped):
+            await self._round.scope.wait_or_stop(anyio.sleep_forever)
+        await session.send_cancel()
 
     async def _listen(
         self, updates: MemoryObjectReceiveStream[Update], words: WordStream
@@ -270,6 +305,7 @@ class AcpRound:
                     words.usage = replace(words.usage, cost=cost)
                     self._cost = max(dollars, self._cost)
                 case PromptEnded():
+                    self._ends = update.ends
                     return update
         return PromptEnded("cancelled")
 

@@ -23,10 +23,12 @@ from nb_agents.agents.acp.acp_updates import (
     PromptEnded,
     Update,
     read_call_update,
+    read_ends,
     read_update,
     read_usage,
 )
 from nb_agents.cancel import AgentStopped
+from nb_agents.config.programs import TEAM
 from nb_agents.errors import ModelCallError
 from nb_agents.process.command import OpenCommand
 from nb_agents.tools.tool_server import ToolAddress
@@ -120,14 +122,14 @@ class AcpSession:
             self._connection.initialize(
                 protocol_version=1,
                 client_capabilities=ClientCapabilities(),
-                client_info=Implementation(name="nb_agents", version=version("nb_agents")),
+                client_info=Implementation(name=TEAM, version=version("nb_agents")),
             )
         )
         if found.protocol_version != 1:
             raise ModelCallError(
                 self._name, f"It speaks version {found.protocol_version} of the protocol, not 1."
             )
-        self.is_team = bool(found.agent_info and found.agent_info.name == "nb_agents")
+        self.is_team = bool(found.agent_info and found.agent_info.name == TEAM)
         able = found.agent_capabilities
         sessions = able.session_capabilities if able else None
         self._can_close = bool(sessions and sessions.close is not None)
@@ -166,24 +168,32 @@ class AcpSession:
         with suppress(ModelCallError):
             await self._called(self._connection.set_session_mode(session_id=self.id, mode_id=mode))
 
-    def prompt(self, text: str) -> MemoryObjectReceiveStream[Update]:
-        """Send a prompt; return the stream of its updates, which ends in `PromptEnded`."""
+    def prompt(self, text: str, *, goes_on: bool) -> MemoryObjectReceiveStream[Update]:
+        """Send a prompt; return the stream of its updates, which ends in `PromptEnded`.
+
+        Args:
+            text: The prompt.
+            goes_on: Whether a team of ours is to go on with the turn that was stopped.
+        """
         self._is_cancelled = False
         updates, stream = anyio.create_memory_object_stream[Update](_BUFFER)
         self._updates = updates
-        self._tasks.start_soon(self._outlive, self._ask, text, updates)
+        self._tasks.start_soon(self._outlive, self._ask, text, goes_on, updates)
         return stream
 
-    async def _ask(self, text: str, updates: MemoryObjectSendStream[Update]) -> None:
+    async def _ask(self, text: str, goes_on: bool, updates: MemoryObjectSendStream[Update]) -> None:
         from acp import text_block
 
+        more = {TEAM: {"goes_on": True}} if goes_on and self.is_team else {}
         with updates, suppress(anyio.BrokenResourceError):
             try:
                 answer = await self._called(
-                    self._connection.prompt(session_id=self.id, prompt=[text_block(text)]), None
+                    self._connection.prompt(session_id=self.id, prompt=[text_block(text)], **more),
+                    None,
                 )
                 raw = answer.model_dump(mode="json", by_alias=True)
-                ended = PromptEnded(answer.stop_reason, read_usage(raw))
+                ends = read_ends(raw.get("_meta"))
+                ended = PromptEnded(answer.stop_reason, read_usage(raw), ends=ends)
             except ModelCallError as exc:
                 ended = PromptEnded("failed", error=exc.message)
             self._updates = None
@@ -194,9 +204,13 @@ class AcpSession:
         self._is_cancelled = True
         for scope in tuple(self._asked):
             scope.cancel()
+        for _ in range(2 if self.is_team else 1):
+            await self.send_cancel()
+
+    async def send_cancel(self) -> None:
+        """Send a cancel alone; to a team of ours it is a graceful stop, and at once the second."""
         with suppress(ConnectionError):
-            for _ in range(2 if self.is_team else 1):
-                await self._connection.cancel(session_id=self.id)
+            await self._connection.cancel(session_id=self.id)
 
     async def _take(self, params: dict[str, Any]) -> None:
         """Pass on an update; those of other sessions, and of a past that is loaded, are dropped."""

@@ -9,13 +9,15 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nb_agents.events import Channel, Usage
+from nb_agents.config.programs import TEAM
+from nb_agents.events import Channel, EndChecked, Usage
 
 MAX_TEXT = 20_000
 """Limit of a call's arguments and of its result in its event, characters."""
 _MAX_ID = 200
 _MAX_TITLE = 200
 _MAX_TOKENS = 10**12
+_MAX_ENDS = 100
 
 Kind = Literal["execute", "edit", "delete", "move", "read", "search", "fetch", "think", "other"]
 _KINDS = frozenset(Kind.__args__)  # type: ignore[attr-defined]
@@ -86,11 +88,13 @@ class PromptEnded:
         reason: The protocol's stop reason; "failed" when there is none.
         usage: What it used, if it says so.
         error: Why it failed, for people.
+        ends: What a team of ours says of the ends of its own programs and servers.
     """
 
     reason: str
     usage: Usage | None = None
     error: str = ""
+    ends: tuple[EndChecked, ...] = ()
 
 
 Update = Words | OwnCall | PlanTold | CostTold | PromptEnded
@@ -199,6 +203,25 @@ def read_usage(answer: dict[str, Any]) -> Usage | None:
         given, taken = _count(usage, "inputTokens"), _count(usage, "outputTokens")
         given += _count(usage, "cachedReadTokens") + _count(usage, "cachedWriteTokens")
     return Usage(input_tokens=given, output_tokens=taken) if given or taken else None
+
+
+def read_ends(meta: Any) -> tuple[EndChecked, ...]:
+    """Return what a prompt's answer says of the ends of what a team of ours had at work.
+
+    Args:
+        meta: The ``_meta`` of the answer.
+    """
+    told = meta.get(TEAM) if isinstance(meta, dict) else None
+    found = told.get("ends") if isinstance(told, dict) else None
+    return tuple(
+        EndChecked(what=_line(end[0]), is_confirmed=end[1] is True, how=_line(end[2]))
+        for end in (found if isinstance(found, list) else [])[:_MAX_ENDS]
+        if isinstance(end, list) and len(end) == 3
+    )
+
+
+def _line(value: Any) -> str:
+    return " ".join(_text(value, _MAX_TITLE).split())
 
 
 def _count(counts: Any, name: str) -> int:

@@ -136,6 +136,7 @@ class ProgramRunner:
         tools = _offered(round, ballot, log) if self.framework.calls_tools else OfferedTools()
         for _ in range(MAX_TRIES):
             said = await self._run(log, talk, tools)
+            ballot.check(self.name)
             if round.decision is None:
                 round.decision, talk.prompt = read_text(said, round)
             if round.decision is not None:
@@ -186,7 +187,7 @@ def _offered(round: Round, ballot: Ballot, log: CallLog) -> OfferedTools:
     def ends(tool: Tool) -> Tool:
         async def call(args: dict[str, Any]) -> str:
             result = await tool.call(args)
-            if round.decision is not None:
+            if ballot.ended.is_set():
                 await log.settled()
                 raise Decided
             return result
