@@ -36,10 +36,9 @@ def _dead(session: Path) -> list[str]:
 
 def _died(turn: PastTurn) -> str:
     name = turn.paths.session
-    go_on = f"%agents resume {name}" if turn.view.recipe else "%%agents --continue"
     said = (
         f"Incomplete turn {name}/{turn.paths.number}: its kernel died. Kept: {_kept(turn)}. "
-        f"`%agents show {name}` shows it, `{go_on}` goes on."
+        f"`%agents show {name}` shows it, `%agents resume {name}` goes on."
     )
     return " ".join([said, *map(question, turn.view.gates.values()), *unread([turn])])
 
