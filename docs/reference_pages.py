@@ -11,7 +11,7 @@ import importlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -31,7 +31,7 @@ from nb_agents.errors import NbAgentsError
 from nb_agents.events import KINDS
 from nb_agents.jupyter.magic import AgentsMagics
 from nb_agents.jupyter.verbs import VERBS
-from nb_agents.server.openapi import document
+from nb_agents.server.openapi import FACTS, document
 from nb_agents.view.receipt import receipt
 from nb_agents.view.run_view import RunView
 
@@ -175,6 +175,9 @@ def rest_page() -> str:
         for method in _HTTP:
             if method in item:
                 text += _operation(method.upper(), path, item[method])
+    for facts in FACTS:
+        text += f"## {facts.__name__}\n\n{_summary(facts)}\n\n"
+        text += _table(("field", "type", ""), _field_rows(facts))
     return text
 
 
@@ -316,10 +319,14 @@ def events_page() -> str:
     text += " as objects of `nb_agents.events`.\n\n"
     for kind, cls in sorted(KINDS.items()):
         text += f"## {kind}\n\n{_summary(cls)}\n\n"
-        own = [f for f in dataclasses.fields(cls) if f.name not in ("seq", "at", "kind")]
-        rows = [(_code(f.name), _code(_field_type(f.type)), field_says(cls, f.name)) for f in own]
+        rows = _field_rows(cls, skip=("seq", "at", "kind"))
         text += _table(("field", "type", ""), rows) if rows else ""
     return text
+
+
+def _field_rows(cls: type[Any], skip: Collection[str] = ()) -> list[tuple[str, str, str]]:
+    own = [f for f in dataclasses.fields(cls) if f.name not in skip]
+    return [(_code(f.name), _code(_field_type(f.type)), field_says(cls, f.name)) for f in own]
 
 
 def field_says(cls: type[Any], field: str) -> str:

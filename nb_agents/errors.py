@@ -37,6 +37,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,6 +111,10 @@ def _said(exc: BaseException, named: bool) -> str:
 class NbAgentsError(Exception):
     """Base of every error that nb_agents raises."""
 
+    def __post_init__(self) -> None:
+        """Keep the fields as arguments too, with which pickle calls the class."""
+        self.args = tuple(vars(self).values())
+
 
 class UserError(NbAgentsError):
     """A user's mistake, shown as one sentence without a traceback."""
@@ -152,6 +157,7 @@ class ConfigError(UserError):
         return "\n".join([said, *map(str, self.others)])
 
 
+@dataclass(eq=False, repr=False)
 class MissingKeyError(UserError):
     """A provider needs a key, or an address, that is not set.
 
@@ -162,12 +168,10 @@ class MissingKeyError(UserError):
         needs: What the variable would give.
     """
 
-    def __init__(self, agent: str, variable: str, provider: str, needs: str = "a key") -> None:
-        super().__init__(agent, variable, provider, needs)
-        self.agent = agent
-        self.variable = variable
-        self.provider = provider
-        self.needs = needs
+    agent: str
+    variable: str
+    provider: str
+    needs: str = "a key"
 
     def __str__(self) -> str:
         said = (
@@ -191,6 +195,7 @@ class RecipeError(UserError):
     """A recipe's condition, template or command can't be used."""
 
 
+@dataclass(eq=False, repr=False)
 class UnknownRunError(UserError):
     """No run of that name lives in this process.
 
@@ -199,10 +204,8 @@ class UnknownRunError(UserError):
         known: The names that exist.
     """
 
-    def __init__(self, name: str, known: tuple[str, ...] = ()) -> None:
-        super().__init__(name, known)
-        self.name = name
-        self.known = known
+    name: str
+    known: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         what = f"No run named {self.name!r}." if self.name else "No run is live."
@@ -210,6 +213,7 @@ class UnknownRunError(UserError):
         return f"{what}{have} `%agents` lists the runs, `%agents sessions` what is on disk."
 
 
+@dataclass(eq=False, repr=False)
 class UnknownSessionError(UserError):
     """No session or turn of that name is on disk.
 
@@ -219,11 +223,9 @@ class UnknownSessionError(UserError):
         nearest: A close name that exists, or "".
     """
 
-    def __init__(self, name: str, root: str, nearest: str = "") -> None:
-        super().__init__(name, root, nearest)
-        self.name = name
-        self.root = root
-        self.nearest = nearest
+    name: str
+    root: str
+    nearest: str = ""
 
     def __str__(self) -> str:
         what = f"No session {self.name!r}" if self.name else "No session to continue"
@@ -231,6 +233,7 @@ class UnknownSessionError(UserError):
         return f"{what} in {self.root}.{hint} `%agents sessions` lists them."
 
 
+@dataclass(eq=False, repr=False)
 class SessionBusyError(UserError):
     """A session is being run already, here or by another process.
 
@@ -239,10 +242,8 @@ class SessionBusyError(UserError):
         owner: Who runs it, in words.
     """
 
-    def __init__(self, session: str, owner: str) -> None:
-        super().__init__(session, owner)
-        self.session = session
-        self.owner = owner
+    session: str
+    owner: str
 
     def __str__(self) -> str:
         return (
@@ -259,9 +260,8 @@ class SessionChangedError(SessionBusyError):
     """
 
     def __init__(self, session: str, turn: int) -> None:
-        UserError.__init__(self, session, turn)
-        self.session = session
-        self.owner = "another run"
+        super().__init__(session, "another run")
+        self.args = session, turn
         self.turn = turn
 
     def __str__(self) -> str:
@@ -281,6 +281,7 @@ class SweepBusyError(SessionBusyError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class NotYoursError(UserError):
     """A session is gone on with that this user has neither made here nor trusted.
 
@@ -289,10 +290,8 @@ class NotYoursError(UserError):
         would_run: What it would run, and whom it would ask, in lines.
     """
 
-    def __init__(self, session_id: str, would_run: tuple[str, ...] = ()) -> None:
-        super().__init__(session_id, would_run)
-        self.session_id = session_id
-        self.would_run = would_run
+    session_id: str
+    would_run: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         would = "".join(f"\n  {line}" for line in self.would_run) or " nothing."
@@ -303,6 +302,7 @@ class NotYoursError(UserError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class SessionUnreadableError(UserError):
     """A session's directory, or the root of all, can't be read; the others can.
 
@@ -311,15 +311,14 @@ class SessionUnreadableError(UserError):
         why: What the system said.
     """
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(path, why)
-        self.path = path
-        self.why = why
+    path: str
+    why: str
 
     def __str__(self) -> str:
         return f"Can't read {self.path!r}: {self.why}. Fix its permissions, or move it away."
 
 
+@dataclass(eq=False, repr=False)
 class ClusterLostError(UserError):
     """A cluster's scheduler does not answer, or not any more.
 
@@ -328,10 +327,8 @@ class ClusterLostError(UserError):
         why: What the network said.
     """
 
-    def __init__(self, address: str, why: str) -> None:
-        super().__init__(address, why)
-        self.address = address
-        self.why = why
+    address: str
+    why: str
 
     def __str__(self) -> str:
         return (
@@ -350,6 +347,7 @@ class NoWorkersError(ClusterLostError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class StorageError(UserError):
     """The session directory can't be written.
 
@@ -358,10 +356,8 @@ class StorageError(UserError):
         why: What the system said.
     """
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(path, why)
-        self.path = path
-        self.why = why
+    path: str
+    why: str
 
     def __str__(self) -> str:
         return (
@@ -383,6 +379,7 @@ def as_storage_error(path: str | os.PathLike[str]) -> Iterator[None]:
         raise StorageError(str(path), exc.strerror or str(exc)) from None
 
 
+@dataclass(eq=False, repr=False)
 class ServerError(UserError):
     """A Jupyter server can't be reached, or does not do what it is asked.
 
@@ -391,16 +388,15 @@ class ServerError(UserError):
         why: What is wrong.
     """
 
-    def __init__(self, url: str, why: str) -> None:
-        super().__init__(url, why)
-        self.url = url
-        self.why = why
+    url: str
+    why: str
 
     def __str__(self) -> str:
         said = f"The server {self.url!r} can't be asked: {self.why}."
         return without_controls(f"{said} `jupyter server list` shows addresses and tokens.")
 
 
+@dataclass(eq=False, repr=False)
 class ModelCallError(NbAgentsError):
     """A model call failed for good: not retryable, or retried in vain.
 
@@ -409,15 +405,14 @@ class ModelCallError(NbAgentsError):
         message: What the server or the connection did, one sentence, without secrets.
     """
 
-    def __init__(self, model: str, message: str) -> None:
-        super().__init__(model, message)
-        self.model = model
-        self.message = message
+    model: str
+    message: str
 
     def __str__(self) -> str:
         return without_controls(f"{self.model}: {self.message}")
 
 
+@dataclass(eq=False, repr=False)
 class ReplyTooLongError(NbAgentsError):
     """A model's server sent more than a limit allows; the rest is not read.
 
@@ -428,17 +423,16 @@ class ReplyTooLongError(NbAgentsError):
         status_code: Of an HTTP error whose text was too long; else None.
     """
 
-    def __init__(self, what: str, limit: int, unit: str, status_code: int | None = None) -> None:
-        super().__init__(what, limit, unit, status_code)
-        self.what = what
-        self.limit = limit
-        self.unit = unit
-        self.status_code = status_code
+    what: str
+    limit: int
+    unit: str
+    status_code: int | None = None
 
     def __str__(self) -> str:
         return f"{self.what} went over the limit of {self.limit} {self.unit} and was cut."
 
 
+@dataclass(eq=False, repr=False)
 class RunNotFinished(UserError):
     """The result of a run was asked for while the run still works.
 
@@ -446,9 +440,7 @@ class RunNotFinished(UserError):
         run: The run's id.
     """
 
-    def __init__(self, run: str) -> None:
-        super().__init__(run)
-        self.run = run
+    run: str
 
     def __str__(self) -> str:
         return (
@@ -457,6 +449,7 @@ class RunNotFinished(UserError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class RunFailed(NbAgentsError):
     """A run ended without any answer.
 
@@ -467,14 +460,10 @@ class RunFailed(NbAgentsError):
         state: The run's state: "failed", or "timed out".
     """
 
-    def __init__(
-        self, run: str, reasons: Mapping[str, str], path: Path, state: str = "failed"
-    ) -> None:
-        super().__init__(run, dict(reasons), path, state)
-        self.run = run
-        self.reasons = dict(reasons)
-        self.path = path
-        self.state = state
+    run: str
+    reasons: Mapping[str, str]
+    path: Path
+    state: str = "failed"
 
     def __str__(self) -> str:
         why = "; ".join(f"{a}: {reason.rstrip('.')}" for a, reason in self.reasons.items())
@@ -489,6 +478,7 @@ def _ended(receipt: Receipt) -> str:
     return receipt.status if receipt.status == "timed out" else "was stopped"
 
 
+@dataclass(eq=False, repr=False)
 class RunCancelled(NbAgentsError):
     """A run was stopped. Nothing was lost: all that was kept comes with it.
 
@@ -499,14 +489,10 @@ class RunCancelled(NbAgentsError):
         path: The turn's directory.
     """
 
-    def __init__(
-        self, run: str, partial_answers: Mapping[str, str], receipt: Receipt, path: Path
-    ) -> None:
-        super().__init__(run, dict(partial_answers), receipt, path)
-        self.run = run
-        self.partial_answers = dict(partial_answers)
-        self.receipt = receipt
-        self.path = path
+    run: str
+    partial_answers: Mapping[str, str]
+    receipt: Receipt
+    path: Path
 
     def __str__(self) -> str:
         return (
@@ -518,6 +504,7 @@ class RunCancelled(NbAgentsError):
         return [str(self)]
 
 
+@dataclass(eq=False, repr=False)
 class CancellationRequestedError(RunCancelled):
     """A recipe was stopped; by the name that Amplifier gives it.
 
@@ -527,21 +514,9 @@ class CancellationRequestedError(RunCancelled):
         current_step: Address of the step that was in hand, or was next, or "".
     """
 
-    def __init__(
-        self,
-        run: str,
-        partial_answers: Mapping[str, str],
-        receipt: Receipt,
-        path: Path,
-        session_id: str = "",
-        is_immediate: bool = False,
-        current_step: str = "",
-    ) -> None:
-        super().__init__(run, partial_answers, receipt, path)
-        self.args = (*self.args, session_id, is_immediate, current_step)
-        self.session_id = session_id
-        self.is_immediate = is_immediate
-        self.current_step = current_step
+    session_id: str = ""
+    is_immediate: bool = False
+    current_step: str = ""
 
     def __str__(self) -> str:
         level = "immediate" if self.is_immediate else "graceful"

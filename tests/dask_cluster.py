@@ -17,6 +17,7 @@ from tests.warm import WarmProcess
 __all__ = ["Dask", "dask"]
 
 WAIT_S = 120
+_ROOT = Path(__file__).parent.parent
 
 
 class Dask:
@@ -87,8 +88,13 @@ class Dask:
 
 
 def _env() -> dict[str, str]:
-    """Have workers forked by their nannies, which have imported all: starts are not the point."""
-    return {**os.environ, "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "fork"}
+    """Have workers forked from what has imported all: starts are not the point."""
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    forks = {
+        "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver",
+        "DASK_DISTRIBUTED__NANNY__PRELOAD": "tests.dask_forks",
+    }
+    return {**os.environ, **forks, "PYTHONPATH": path}
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from typing import NoReturn
 
 import typer
@@ -18,7 +19,7 @@ from nb_agents.presentation.asking import TERMINAL, wait_for_gate
 from nb_agents.presentation.cards import card_text
 from nb_agents.runs.registry import interrupts_press_new
 from nb_agents.runs.run import Run
-from nb_agents.verbs.on_turns import facts_of_run
+from nb_agents.verbs.facts import facts_of_run
 
 
 def begin_and_wait(
@@ -40,7 +41,7 @@ def _leave(run: Run, as_json: bool) -> NoReturn:
     is_left = run.where and not (run.options.cluster and not run.options.detach)
     if is_left and not run.is_over:
         if as_json:
-            say_json(facts_of_run(run))
+            say_json(asdict(facts_of_run(run)))
         else:
             say(f"Run {run.id} goes on: nb-agents follow {run.id}   nb-agents stop {run.id}")
         sys.exit(COMPLETE)
@@ -54,7 +55,7 @@ def wait_for_end(run: Run, as_json: bool) -> NoReturn:
         code = _wait(run)
     with suppress(typer.Exit):  # the run is what it is, whoever can read of it
         if as_json:
-            say_json(facts_of_run(run))
+            say_json(asdict(facts_of_run(run)))
         else:
             say(card_of(run))
     if nobody:

@@ -18,11 +18,11 @@ from nb_agents.cli.run_end import begin_and_wait, card_of, wait_for_end
 from nb_agents.events import Event
 from nb_agents.presentation.asking import TERMINAL
 from nb_agents.presentation.sweep_card import sweep_text, sweep_title
-from nb_agents.presentation.sweep_list import SWEEP_HEADS, sweep_row
 from nb_agents.runs.registry import interrupts_press_new
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import log_lines
-from nb_agents.verbs.on_turns import facts_of_run
+from nb_agents.verbs.facts import SweepFacts, facts_of_work
+from nb_agents.verbs.on_sessions import SWEEP_HEADS, sweep_row
 from nb_agents.verbs.table import VERBS, carry_out
 from nb_agents.verbs.verb import Caller, Outcome, Verb
 
@@ -85,17 +85,17 @@ def _show_work(work: Work, waits: bool, as_json: bool) -> None:
     if isinstance(work, Run):
         if waits:
             wait_for_end(work, as_json)
-        if as_json:
-            say_json(facts_of_run(work))
-        else:
-            say(card_of(work))
-        return
-    if waits:
+    elif waits:
         work.wait()
-    row = sweep_row(work.path)
-    _print(Outcome(heads=SWEEP_HEADS, rows=[row]), as_json)
+    facts = facts_of_work(work)
+    if as_json:
+        say_json(asdict(facts))
+    elif isinstance(facts, SweepFacts):
+        table(SWEEP_HEADS, [sweep_row(facts)])
+    elif isinstance(work, Run):
+        say(card_of(work))
     if waits:
-        raise typer.Exit(COMPLETE if row[1] == "complete" else INCOMPLETE)
+        raise typer.Exit(COMPLETE if facts.state == "complete" else INCOMPLETE)
 
 
 def _watch(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Sweeps of all processes, and those on disk, a line each."""
+"""The runs and sweeps of all processes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from nb_agents.runs import registry
 from nb_agents.runs.finding import runs
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import session_root
-
-SWEEP_HEADS = ("sweep", "status", "complete", "failed", "tokens", "cost", "task")
 
 
 def live_work(
@@ -50,24 +48,3 @@ def place_of(run: Run) -> str:
     """Return where a run lives, with its session root where that is not this directory's."""
     where, root = run.where or "here", run.path.parents[1]
     return where if root == session_root() else f"{where}, in {text.shown_path(root)}"
-
-
-def sweep_rows(root: Path) -> list[tuple[str, ...]]:
-    """Return a row of `SWEEP_HEADS` for each sweep below a session root."""
-    from nb_agents.sweeps.manifest import sweep_paths
-
-    return [sweep_row(path) for path in sweep_paths(root)]
-
-
-def sweep_row(path: Path) -> tuple[str, ...]:
-    """Return a sweep's row of `SWEEP_HEADS`."""
-    from nb_agents.sweeps.sweep_reader import SweepReader
-
-    reader = SweepReader(path)
-    is_live = not reader.is_over
-    reader.read()
-    view = reader.view_of((), is_live)
-    asked = str(reader.about.get("task") or reader.about.get("recipe") or "")
-    done = f"{view.completed} of {view.total}"
-    used = (text.tokens(view.tokens), text.cost(view.cost))
-    return (path.name, view.state, done, str(view.failed), *used, text.clip(asked, 60))

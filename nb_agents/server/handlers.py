@@ -12,8 +12,7 @@ from asyncio import to_thread  # anyio's threads would outlive the server
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict
-from datetime import datetime
-from pathlib import Path, PurePath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 
@@ -28,11 +27,10 @@ from nb_agents.errors import NotYoursError, SessionBusyError, SessionChangedErro
 from nb_agents.events import EVENT, Event
 from nb_agents.launch.api import start
 from nb_agents.options import RunOptions
-from nb_agents.presentation import text
 from nb_agents.presentation.asking import TERMINAL
 from nb_agents.presentation.transcript import read_transcript
-from nb_agents.runs.finding import attach
-from nb_agents.runs.live_turns import LiveTurn
+from nb_agents.runs.finding import attach, handle_of
+from nb_agents.runs.live_turns import LiveTurn, live_turns
 from nb_agents.runs.run import Run
 from nb_agents.server.feeds import Feed, Feeds, SweepFeed, TurnFeed
 from nb_agents.server.openapi import NextTask, Rename, Start, document
@@ -42,26 +40,29 @@ from nb_agents.server.places import (
     UnknownNameError,
     continue_session,
     resume_turn,
-    sweep_facts,
-    sweep_on_disk,
 )
 from nb_agents.service_loops import ServiceLoop
-from nb_agents.session.history import load_turn
 from nb_agents.session.journal import JournalReader
-from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
+from nb_agents.session.layout import TurnPaths, sessions_in
 from nb_agents.session.lookup import TERMINAL_ORIGIN, acting_for, origin_of
-from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import is_sweep, sweep_paths
 from nb_agents.sweeps.notes import Note, NoteReader, RowResult
 from nb_agents.sweeps.sweep_handle import SweepHandle
 from nb_agents.sweeps.sweep_lookup import open_sweep
 from nb_agents.verbs import on_sessions
-from nb_agents.verbs.on_runs import facts_of_work
+from nb_agents.verbs.facts import (
+    SweepFacts,
+    TurnFacts,
+    facts_of_session,
+    facts_of_sweep,
+    facts_of_sweep_at,
+    facts_of_turn,
+    facts_of_work,
+)
+from nb_agents.verbs.on_runs import status_of_work
 from nb_agents.verbs.requests import BODIES, read, values_of
 from nb_agents.verbs.table import ROUTES
 from nb_agents.verbs.verb import Caller
-from nb_agents.view.receipt import receipt, total_cost
-from nb_agents.view.run_view import RunView
 
 __all__ = ["routes"]
 
@@ -179,6 +180,16 @@ class Handler(APIHandler):
         """Return the parsed body."""
         return read(kind, self._body or b"{}")
 
+    def named(self, facts: TurnFacts | SweepFacts) -> dict[str, Any]:
+        """Return how a turn or a sweep stands, with its name."""
+        return {"id": self.places.name(Path(facts.path)), **asdict(facts)}
+
+    def session(self, path: Path) -> dict[str, Any]:
+        """Return how a session and its turns stand, with their names."""
+        facts, name = asdict(facts_of_session(path)), self.places.name(path)
+        turns = [{"id": f"{name}/turn_{turn['turn']}", **turn} for turn in facts["turns"]]
+        return {"id": name, **facts, "turns": turns}
+
     def reply(self, data: Any) -> None:
         """Answer with JSON."""
         self.finish(json.dumps(data))
@@ -243,12 +254,12 @@ class Runs(Handler):
             )
 
     def _of_turn(self, turn: LiveTurn, feed: TurnFeed) -> dict[str, Any]:
-        facts = _turn_facts(self.places.name(feed.path), feed.view, feed.is_live)
-        return {**facts, "run": turn.run, "where": turn.where}
+        is_live, where = feed.is_live, turn.where
+        return self.named(facts_of_turn(feed.view, feed.path, is_live=is_live, where=where))
 
     def _of_sweep(self, path: Path, feed: SweepFeed, rows: Sequence[LiveTurn]) -> dict[str, Any]:
-        facts = sweep_facts(self.places.name(path), path, feed.view, feed.changed_at)
-        return {**facts, "where": rows[0].where if rows else ""}
+        where = rows[0].where if rows else ""
+        return self.named(facts_of_sweep(feed.view, feed.changed_at, path, where))
 
 
 class OneRun(Handler):
@@ -256,14 +267,17 @@ class OneRun(Handler):
 
     @allowed("read")
     async def get(self, name: str, number: str | None = None) -> None:
-        if number is None and is_sweep(path := await to_thread(self.places.run, name)):
-            known = await to_thread(sweep_on_disk, path)
-            self.reply(sweep_facts(self.places.name(path), path, *known))
-            return
-        paths = await to_thread(self.turn, name, number)
-        turn = await to_thread(load_turn, paths)
-        facts = _turn_facts(self.places.name(paths.path), turn.view, turn.is_live)
-        self.reply({**facts, "receipt": asdict(receipt(turn.view, str(paths.path)))})
+        if number is None:
+            path = await to_thread(self.places.run, name)
+        else:
+            path = (await to_thread(self.turn, name, number)).path
+        self.reply(self.named(await to_thread(_facts_at, path)))
+
+
+def _facts_at(path: Path) -> TurnFacts | SweepFacts:
+    paths = TurnPaths(path)
+    live = (turn.where for turn in live_turns(paths.session) if turn.paths == paths)
+    return facts_of_work(open_sweep(path) or handle_of(paths, next(live, "")))
 
 
 class AgentTranscript(Handler):
@@ -295,7 +309,7 @@ class Command(Handler):
             return
         if isinstance(reply, SweepHandle):
             self.set_status(code)
-            self.reply(sweep_facts(self.places.name(reply.path), reply.path, reply.view))
+            self.reply(self.named(facts_of_work(reply)))
             return
         self.set_status(code)
         self.reply({"id": self.places.name(path), **reply})
@@ -322,10 +336,10 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run 
     except UserError as exc:
         if action == "stop" and isinstance(work, Run):  # of an agent that is not there
             raise
-        return 409, {"status": facts_of_work(work)["status"], "message": str(exc)}
+        return 409, {"status": status_of_work(work)["status"], "message": str(exc)}
     reply = {name: each for name, each in done.facts.items() if name not in ("run", "sweep")}
     if reply["status"] == "finished" and not is_sweep_stopped:
-        return 409, {"status": facts_of_work(work)["status"], "message": done.said}
+        return 409, {"status": status_of_work(work)["status"], "message": done.said}
     facts = {"changed": True, "status": "asked"} if is_sweep_stopped else {}
     return 202, {**reply, "message": done.said, **facts}
 
@@ -354,18 +368,18 @@ class Sessions(Handler):
 
     def _rows(self, sweep: str) -> list[dict[str, Any]]:
         found = sessions_in(self.places.sweep(sweep)).by_use[:MAX_ROWS]
-        return [_session(self.places, path) for path in found]
+        return [self.session(path) for path in found]
 
     def _list(self, folders: Iterable[str]) -> list[dict[str, Any]]:
-        roots, name = self.places.session_roots(*folders), self.places.name
+        roots = self.places.session_roots(*folders)
         found = [path for root in roots for path in sweep_paths(root)]
-        sweeps = [sweep_facts(name(path), path, *sweep_on_disk(path)) for path in found]
+        sweeps = [self.named(facts_of_sweep_at(path)) for path in found]
         found = [path for root in roots for path in sessions_in(root).by_use[:MAX_LISTED]]
         listed = [
             {"id": facts["id"], "session": facts["session"], "turns": [], "sweep": facts}
             for facts in sweeps
         ]
-        return [*listed, *(_session(self.places, path) for path in found)]
+        return [*listed, *(self.session(path) for path in found)]
 
 
 class OneSession(Handler):
@@ -374,7 +388,7 @@ class OneSession(Handler):
     @allowed("read")
     async def get(self, name: str) -> None:
         path = await to_thread(self.places.session, name)
-        self.reply(await to_thread(_session, self.places, path))
+        self.reply(await to_thread(self.session, path))
 
     @allowed("execute")
     async def delete(self, name: str) -> None:
@@ -420,75 +434,6 @@ class ExportSession(Handler):
             with await to_thread(zipped.open, "rb") as file:
                 await self.send(file)
                 self.finish(set_content_type="application/zip")
-
-
-def _turn_facts(name: str, view: RunView, is_live: bool) -> dict[str, Any]:
-    """Return the state of a turn."""
-    return {
-        "id": name,
-        "session": view.session,
-        "turn": view.turn,
-        "task": text.clip(view.task, 300),
-        "status": view.standing,
-        "state": view.state,
-        "says": text.chip(view),
-        "is_live": is_live,
-        "started_at": view.started_at,
-        "ended_at": view.ended_at,
-        "tokens": sum(agent.tokens for agent in view.agents.values()),
-        "cost": total_cost(view),
-    }
-
-
-def _session(places: Places, path: Path) -> dict[str, Any]:
-    """Return the state of a session from its metadata; journals may be long."""
-    turns, name = turns_of(path), places.name(path)
-    return {
-        "id": name,
-        "session": path.name,
-        "turns": [_turn(name, paths, paths == turns[-1]) for paths in turns],
-    }
-
-
-def _turn(session: str, paths: TurnPaths, is_last: bool) -> dict[str, Any]:
-    known = read_json(paths.metadata)
-    is_complete = bool(known) and known.get("status") != "incomplete"
-    # Completion is the last that a writer writes, so that who reads of it need not ask for one.
-    is_live = is_last and not is_complete and paths.is_live()
-    return {
-        "id": f"{session}/{paths.path.name}",
-        "turn": paths.number,
-        "task": text.clip(str(known.get("task", "")), 300),
-        "state": "running" if is_live else "complete" if is_complete else _ending(known),
-        "is_live": is_live,
-        "rewinds": known.get("rewinds", 0),
-        "at": known.get("at", 0),
-        "notebook": _notebook_of(known),
-        "timestamp": known.get("timestamp"),
-        "updated_at": _moment(known.get("timestamp")),
-        "tokens": (known.get("receipt") or {}).get("tokens"),
-        "cost": (known.get("receipt") or {}).get("cost"),
-    }
-
-
-def _notebook_of(known: dict[str, Any]) -> str:
-    """Return the name of the notebook that a turn was begun in, or ""."""
-    kind, _, path = str(known.get("origin") or "").partition(":")
-    return PurePath(path).name if kind == "notebook" else ""
-
-
-def _moment(timestamp: object) -> float | None:
-    """Return a local timestamp as Unix seconds; None if it is invalid."""
-    try:
-        return datetime.fromisoformat(str(timestamp)).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def _ending(known: dict[str, Any]) -> str:
-    if known.get("reason") == "timeout":
-        return "timed out"
-    return "failed" if known.get("run_status") == "failed" else "stopped"
 
 
 # Streams ----------------------------------------------------------------------------------------

@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
+from nb_agents.verbs.facts import (
+    PastTurnFacts,
+    RowCounts,
+    SessionFacts,
+    SweepFacts,
+    TurnFacts,
+    WholeTurnFacts,
+)
 from nb_agents.verbs.requests import BODIES, Request, TrustingRequest
 from nb_agents.verbs.table import ROUTES
 
@@ -66,14 +74,6 @@ _ID = {
     "schema": {"type": "string"},
 }
 _SESSION = {**_ID, "description": "The session's directory, as a turn's."}
-_TURN = (
-    "Each has `id`, `session`, `turn`, `task`, `status`, `state` and `says` (the same for people), "
-    "`is_live`, its times, `tokens` and `cost`; a live one, where it runs."
-)
-_HAS_TURNS = (
-    "`id`, `session`, and `turns` with `id`, `turn`, `task`, `state`, `is_live`, `notebook`, "
-    "`updated_at`, `tokens` and `cost`."
-)
 
 
 def _object(**types: str | dict[str, Any]) -> dict[str, Any]:
@@ -89,35 +89,32 @@ def _list_of(item: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": item}
 
 
-_STANDS = {
-    "id": "string",
-    "session": "string",
-    "turn": "integer|null",
-    "task": "string",
-    "status": "string",
-    "state": "string",
-    "says": "string",
-    "is_live": "boolean",
-    "tokens": "integer",
-    "cost": "number|null",
-}
-_STATE = _object(**_STANDS)
-_LIVE = _object(**_STANDS, where="string")
-_SESSION_STATE = _object(
-    id="string",
-    session="string",
-    turns=_list_of(
-        _object(
-            id="string",
-            turn="integer",
-            task="string",
-            state="string",
-            is_live="boolean",
-            updated_at="number|null",
-            tokens="integer|null",
-            cost="number|null",
-        )
-    ),
+FACTS: tuple[type, ...] = (
+    TurnFacts,
+    WholeTurnFacts,
+    SweepFacts,
+    RowCounts,
+    SessionFacts,
+    PastTurnFacts,
+)
+"""What replies tell of turns, sweeps and sessions."""
+_REF = "#/components/schemas/{model}"
+_, _SCHEMAS = TypeAdapter.json_schemas(
+    [(kind, "serialization", TypeAdapter(kind)) for kind in FACTS], ref_template=_REF
+)
+
+
+def _named(*kinds: type, **more: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of one of these, with its name."""
+    known = [{"$ref": _REF.format(model=kind.__name__)} for kind in kinds]
+    return {"allOf": [{"anyOf": known}, _object(id="string", **more)]}
+
+
+_SHOWN = _named(WholeTurnFacts, SweepFacts)
+_SWEEP = {**_named(SweepFacts), "description": "Of a sweep, which has no turns of its own."}
+_SESSION_STATE = _named(SessionFacts, turns=_list_of(_object(id="string")))
+_LISTED_SWEEP = _object(
+    id="string", session="string", turns=_list_of({"type": "object"}), sweep=_SWEEP
 )
 _BEGUN_TURN = _object(id="string", session="string", turn="integer", status="string")
 _ASKED_STATE = _object(id="string", status="string")
@@ -140,17 +137,17 @@ def _of_runs() -> dict[str, Any]:
         "/runs": {
             "get": _get(
                 "What is live: turns, and sweeps in the place of their rows' turns.",
-                f"A list. {_TURN} A sweep has `rows` in numbers instead of its times.",
-                schema=_list_of(_LIVE),
+                "A list of `TurnFacts` and `SweepFacts`, each with its `id`.",
+                schema=_list_of(_named(TurnFacts, SweepFacts)),
             ),
             "post": _post("Start a run that outlives this server.", Start, _BEGUN, _BEGUN_TURN),
         },
         "/runs/{id}": {
             "get": _get(
                 "A turn or a sweep, live or over.",
-                f"{_TURN} `receipt`: what ended how.",
+                "`WholeTurnFacts` or `SweepFacts`, with its `id`.",
                 _ID,
-                schema=_STATE,
+                schema=_SHOWN,
             )
         },
         "/runs/{id}/events": {
@@ -189,14 +186,17 @@ def _of_sessions() -> dict[str, Any]:
         "/sessions": {
             "get": _get(
                 "The sweeps on disk, and of each root the thousand sessions that were used last.",
-                f"A list. {_HAS_TURNS} A sweep has `sweep`, how it stands, and no turns.",
+                "A list of `SessionFacts`, each with its `id`, and so have its turns. A sweep has "
+                "`sweep`, its `SweepFacts`, and no turns.",
                 _QUERY_FOLDER,
                 _QUERY_SWEEP,
-                schema=_list_of(_SESSION_STATE),
+                schema=_list_of({"anyOf": [_LISTED_SWEEP, _SESSION_STATE]}),
             )
         },
         "/sessions/{id}": {
-            "get": _get("A session.", _HAS_TURNS, _SESSION, schema=_SESSION_STATE),
+            "get": _get(
+                "A session.", "`SessionFacts`, with its `id`.", _SESSION, schema=_SESSION_STATE
+            ),
             "delete": _delete("Delete it and all its files.", _SESSION),
         },
         "/sessions/{id}/continue": {
@@ -218,7 +218,11 @@ def _of_sessions() -> dict[str, Any]:
         },
         turns: {
             "get": _get(
-                "A turn, live or over.", f"{_TURN} `receipt`.", _SESSION, _NUMBER, schema=_STATE
+                "A turn, live or over.",
+                "`WholeTurnFacts`, with its `id`.",
+                _SESSION,
+                _NUMBER,
+                schema=_named(WholeTurnFacts),
             )
         },
         f"{turns}/view": {"get": _get("How it is drawn.", _DRAWN, _SESSION, _NUMBER)},
@@ -287,9 +291,10 @@ def document(base_url: str) -> dict[str, Any]:
         "servers": [{"url": base_url.rstrip("/") + "/nb-agents"}],
         "paths": {**_of_runs(), **_of_sessions(), **_of_files(), **_of_new_files()},
         "components": {
+            "schemas": _SCHEMAS["$defs"],
             "securitySchemes": {
                 "token": {"type": "apiKey", "in": "header", "name": "Authorization"}
-            }
+            },
         },
         "security": [{"token": []}],
     }

@@ -14,26 +14,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import SessionUnreadableError, UserError
 from nb_agents.launch.api import resume, start
 from nb_agents.launch.resume_plan import started_of, stored_team
 from nb_agents.options import RunOptions
-from nb_agents.presentation import text
-from nb_agents.presentation.sweep_card import sweep_title
 from nb_agents.runs.live_turns import LiveTurn, live_turns
 from nb_agents.runs.run import Run
 from nb_agents.session.history import past_events
 from nb_agents.session.layout import TurnPaths, session_root, turns_of
 from nb_agents.session.lookup import acting_for, origin_of
 from nb_agents.sweeps.manifest import is_live_sweep, is_sweep, sweep_of
-from nb_agents.sweeps.notes import ROWS
-from nb_agents.sweeps.sweep_fold import SweepView
-from nb_agents.sweeps.sweep_reader import SweepReader
 
 DEFAULT_ROOT = PurePosixPath(".nb_agents", "sessions")
 """Where a notebook's sessions are by default, beside it."""
@@ -278,73 +272,3 @@ def _team(last: TurnPaths) -> str | TeamSpec:
             f"`%%agents --continue --session {last.session} --config FILE` names it."
         )
     return team
-
-
-class SweepOnDisk(NamedTuple):
-    """The state of a sweep by its files, without its live rows.
-
-    Attributes:
-        view: How it stands.
-        changed_at: When a row ended or began last, in Unix seconds; None before the first.
-    """
-
-    view: SweepView
-    changed_at: float | None
-
-
-def sweep_on_disk(path: Path) -> SweepOnDisk:
-    """Return the state of a sweep by its files.
-
-    Args:
-        path: Its directory.
-    """
-    is_live = is_live_sweep(path)
-    try:
-        known = os.lstat(path / ROWS)
-    except OSError:
-        return _read(path, 0, 0, is_live)
-    return _read(path, known.st_mtime_ns, known.st_size, is_live)
-
-
-@lru_cache(maxsize=1000)
-def _read(path: Path, changed_ns: int, size: int, is_live: bool) -> SweepOnDisk:
-    """Read a sweep once for each state of its file, which may be long."""
-    reader = SweepReader(path)
-    reader.read()
-    return SweepOnDisk(reader.view_of((), is_live), reader.changed_at)
-
-
-def sweep_facts(
-    name: str, path: Path, view: SweepView, changed_at: float | None = None
-) -> dict[str, Any]:
-    """Return the state of a sweep.
-
-    Args:
-        name: What it is called.
-        path: Its directory.
-        view: How it stands.
-        changed_at: When it changed last, in Unix seconds.
-    """
-    state = view.state
-    return {
-        "id": name,
-        "session": path.name,
-        "turn": None,
-        "task": text.clip(sweep_title(path), 300),
-        "status": "awaiting" if view.waiting else state,
-        "state": state,
-        "says": _says(view),
-        "is_live": not view.is_over,
-        "updated_at": changed_at,
-        "tokens": view.tokens,
-        "cost": view.cost,
-        "rows": {"total": view.total, "done": view.completed, "failed": view.failed},
-    }
-
-
-def _says(view: SweepView) -> str:
-    known = [f"{view.completed + view.failed} of {view.total} rows"]
-    known += [f"{view.failed} failed"] if view.failed else []
-    waits = "waits" if view.waiting == 1 else "wait"
-    known += [f"{view.waiting} {waits} for you"] if view.waiting else []
-    return " · ".join(known)

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from nb_agents.cancel import StopRequest, StopResult
 from nb_agents.errors import UserError
@@ -210,3 +211,37 @@ def _written_at(turn: TurnPaths) -> float:
         return turn.journal.stat().st_mtime
     except OSError:
         return 0.0
+
+
+class SweepOnDisk(NamedTuple):
+    """The state of a sweep by its files, without its live rows.
+
+    Attributes:
+        view: How it stands.
+        changed_at: When a row ended or began last, in Unix seconds; None before the first.
+    """
+
+    view: SweepView
+    changed_at: float | None
+
+
+def sweep_on_disk(path: Path) -> SweepOnDisk:
+    """Return the state of a sweep by its files.
+
+    Args:
+        path: Its directory.
+    """
+    is_live = is_live_sweep(path)
+    try:
+        known = os.lstat(path / ROWS)
+    except OSError:
+        return _read(path, 0, 0, is_live)
+    return _read(path, known.st_mtime_ns, known.st_size, is_live)
+
+
+@lru_cache(maxsize=1000)
+def _read(path: Path, changed_ns: int, size: int, is_live: bool) -> SweepOnDisk:
+    """Read a sweep once for each state of its file, which may be long."""
+    reader = SweepReader(path)
+    reader.read()
+    return SweepOnDisk(reader.view_of((), is_live), reader.changed_at)

@@ -89,7 +89,7 @@ def stop(
         rest = "no further row begins"
     # Only of one that is over: the state of a live one elsewhere takes a reading of its journal.
     is_over = result.status == "finished" and not agent
-    state = f" ({facts_of_work(work)['status']})" if is_over else ""
+    state = f" ({status_of_work(work)['status']})" if is_over else ""
     said = {
         "finished": f"is over already{state}; nothing was changed.",
         "asked": "is asked to stop; it will as soon as it can be reached.",
@@ -113,7 +113,7 @@ def pause(work: Work, caller: Caller) -> Outcome:
         begins = "no row begins"
     go_on = caller.door.line("continue", [_name(work)])
     said = f"is paused: calls in flight finish, {begins}. `{go_on}` goes on."
-    return Outcome(f"{_sentence(work)} {said}", facts_of_work(work))
+    return Outcome(f"{_sentence(work)} {said}", status_of_work(work))
 
 
 def continue_(work: Work, caller: Caller) -> Outcome:
@@ -122,33 +122,33 @@ def continue_(work: Work, caller: Caller) -> Outcome:
         work.unpause()
     else:
         _hold(work, False)
-    return Outcome(f"{_sentence(work)} goes on.", facts_of_work(work))
+    return Outcome(f"{_sentence(work)} goes on.", status_of_work(work))
 
 
 def say(work: Work, caller: Caller, *, message: str) -> Outcome:
     """Add a text to a run's task while it works."""
     run = run_of(work)
     run.say(message)
-    return Outcome("Its agents read it with their next request.", facts_of_work(run))
+    return Outcome("Its agents read it with their next request.", status_of_work(run))
 
 
 def approve(work: Work, caller: Caller, *, message: str = "", gate: str = "") -> Outcome:
     """Approve what a run waits for: a tool's call, or a recipe's gate."""
     run = run_of(work)
-    return Outcome(decide(run, True, message, gate), facts_of_work(run))
+    return Outcome(decide(run, True, message, gate), status_of_work(run))
 
 
 def deny(work: Work, caller: Caller, *, message: str = "", gate: str = "") -> Outcome:
     """Deny what a run waits for; a recipe stops at its gate, and a resume asks again."""
     run = run_of(work)
-    return Outcome(decide(run, False, message, gate), facts_of_work(run))
+    return Outcome(decide(run, False, message, gate), status_of_work(run))
 
 
 def answer(work: Work, caller: Caller, *, message: str) -> Outcome:
     """Answer the question that a run waits with."""
     run = run_of(work)
     run.answer(message)
-    return Outcome(f"Run {run.id} has its answer.", facts_of_work(run))
+    return Outcome(f"Run {run.id} has its answer.", status_of_work(run))
 
 
 def _hold(sweep: SweepHandle, is_paused: bool) -> None:
@@ -183,7 +183,7 @@ def _sentence(work: Work) -> str:
     return f"{named[:1].upper()}{named[1:]}"
 
 
-def facts_of_work(work: Work) -> dict[str, Any]:
+def status_of_work(work: Work) -> dict[str, Any]:
     """Return the name and the state of a run or a sweep, as JSON."""
     if isinstance(work, Run):
         return {"run": work.id, "status": work.view.standing}

@@ -12,15 +12,16 @@ from pathlib import Path
 from nb_agents.disk.entry import join_names
 from nb_agents.errors import UserError, said_by
 from nb_agents.presentation import text
-from nb_agents.presentation.sweep_list import SWEEP_HEADS, sweep_rows
 from nb_agents.session.history import PastTurn, load_session
 from nb_agents.session.layout import LISTED, sessions_in
 from nb_agents.session.manage import delete_session, export_session, rename_session
+from nb_agents.verbs.facts import SweepFacts, facts_of_session, facts_of_sweep_at
 from nb_agents.verbs.verb import Caller, Outcome
 
 logger = logging.getLogger("nb_agents")
 
 HEADS = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
+SWEEP_HEADS = ("sweep", "status", "complete", "failed", "tokens", "cost", "task")
 
 
 def sessions(root: Path, caller: Caller, *, all: bool = False) -> Outcome:
@@ -37,7 +38,8 @@ def sessions(root: Path, caller: Caller, *, all: bool = False) -> Outcome:
     if sweep_paths(root):
         notes.append(f"Sweeps are listed by `{caller.door.line('sweeps', [])}`.")
     empty = "" if rows or notes else f"No sessions in {text.shown_path(root)}."
-    return Outcome(empty, {}, HEADS, rows, notes)
+    facts = [facts_of_session(root / row[0]) for row in rows]
+    return Outcome(empty, {}, HEADS, rows, notes, facts)
 
 
 def _row(path: Path, rows: list[tuple[str, ...]]) -> list[str]:
@@ -66,8 +68,19 @@ def unread(turns: Sequence[PastTurn]) -> list[str]:
 
 def sweeps(root: Path, caller: Caller) -> Outcome:
     """List the sweeps on disk."""
-    rows = sweep_rows(root)
-    return Outcome("" if rows else "There are no sweeps.", {}, SWEEP_HEADS, rows)
+    from nb_agents.sweeps.manifest import sweep_paths
+
+    facts = [facts_of_sweep_at(path) for path in sweep_paths(root)]
+    empty = "" if facts else "There are no sweeps."
+    return Outcome(empty, {}, SWEEP_HEADS, [sweep_row(each) for each in facts], items=facts)
+
+
+def sweep_row(sweep: SweepFacts) -> tuple[str, ...]:
+    """Return a sweep's row of `SWEEP_HEADS`."""
+    rows = sweep.rows
+    done, used = f"{rows.done} of {rows.total}", text.tokens(sweep.tokens)
+    spent, task = text.cost(sweep.cost), text.clip(sweep.task, 60)
+    return (sweep.session, sweep.state, done, str(rows.failed), used, spent, task)
 
 
 def rename(session: Path, caller: Caller, *, name: str) -> Outcome:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from nb_agents.errors import UnknownRunError, UnknownSessionError
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_bundle
-from nb_agents.presentation.sweep_list import live_work, place_of, sweep_row
+from nb_agents.presentation.sweep_list import live_work, place_of
 from nb_agents.runs.finding import find_known, handle_of
 from nb_agents.runs.run import Run
-from nb_agents.runs.status import failure_of, log_lines, result_of
+from nb_agents.runs.status import log_lines
 from nb_agents.session.journal import follow as follow_journal
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, session_root
 from nb_agents.session.lookup import find_turn
 from nb_agents.tools.functions import find_functions
+from nb_agents.verbs.facts import SweepFacts, TurnFacts, facts_of_sweep_at, facts_of_turn
 from nb_agents.verbs.verb import Caller, Outcome
-from nb_agents.view.receipt import total_cost
 
 if TYPE_CHECKING:
     from nb_agents.verbs.verb import Work
@@ -50,24 +50,21 @@ def find_past(name: str, caller: Caller) -> Run:
 def runs(root: Any, caller: Caller) -> Outcome:
     """List the runs of here, and the live ones of other processes; a sweep as a whole."""
     alone, sweeps = live_work(caller.root)
-    rows, items = list[tuple[str, ...]](), list[dict[str, Any]]()
+    facts, rows = list[TurnFacts | SweepFacts](), list[tuple[str, ...]]()
     for run in alone:
-        view, where = run.view, place_of(run)
-        at = view.current_step if view.recipe else f"{view.round}/∞"
+        view = run.view
+        known = facts_of_turn(view, run.path, is_live=not run.is_over, where=run.where)
         elapsed = text.elapsed(view, time.time())[0].removeprefix("Elapsed: ")
-        turn, status = f"{run.session}/{run.turn}", text.chip(view)
-        rows.append((run.id, status, at, elapsed, turn, where, text.clip(view.task, 60)))
-        items.append(_listed(run.session, str(run.turn), status, where, view.task))
+        turn, task = f"{run.session}/{run.turn}", text.clip(known.task, 60)
+        rows.append((run.id, known.says, known.progress, elapsed, turn, place_of(run), task))
+        facts.append(known)
     for path, where in sweeps.items():
-        name, status, done, *_, task = sweep_row(path)
-        rows.append((name, status, done, "", name, where, task))
-        items.append(_listed(name, "", f"{status}, {done}", where, task))
+        sweep = facts_of_sweep_at(path, where)
+        done, task = f"{sweep.rows.done} of {sweep.rows.total}", text.clip(sweep.task, 60)
+        rows.append((sweep.session, sweep.state, done, "", sweep.session, where, task))
+        facts.append(sweep)
     said = "" if rows else f"No run was started in this {caller.door.writer}, and none is live."
-    return Outcome(said, heads=HEADS, rows=rows, items=items)
-
-
-def _listed(session: str, turn: str, status: str, where: str, task: str) -> dict[str, Any]:
-    return {"session": session, "turn": turn, "status": status, "where": where, "task": task}
+    return Outcome(said, heads=HEADS, rows=rows, items=facts)
 
 
 def show(work: Work, caller: Caller, *, html: bool = False, tools: str = "") -> Outcome:
@@ -81,26 +78,6 @@ def show(work: Work, caller: Caller, *, html: bool = False, tools: str = "") -> 
         card = card_bundle(work.view, path, work.timeline, work.preview, door=caller.door)
         return Outcome(card["text/html"])
     return Outcome(shows=work)
-
-
-def facts_of_run(run: Run) -> dict[str, Any]:
-    """Return the state of a run and what it has, as JSON."""
-    view = run.view
-    has_failed = run.status == "failed"
-    return {
-        "session": run.session,
-        "turn": run.turn,
-        "status": view.standing,
-        "where": run.where,
-        "task": view.task,
-        "result": result_of(view),
-        "failed": failure_of(run.id, view, run.path).reasons if has_failed else {},
-        "partial": {a.id: a.unsubmitted for a in view.agents.values() if a.unsubmitted},
-        "asks": {gate.address: gate.prompt for gate in view.gates.values()},
-        "tokens": sum(a.tokens for a in view.agents.values()),
-        "cost": total_cost(view),
-        "path": str(run.path),
-    }
 
 
 def wait(work: Work, caller: Caller) -> Outcome:

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,12 +23,12 @@ from nb_agents import RunOptions, TeamSpec
 from nb_agents.presentation import text
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.server import handlers
-from nb_agents.server.places import Places
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import LISTED, sessions_in
 from nb_agents.session.lookup import find_session
 from nb_agents.sweeps.prune import PruneSpec, prune
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn, scripted_team
+from nb_agents.verbs.facts import facts_of_session
 from tests.bench.server import BenchServer
 from tests.bench.table import print_table, spread
 
@@ -79,7 +80,6 @@ def _print_lists(place: Path) -> None:
         session = root / f"session_20260101_{number:06}"
         shutil.copytree(place / "one" / "one", session, symlinks=True)
         os.utime(session / "turn_1" / "events.jsonl", (number, number))
-    places = Places(place)
     looks: dict[str, Callable[[], object]] = {
         "sessions in order of their last use": lambda: sessions_in(root),
         "one session by its name": lambda: find_session(root, "session_20260101_000007"),
@@ -87,7 +87,7 @@ def _print_lists(place: Path) -> None:
             text.listed(load_session(path)) for path in sessions_in(root).by_use[:LISTED]
         ],
         f"GET /sessions ({handlers.MAX_LISTED} of them)": lambda: [
-            handlers._session(places, path)
+            asdict(facts_of_session(path))
             for path in sessions_in(root).by_use[: handlers.MAX_LISTED]
         ],
         "%agents prune, which counts all": lambda: prune(root, PruneSpec(1e9, is_dry_run=True)),

@@ -161,11 +161,11 @@ def test_a_sweep_is_listed_held_let_go_on_and_waited_for(place: Path) -> None:
     assert (paused["sweep"], paused["said"].partition(" `")[0]) == ("ask", said)
     wait_until(lambda: sweep.view.status == "paused", what="the pause")
     assert "Sweep ask goes on." in call_here("continue", "ask")
-    [shown] = told_here("show", "ask")
-    assert (shown["status"], shown["complete"]) == ("running", "0 of 2")
+    shown = told_here("show", "ask")
+    assert (shown["status"], shown["rows"]["done"]) == ("running", 0)
     gate.open()
-    [ended] = told_here("wait", "ask")
-    assert (ended["status"], ended["complete"]) == ("complete", "2 of 2")
+    ended = told_here("wait", "ask")
+    assert (ended["status"], ended["says"]) == ("complete", "2 of 2 rows")
     assert told_here("sweeps") == [ended]
 
 

@@ -154,12 +154,11 @@ def test_without_a_name_the_sweep_is_meant_and_not_one_of_its_rows(sweeping: Not
     assert "at work already" in str(kernel.run(cell(sweeping)).error)
 
     # One that began later is what is meant then.
-    assert kernel.run(sweeping.magic("--session alone", "Hello")).status == "ok"
+    assert kernel.run(sweeping.magic("--session alone --out alone", "Hello")).status == "ok"
     server.wait_open(3)
     assert "alone" in text(kernel.run("%agents show"))
     assert "Run " in text(kernel.run("%agents stop --now"))
-    alone = "next(run for run in __import__('nb_agents').runs() if run.view.session == 'alone')"
-    assert kernel.run(f"{alone}.wait(raise_on_stop=False)").status == "ok"
+    assert kernel.run("alone.wait(raise_on_stop=False)").status == "ok"
     assert "Sweep all is stopping" in text(kernel.run("%agents stop"))
     server.release()
     assert kernel.run("%agents wait").status == "ok"

@@ -29,9 +29,9 @@ from nb_agents.sweeps.row_session import result_of_turn
 from nb_agents.sweeps.sweep_fold import SweepFold
 from nb_agents.sweeps.sweep_table import row_record
 from nb_agents.verbs.comparing import diff
-from nb_agents.verbs.on_runs import facts_of_work
+from nb_agents.verbs.facts import facts_of_run, facts_of_session
+from nb_agents.verbs.on_runs import status_of_work
 from nb_agents.verbs.on_sessions import sessions
-from nb_agents.verbs.on_turns import facts_of_run
 from nb_agents.verbs.verb import Caller
 from nb_agents.view.run_view import RunState
 from tests.session.turns import CANCELLED, COMPLETED, STOP, answer, started, turn_paths, write_turn
@@ -77,8 +77,8 @@ def shown(paths: TurnPaths) -> Iterator[tuple[str, object]]:
     yield "Receipt.status", run.receipt.status
     yield "repr of a receipt", re.sub(r"<Receipt ([a-z ]*?)( by .*|:.*)", r"\1", repr(run.receipt))
     yield "metadata.json", read_json(paths.metadata)["receipt"]["status"]
-    yield "JSON of show", facts_of_run(run)["status"]
-    yield "JSON of a verb", facts_of_work(run)["status"]
+    yield "JSON of show", facts_of_run(run).status
+    yield "JSON of a verb", status_of_work(run)["status"]
     yield "the list of sessions", text.listed(load_session(paths.path.parent))[2]
     yield "progress", run.progress.message if view.is_over else view.state
     for caller in (Caller("magic", CELL), Caller("cli", TERMINAL)):
@@ -94,15 +94,12 @@ def shown(paths: TurnPaths) -> Iterator[tuple[str, object]]:
 
 
 def by_http(paths: TurnPaths) -> Iterator[tuple[str, object]]:
-    pytest.importorskip("jupyter_server")
-    from nb_agents.server import handlers
-
-    view = load_turn(paths).view
-    told = handlers._turn_facts("n", view, False)
-    yield "GET of a run: status", told["status"]
-    yield "GET of a run: state", told["state"]
-    yield "GET of a run: says", told["says"]
-    yield "GET of the sessions, the sidebar", handlers._turn("session_1", paths, True)["state"]
+    told = facts_of_run(handle_of(paths))
+    yield "GET of a run: status", told.status
+    yield "GET of a run: state", told.state
+    yield "GET of a run: says", told.says
+    (turn,) = facts_of_session(paths.path.parent).turns
+    yield "GET of the sessions, the sidebar", turn.state
 
 
 def in_sweep(result: RowResult) -> Iterator[tuple[str, object]]:
