@@ -24,17 +24,17 @@ from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import NbAgentsError
 from nb_agents.launch.api import resume, start
 from nb_agents.options import RunOptions
+from nb_agents.presentation.asking import TERMINAL
 from nb_agents.presentation.cards import card_text
 from nb_agents.runs.finding import find_run
 from nb_agents.runs.live_runs import stop_runs
 from nb_agents.runs.run import Run
-from nb_agents.session.history import load_session
-from nb_agents.session.layout import session_root, sessions_in
+from nb_agents.session.layout import session_root
+from nb_agents.verbs import on_runs, on_sessions
+from nb_agents.verbs.facts import SessionFacts
+from nb_agents.verbs.on_runs import find_work
 from nb_agents.verbs.parameters import of_run
-from nb_agents.verbs.verb import Parameter
-
-MAX_LISTED = 50
-"""Sessions that are listed, the latest first."""
+from nb_agents.verbs.verb import Caller, Parameter
 
 _TOLD_S = 1.0
 """How often a client is told of a turn's progress, seconds."""
@@ -117,6 +117,7 @@ class TeamServer:
         from nb_agents.tools.mcp_sdk import tool_server
 
         self._team, self._root = team, root
+        self._caller = Caller("api", TERMINAL, root)
         self._options = RunOptions(session_root=root, timeout=timeout_s)
         self._called: dict[str, Run] = {}
         self.server, context = tool_server(TEAM)
@@ -187,20 +188,18 @@ class TeamServer:
             run: Its session; by default the one that works.
             now: Whether to cut the model calls that are open, and not wait for their end.
         """
+        why = "stopped by a tool call"
         try:
-            found = self._called.get(run)
-            if found is None:
-                found = await to_thread.run_sync(find_run, run, self._root)
-            result = found.stop(now=now, reason="stopped by a tool call")
+            found = self._called.get(run) or await to_thread.run_sync(find_work, run, self._caller)
+            act = partial(on_runs.stop, found, self._caller, now=now, reason=why)
+            return (await to_thread.run_sync(act)).said
         except NbAgentsError as exc:
             return str(exc)
-        changed = "is stopping" if result.changed else f"is {found.state}"
-        return f"{found.session} {changed}."
 
     async def list_sessions(self) -> str:
         """List the sessions, the latest first: id, turns, and whether the last one is complete."""
-        found = await to_thread.run_sync(partial(_listed, self._root))
-        return "\n".join(found) or "There are no sessions."
+        found = await to_thread.run_sync(on_sessions.sessions, self._root, self._caller)
+        return "\n".join(map(_line, found.items or ())) or found.said
 
 
 async def _tell(ctx: Any, run: Run, done: anyio.Event) -> None:
@@ -222,11 +221,7 @@ def _said_of(run: Run) -> str:
     return card_text(run.view, str(run.path))
 
 
-def _listed(root: Path) -> list[str]:
-    lines = []
-    for path in sessions_in(root).by_use[:MAX_LISTED]:
-        turns = load_session(path).begun
-        last = turns[-1].view if turns else None
-        state = f"{len(turns)} turns, the last one {last.state}: {last.task[:80]}" if last else "-"
-        lines.append(f"{path.name}: {state}")
-    return lines
+def _line(session: SessionFacts) -> str:
+    last = session.turns[-1]
+    turns = f"{len(session.turns)} turns, the last one {last.state}"
+    return f"{session.session}: {turns}: {last.task[:80]}"
