@@ -18,11 +18,12 @@ from nb_agents.presentation.cards import TURN_MIME
 from nb_agents.presentation.sweep_card import SWEEP_MIME, sweep_bundle
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.server import places as places_module
-from nb_agents.server.places import Places, sweep_facts
+from nb_agents.server.places import Places
 from nb_agents.session.commands import has_commands, send
 from nb_agents.session.layout import TurnPaths
 from nb_agents.sweeps.sweep import Sweep
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
+from nb_agents.verbs.facts import facts_of_sweep
 from nb_agents.view.run_view import RunView
 from tests.jupyter.test_sweep_panel import WAITING, live, view
 from tests.model_server import wait_until
@@ -121,9 +122,9 @@ def test_what_was_asked_of_a_sweep_that_had_just_ended_is_not_heard_by_the_next(
 
 
 def test_a_sweep_waits_for_a_person_while_a_row_does(tmp_path: Path) -> None:
-    told = sweep_facts("asked", tmp_path, view(live=live(RunView(), WAITING)))
-    assert (told["status"], told["state"]) == ("awaiting", "running")
-    assert "1 waits for you" in told["says"]
+    told = facts_of_sweep(view(live=live(RunView(), WAITING)), None, tmp_path)
+    assert (told.status, told.state) == ("awaiting", "running")
+    assert "1 waits for you" in told.says
 
 
 def test_a_sweep_is_one_entry_among_the_sessions_and_its_rows_are_below_it(
