@@ -223,7 +223,7 @@ def test_a_chat_has_turn_after_turn_of_one_session(talk: Talk, server: ModelServ
     talk.type("/quit")
     talk.wait_said(GOODBYE)
     assert talk.ended() == COMPLETE
-    assert [row["turns"] for row in told("sessions")] == ["2"]
+    assert [len(row["turns"]) for row in told("sessions")] == [2]
     assert "What is it?" in str(server.requests[-1].messages)
 
 

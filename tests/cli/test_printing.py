@@ -221,8 +221,9 @@ def test_every_command_answers_in_json(
     assert again.endswith("goes on.")
     heard = commands.heard
     wait_until(lambda: len(heard) == 3, WAIT_S, "the answers", lambda: heard)
-    assert [(a.approved, a.message) for a in heard[:2]] == [(True, ""), (False, "too dear")]
-    assert heard[2] == "blue"
+    assert "blue" in heard
+    decided = {(each.approved, each.message) for each in heard if each != "blue"}
+    assert decided == {(True, ""), (False, "too dear")}
     assert printed["wait"]["status"] == "stopped" and "a" in str(printed["resume"]["said"])
     assert printed["check"]["can_start"] is True and "  s: bash" in printed["plan"]["lines"]
     assert printed["delete"]["deleted"] and printed["delete"]["session"] == "other"

@@ -61,7 +61,7 @@ async def test_a_team_is_asked_told_of_cancelled_and_gone_on_with(tmp_path: Path
         assert "Incomplete turn" in said
         assert (await call("resume")).startswith("two\n\n(session session_")
         assert "2 turns, the last one complete: Say it." in await call("list_sessions")
-        assert "is complete" in await call("stop")
+        assert "(complete); nothing was changed" in await call("stop")
 
 
 async def test_over_http_it_answers_to_who_has_the_token(tmp_path: Path) -> None:
