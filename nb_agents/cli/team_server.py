@@ -34,7 +34,7 @@ from nb_agents.verbs import on_runs, on_sessions
 from nb_agents.verbs.facts import SessionFacts
 from nb_agents.verbs.on_runs import find_work
 from nb_agents.verbs.parameters import of_run
-from nb_agents.verbs.verb import Caller, Parameter
+from nb_agents.verbs.verb import Caller, Parameter, Work
 
 _TOLD_S = 1.0
 """How often a client is told of a turn's progress, seconds."""
@@ -190,7 +190,9 @@ class TeamServer:
         """
         why = "stopped by a tool call"
         try:
-            found = self._called.get(run) or await to_thread.run_sync(find_work, run, self._caller)
+            found: Work | None = self._called.get(run)
+            if found is None:
+                found = await to_thread.run_sync(find_work, run, self._caller)
             act = partial(on_runs.stop, found, self._caller, now=now, reason=why)
             return (await to_thread.run_sync(act)).said
         except NbAgentsError as exc:
