@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio import to_thread
@@ -34,7 +34,10 @@ from nb_agents.verbs import on_runs, on_sessions
 from nb_agents.verbs.facts import SessionFacts
 from nb_agents.verbs.on_runs import find_work
 from nb_agents.verbs.parameters import of_run
-from nb_agents.verbs.verb import Caller, Parameter, Work
+from nb_agents.verbs.verb import Caller, Parameter
+
+if TYPE_CHECKING:
+    from nb_agents.verbs.verb import Work
 
 _TOLD_S = 1.0
 """How often a client is told of a turn's progress, seconds."""
