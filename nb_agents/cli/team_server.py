@@ -122,6 +122,7 @@ class TeamServer:
         self._team, self._root = team, root
         self._caller = Caller("api", TERMINAL, root)
         self._options = RunOptions(session_root=root, timeout=timeout_s)
+        self._begun: dict[str, anyio.Event] = {}
         self._called: dict[str, Run] = {}
         self.server, context = tool_server(TEAM)
 
@@ -154,12 +155,15 @@ class TeamServer:
     async def _work(self, begin: Callable[[], Run], ctx: Any) -> str:
         from nb_agents.tools.mcp_sdk import key_of
 
+        key, done = key_of(ctx), anyio.Event()
+        begun = self._begun[key] = anyio.Event()
         try:
-            run = await to_thread.run_sync(begin)
+            run = self._called[key] = await to_thread.run_sync(begin)
         except NbAgentsError as exc:
             return f"Not started: {exc}"
-        key, done = key_of(ctx) or run.session, anyio.Event()
-        self._called[key] = run
+        finally:
+            begun.set()
+            self._begun.pop(key, None)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(_tell, ctx, run, done)
@@ -193,7 +197,11 @@ class TeamServer:
         """
         why = "stopped by a tool call"
         try:
-            found: Work | None = self._called.get(run)
+            found: Work | None = None
+            if run:  # a team names its own call, whose turn may just begin
+                if (begun := self._begun.get(run)) is not None:
+                    await begun.wait()
+                found = self._called.get(run)
             if found is None:
                 found = await to_thread.run_sync(find_work, run, self._caller)
             act = partial(on_runs.stop, found, self._caller, now=now, reason=why)

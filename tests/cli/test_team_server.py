@@ -3,7 +3,9 @@
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import httpx2
@@ -12,6 +14,9 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
+from nb_agents.cli.team_server import TeamServer
+from nb_agents.config.programs import TEAM
+from nb_agents.runs.run import Run
 from nb_agents.testing import Call, ScriptedModel, Turn
 from nb_agents.tools.mcp_sdk import IS_V1, connect, http_transport
 from tests.acp.test_acp_runner import journals
@@ -104,3 +109,28 @@ def test_a_stop_of_a_team_is_one_of_the_team_that_it_has_called_as_a_tool(tmp_pa
     [result] = [each.result for each in events(run, ev.ToolFinished)]
     assert result.startswith("one\n")
     assert run.receipt.ends == (("MCP server second", True, "None of its processes is left."),)
+
+
+async def test_a_stop_of_a_call_whose_turn_just_begins_stops_that_turn(tmp_path: Path) -> None:
+    asked, may_begin = threading.Event(), threading.Event()
+    team = TeamSpec.from_file(team_file(tmp_path, "hold held"))
+
+    def begin() -> Run:
+        asked.set()
+        may_begin.wait()
+        return nb_agents.start("t", team, options=RunOptions(session_root=tmp_path))
+
+    async def progress(*_: object, **__: object) -> None:
+        pass
+
+    request = SimpleNamespace(meta={TEAM: "key"})
+    ctx = SimpleNamespace(request_context=request, report_progress=progress)
+    server = TeamServer(team, tmp_path, None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server._work, begin, ctx)
+        await anyio.to_thread.run_sync(asked.wait)
+        async with anyio.create_task_group() as stopping:
+            stopping.start_soon(server.stop, "key", True)
+            await anyio.wait_all_tasks_blocked()
+            may_begin.set()
+    assert '"immediate"' in journals(tmp_path)

@@ -13,14 +13,9 @@ from hypothesis import strategies as st
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents import events as ev
-from nb_agents.runs.run import Run
-from nb_agents.session.journal import read_journal
 from nb_agents.testing import Call, ScriptedModel, Turn
-from nb_agents.view.points import points_of
-from tests.model_server import wait_until
-from tests.session.test_snapshots import state
-from tests.team_kit import events, finish, team_by_rules
+from tests.runs.test_rewind_recipe import approve, go_on_from_each_point
+from tests.team_kit import finish, team_by_rules
 
 TURNS = int(os.environ.get("REWIND_TURNS", "1"))
 """Turns that are tried; each is gone back to as often as it has points."""
@@ -104,11 +99,6 @@ def _recipe(kinds: list[str], gate: int) -> dict[str, Any]:
     return {**head, "stages": stages}
 
 
-def _approve(run: Run) -> None:
-    wait_until(lambda: bool(run.view.gates) or run.is_over)
-    run.approve("Buy it.")
-
-
 @settings(max_examples=TURNS, deadline=None, database=None, suppress_health_check=[*HealthCheck])
 @example(["at once", "writer", "while", "recipe"], 1)
 @given(st.lists(st.sampled_from([*KINDS]), min_size=2, max_size=5), st.integers(0, 9))
@@ -122,22 +112,7 @@ def test_from_each_point_of_any_recipe_outputs_and_files_come_out_the_same(
         (place / "recipe.yaml").write_text(yaml.safe_dump(_recipe(kinds, gate)))
         team, options = team_by_rules({"a": _model(heard)}), RunOptions(session_root=place)
         run = nb_agents.start("", team, "s", recipe=place / "recipe.yaml", options=options)
-        _approve(run)
+        approve(run)
         finish(run)
         assert run.status == "completed", run.view.notices
-        want, before = state(run.path / "workspaces"), state(run.path)
-        own = read_journal(run.path / "events.jsonl").events
-        calls = len(events(run, ev.ModelFinished))
-        points = points_of(own)
-        print(f"{len(points)} points of {kinds}")
-        for point in points:
-            heard.clear()
-            again = run.rewind(point.seq)
-            if not any(isinstance(e, ev.ApprovalGiven) and e.seq <= point.seq for e in own):
-                _approve(again)
-            finish(again)
-            kept = sum(isinstance(e, ev.ModelFinished) and e.seq <= point.seq for e in own)
-            assert (again.status, again.result) == ("completed", run.result), point
-            assert state(again.path / "workspaces") == want, point
-            assert len(heard) == calls - kept, point
-            assert state(run.path) == before, point
+        go_on_from_each_point(run, heard)

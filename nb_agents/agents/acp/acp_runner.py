@@ -179,9 +179,9 @@ class AcpRound:
             past: The journalled part of an interrupted round.
             is_known: Whether the program still has the session of that.
         """
-        goes_on = is_known and past is not None and past.was_asking
         from pydantic_ai.messages import ModelResponse, TextPart
 
+        goes_on = is_known and past is not None and past.was_asking
         replies = Replies(
             self._round.agent,
             self._name,
