@@ -1,15 +1,26 @@
-"""For nbval: the sessions of each process are its own, so that notebooks run two at a time.
+"""For nbval: notebooks run several at a time, each process with sessions of its own.
 
 Notebooks go on in the session used last, and those of one folder would share it.
 """
 
 import os
 import tempfile
+from typing import Any
+from uuid import uuid4
 
+import nbval.kernel
 import pytest
+from jupyter_client.manager import KernelManager
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     place = tempfile.TemporaryDirectory(prefix="nb-notebooks-")
     session.config.add_cleanup(place.cleanup)
     os.environ["NB_AGENTS_SESSIONS"] = place.name
+
+    def without_ports(**options: Any) -> KernelManager:
+        # Ports are looked for before a kernel takes them: by then they may be another process's.
+        connection = f"{place.name}/{uuid4()}.json"
+        return KernelManager(transport="ipc", connection_file=connection, **options)
+
+    nbval.kernel.KernelManager = without_ports

@@ -8,6 +8,7 @@ Exits with 1 if a cell failed; the HTML then shows the failure.
 
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal, CellExecutionError, DeadKernelError
 from nbconvert import HTMLExporter
+from traitlets.config import Config
 
 CELL_TIMEOUT_S = 120
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -23,19 +25,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def main(source: Path, target: Path) -> int:
     """Execute `source`, write it as HTML to `target`, and return the exit status."""
     notebook = nbformat.read(source, as_version=4)
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_TIMEOUT_S,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(source.parent)}},
-        # Its warnings are about the connection, nothing that a person here can act on.
-        extra_arguments=["--log-level=ERROR"],
-    )
-    failure = None
-    try:
-        client.execute()
-    except (CellControlSignal, CellExecutionError, DeadKernelError) as exc:
-        failure = exc
+    with tempfile.TemporaryDirectory(prefix="nb-kernel-") as place:
+        failure = execute(notebook, source.parent, Path(place))
     for text in plain_outputs(notebook):
         print(text, end="\n\n")
     html, _ = HTMLExporter().from_notebook_node(notebook)
@@ -46,6 +37,34 @@ def main(source: Path, target: Path) -> int:
         print(f"{source.name} failed: {_ANSI.sub('', str(failure))}", file=sys.stderr)
         return 1
     return 0
+
+
+def execute(
+    notebook: nbformat.NotebookNode, folder: Path, sockets: Path
+) -> CellControlSignal | CellExecutionError | DeadKernelError | None:
+    """Execute the notebook in `folder`, and return what ended it before its last cell."""
+    client = NotebookClient(
+        notebook,
+        config=without_ports(sockets),
+        timeout=CELL_TIMEOUT_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        # Its warnings are about the connection, nothing that a person here can act on.
+        extra_arguments=["--log-level=ERROR"],
+    )
+    try:
+        client.execute()
+    except (CellControlSignal, CellExecutionError, DeadKernelError) as exc:
+        return exc
+    return None
+
+
+def without_ports(place: Path) -> Config:
+    """Return the configuration of a kernel that listens on sockets in the folder `place`.
+
+    TCP ports are looked for before a kernel takes them: by then they may be another process's.
+    """
+    return Config(KernelManager={"transport": "ipc", "connection_file": str(place / "kernel.json")})
 
 
 def plain_outputs(notebook: nbformat.NotebookNode) -> Iterator[str]:

@@ -28,6 +28,7 @@ from nb_agents.jupyter.magic import AgentsMagics
 from nb_agents.jupyter.verbs import VERBS
 from nb_agents.verbs.table import VERBS as TABLE
 from tests.docs.blocks import ROOT, Block, blocks
+from tests.run_demo import without_ports
 
 STARTS = sorted((ROOT / "docs" / "start").glob("*.md"))
 OTHERS_PROGRAMS = {"export", "papermill", "jupyter", "dask"}
@@ -130,7 +131,9 @@ def test_a_page_of_start_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> 
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
     where = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=120, resources=where, allow_errors=False).execute()
+    NotebookClient(
+        notebook, config=without_ports(tmp_path), timeout=120, resources=where, allow_errors=False
+    ).execute()
     # A time limit of a page ends its run on purpose; all else is complete or stopped by the page.
     said = "".join(str(cell.get("outputs", "")) for cell in notebook.cells)
     assert "UsageError" not in said

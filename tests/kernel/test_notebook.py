@@ -23,6 +23,7 @@ from tests.kernel.notebook import (
     play,
 )
 from tests.model_server import ModelServer, Reply, Request, wait_until
+from tests.run_demo import without_ports
 
 KEY = "sk-test-0123456789abcdef0123456789abcdef"
 STATIC = {"text/html", "text/markdown", "text/plain", TURN_MIME}
@@ -379,7 +380,9 @@ def test_nbclient_executes_a_notebook(tmp_path: Path) -> None:
     cells = ["%load_ext nb_agents", run, "%agents"]
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
     place = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(nb, timeout=60, kernel_name="python3", resources=place).execute()
+    NotebookClient(
+        nb, config=without_ports(tmp_path), timeout=60, kernel_name="python3", resources=place
+    ).execute()
     [output] = nb.cells[1].outputs
     assert set(output.data) == STATIC
     assert output.data[TURN_MIME]["state"] == "complete"

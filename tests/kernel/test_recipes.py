@@ -16,6 +16,7 @@ from tests.kernel.driver import Result
 from tests.kernel.notebook import TURN_MIME, Notebook, Turn, write_team
 from tests.kernel.test_terminal import Prompt, ipython
 from tests.model_server import ModelServer, Reply, Request, wait_until
+from tests.run_demo import without_ports
 
 __all__ = ["ipython"]  # a fixture
 
@@ -338,7 +339,9 @@ def test_nbclient_comes_to_the_end_of_a_notebook_with_a_gate(tmp_path: Path) -> 
     cells = ["%load_ext nb_agents", run, "run.status, run.result"]
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
     place = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(nb, timeout=60, kernel_name="python3", resources=place).execute()
+    NotebookClient(
+        nb, config=without_ports(tmp_path), timeout=60, kernel_name="python3", resources=place
+    ).execute()
     card, said = nb.cells[1].outputs
     assert card.data[TURN_MIME]["state"] == "stopped"
     assert "Nobody can answer" in said.data["text/plain"]
