@@ -69,18 +69,12 @@ def memory_note(memories: Mapping[str, Sequence[Memory]], own_label: str) -> str
             path = memory.path if label == own_label else f"peers/{label}/{memory.path}"
             if memory.tier == "short_term" and len(memory.text) <= left:
                 left -= len(memory.text)
-                texts.append(_note("you" if label == own_label else label, path, memory.text))
+                whose, text = "you" if label == own_label else label, fenced(memory.text.strip())
+                texts.append(f'<NOTE from="{whose}" file="{path}">\n{text}\n</NOTE>')
             else:
-                named.append(f"- {path}{_about(memory)}")
+                about = f": {fenced(memory.description)}" if memory.description else ""
+                named.append(f"- {path}{about}")
     if not (texts or named):
         return ""
     others = [_OTHERS, *named] if named else []
     return "\n".join(["<MEMORY>", _OPENING, *texts, *others, "</MEMORY>"])
-
-
-def _note(label: str, path: str, text: str) -> str:
-    return f'<NOTE from="{label}" file="{path}">\n{fenced(text.strip())}\n</NOTE>'
-
-
-def _about(memory: Memory) -> str:
-    return f": {fenced(memory.description)}" if memory.description else ""

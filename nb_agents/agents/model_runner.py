@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,7 @@ import anyio.lowlevel
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts
-from nb_agents.agents.decisions import (
-    Decision,
-    Offer,
-    decision_tools,
-)
+from nb_agents.agents.decisions import Decision, Offer, decision_tools
 from nb_agents.agents.message_json import Opening, dump_messages, load_messages
 from nb_agents.agents.replay import Exchange, PastRound
 from nb_agents.agents.replies import (
@@ -43,7 +40,7 @@ from nb_agents.models.backend import Backend, BrokenReplyError, ending_of, usage
 from nb_agents.models.failures import describe, is_throttled
 from nb_agents.models.retry import pace_of
 from nb_agents.models.streamed_calls import with_own_ids
-from nb_agents.tools.base import ToolCall, ToolDefinition, ToolResult, calling, summarize
+from nb_agents.tools.base import ToolCall, ToolDefinition, ToolResult, calling
 from nb_agents.unicode import well_formed
 
 if TYPE_CHECKING:
@@ -128,13 +125,7 @@ class ModelRound:
         self._calls = round.calls
         self._pauses = 0
         self._pace = pace_of(backend)
-        self._replies = Replies(
-            round.agent,
-            backend.name,
-            round.context,
-            round.emit,
-            calls_tools=backend.calls_tools,
-        )
+        self._replies = Replies(round, backend.name, calls_tools=backend.calls_tools)
         self._buffer: StreamBuffer | None = None
         self._streamed = 0
 
@@ -312,23 +303,9 @@ class ModelRound:
         """Emit the tool calls that the provider ran itself."""
         for number, (call, result) in enumerate(response.native_tool_calls):
             call_id, tool = f"{self._calls}.native{number}", call.tool_name
-            args, said = call.args, result.model_response_str()
-            summary = summarize(tool, args)
-            self._emit(
-                ev.ToolStarted(
-                    agent=self._agent, call_id=call_id, tool=tool, args=args, summary=summary
-                )
-            )
-            self._emit(
-                ev.ToolFinished(
-                    agent=self._agent,
-                    call_id=call_id,
-                    tool=tool,
-                    outcome="ok",
-                    result=said[:MAX_NATIVE_RESULT],
-                    size=len(said),
-                )
-            )
+            said = result.model_response_str()
+            self._round.begin_tool(call_id, tool, call.args)
+            self._round.end_tool(call_id, tool, "ok", said[:MAX_NATIVE_RESULT], size=len(said))
 
     async def _run_tools(self, exchange: Exchange, cut: Cut | None) -> dict[int, ToolResult]:
         """Run the response's other tool calls in order, those not yet done: results by position.
@@ -349,7 +326,7 @@ class ModelRound:
         if cut is not None and cut.call >= 0 and cut.call not in results:
             number, call = calls.pop()
             result = results[number] = ToolResult(cut_message(cut, "", ""), is_error=True)
-            self._finish_tool(call, f"{exchange.call}.{number}", "error", result)
+            self._round.end_tool(f"{exchange.call}.{number}", call.tool_name, "error", result)
         try:
             while calls:
                 await self._boundary.wait_if_paused()
@@ -362,38 +339,28 @@ class ModelRound:
             for number, call in calls:
                 is_new = exchange.fate(number) == "made"
                 outcome, said = ("cancelled", CANCELLED_RETURN) if is_new else ("cut", "")
-                self._finish_tool(call, f"{exchange.call}.{number}", outcome, said)
+                self._round.end_tool(f"{exchange.call}.{number}", call.tool_name, outcome, said)
         return results
 
     async def _settle_call(self, exchange: Exchange, number: int, call: ToolCallPart) -> ToolResult:
         call_id, fate = f"{exchange.call}.{number}", exchange.fate(number)
         if fate == "told":
             said = prompts.MAY_HAVE_HAPPENED.format(tool=call.tool_name)
-            result = ToolResult(said, is_error=True)
-            self._finish_tool(call, call_id, "cut", result)
-            return result
+            self._round.end_tool(call_id, call.tool_name, "cut", said)
+            return ToolResult(said, is_error=True)
         made = ToolCall(self._agent, call_id, is_repeated=fate == "made again")
         with calling(made):
             return await self._run_tool(call, made)
 
     async def _run_tool(self, call: ToolCallPart, made: ToolCall) -> ToolResult:
-        call_id, tool, args, began = made.id, call.tool_name, call.args, anyio.current_time()
-        self._emit(
-            ev.ToolStarted(
-                agent=self._agent,
-                call_id=call_id,
-                tool=tool,
-                args=args,
-                summary=summarize(tool, args),
-                is_repeatable=self._toolbox.is_repeatable(tool),
-            )
-        )
+        tool, began = call.tool_name, anyio.current_time()
+        end = partial(self._round.end_tool, made.id, tool)
+        is_repeatable = self._toolbox.is_repeatable(tool)
+        self._round.begin_tool(made.id, tool, call.args, is_repeatable=is_repeatable)
         try:
             result = await self._call(call)
         except (anyio.get_cancelled_exc_class(), AgentStopped):
-            # A call that still waited for approval has not happened in part.
-            outcome = "cut" if made.began or made.is_repeated else "cancelled"
-            self._finish_tool(call, call_id, outcome, "", began, made.thread)
+            end(made.cut_outcome, "", began, thread=made.thread)
             if made.thread:
                 text = LEFT_IN_THREAD.format(agent=self._agent, tool=tool)
                 self._emit(ev.Noticed(text=text))
@@ -401,40 +368,13 @@ class ModelRound:
         except (SystemExit, KeyboardInterrupt) as exc:
             # Out of a task, these would end the loop of all runs.
             result = ToolResult(f"Error: the tool raised {type(exc).__name__}.", is_error=True)
-        outcome = "error" if result.is_error else "ok"
-        self._finish_tool(call, call_id, outcome, result, began, subagents=made.subagents)
+        end("error" if result.is_error else "ok", result, began, subagents=made.subagents)
         return result
 
     async def _call(self, call: ToolCallPart) -> ToolResult:
         if self._offer.must_decide:
             return ToolResult(prompts.NO_TOOLS.format(tools=self._offer.names), is_error=True)
         return await self._toolbox.call(call.tool_name, call.args)
-
-    def _finish_tool(
-        self,
-        call: ToolCallPart,
-        call_id: str,
-        outcome: Any,
-        result: str,
-        began: float | None = None,
-        thread: int = 0,
-        subagents: tuple[str, ...] = (),
-    ) -> None:
-        """Emit the end of a tool call, also if it never began or is left in its thread."""
-        took = 0.0 if began is None else anyio.current_time() - began
-        self._emit(
-            ev.ToolFinished(
-                agent=self._agent,
-                call_id=call_id,
-                tool=call.tool_name,
-                outcome=outcome,
-                result=str(result),
-                size=len(result),
-                seconds=round(took, 3),
-                thread=thread,
-                subagents=subagents,
-            )
-        )
 
     def _reply(
         self,

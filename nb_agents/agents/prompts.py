@@ -15,7 +15,7 @@ from typing import Literal
 from nb_agents.agents import voting
 from nb_agents.agents.capabilities import Capability
 from nb_agents.agents.message_json import Opening
-from nb_agents.agents.voting import Restart, Rules
+from nb_agents.agents.voting import Rules
 from nb_agents.config.decision_tools import ANSWER, RESTART, SUBMIT, VOTE
 from nb_agents.config.orchestrator import Sensitivity
 from nb_agents.config.team import TeamSpec
@@ -187,40 +187,6 @@ HARMLESS = frozenset({"list_files", "read_file"})
 """Tools that an agent has while it only plans; of any other it is not known what it changes."""
 
 
-def system_prompt(
-    own: str,
-    role: Role,
-    rules: Rules,
-    context: Sequence[Path],
-    writable: Sequence[Path] = (),
-    guides: Sequence[str] = (),
-) -> str:
-    """Return an agent's system prompt.
-
-    Args:
-        own: The agent's own system message, or "".
-        role: Who it is in this round.
-        rules: How the team works.
-        context: Files and directories that may be read.
-        writable: Those of them that may be written now.
-        guides: How to use its other tools.
-
-    Returns:
-        The prompt.
-    """
-    is_planning = rules.plans_first and role != "presenter" and role != "alone"
-    parts = [own, *_role(role, rules), _READING if is_planning else _FILES, *guides]
-    if read_only := [path for path in context if path not in writable]:
-        parts.append(f"{_READ_ONLY}\n{_listed(read_only)}")
-    if writable:
-        parts.append(f"{_WRITABLE}\n{_listed(writable)}")
-    return "\n\n".join(part for part in parts if part)
-
-
-def _listed(paths: Sequence[Path]) -> str:
-    return "\n".join(f"- {path}" for path in paths)
-
-
 def _role(role: Role, rules: Rules) -> list[str]:
     match role:
         case "alone":
@@ -239,91 +205,6 @@ def _presenting(rules: Rules) -> str:
     if rules.final == "synthesize":
         return _SYNTHESIZE
     return _CHOSEN if rules.skips_voting else _PRESENT
-
-
-def coordination_prompt(
-    task: str,
-    history: Sequence[PastMessage],
-    answers: Mapping[str, str],
-    own_label: str,
-    said: Sequence[str] = (),
-    restarts: Sequence[Restart] = (),
-) -> str:
-    """Return the message that opens a round.
-
-    Args:
-        task: What was asked.
-        history: The conversation before this turn.
-        answers: Latest answers by anonymous name.
-        own_label: Which of those names is the reader's own.
-        said: Texts that the person has added to the task, oldest first.
-        restarts: Why the team works again; the last is told.
-
-    Returns:
-        The message.
-    """
-    return f"{_asked(task, history, said, restarts)}{_answers(answers, own_label)}"
-
-
-def judging_prompt(
-    task: str,
-    history: Sequence[PastMessage],
-    answer: str,
-    said: Sequence[str] = (),
-    restarts: Sequence[Restart] = (),
-) -> str:
-    """Return the message that asks for a judgement of the final answer.
-
-    Args:
-        task: What was asked.
-        history: The conversation before this turn.
-        answer: The final answer.
-        said: Texts that the person has added to the task, oldest first.
-        restarts: Why the team works again; the last is told.
-    """
-    asked = _asked(task, history, said, restarts)
-    return f"{asked}<FINAL_ANSWER>\n{fenced(answer)}\n</FINAL_ANSWER>"
-
-
-def _asked(
-    task: str, history: Sequence[PastMessage], said: Sequence[str], restarts: Sequence[Restart]
-) -> str:
-    asked = f"<TASK>\n{fenced(task)}\n</TASK>\n\n"
-    if said:
-        asked += f"{_added(said)}\n\n"
-    for why in restarts[-1:]:
-        texts = {key: fenced(text) for key, text in vars(why).items()}
-        asked += f"<PREVIOUS_ATTEMPT>\n{_AGAIN.format(**texts)}\n</PREVIOUS_ATTEMPT>\n\n"
-    return f"{_history(history)}{asked}"
-
-
-def presentation_prompt(
-    task: str,
-    history: Sequence[PastMessage],
-    answers: Mapping[str, str],
-    own_label: str,
-    votes: Mapping[str, int],
-    said: Sequence[str] = (),
-    restarts: Sequence[Restart] = (),
-) -> str:
-    """Return the message that asks the winner to present.
-
-    Args:
-        task: What was asked.
-        history: The conversation before this turn.
-        answers: Latest answers by anonymous name.
-        own_label: Which of those names is the reader's own.
-        votes: By anonymous name; empty when there was no vote.
-        said: Texts that the person has added to the task, oldest first.
-        restarts: Why the team works again; the last is told.
-
-    Returns:
-        The message.
-    """
-    tally = ", ".join(f"{name}: {count}" for name, count in votes.items())
-    counted = f"Votes: {tally}. " if tally else ""
-    opening = coordination_prompt(task, history, answers, own_label, said, restarts)
-    return f"{opening}\n\n<FINAL PRESENTATION>\n{counted}You are {own_label}.\n"
 
 
 def news(answers: Mapping[str, str]) -> str:
@@ -347,21 +228,12 @@ def _history(history: Sequence[PastMessage]) -> str:
     return f"<CONVERSATION_HISTORY>\n{lines}\n</CONVERSATION_HISTORY>\n\n"
 
 
-def _answers(answers: Mapping[str, str], own_label: str) -> str:
-    if not answers:
-        return "<CURRENT_ANSWERS>\n(no answers yet)\n</CURRENT_ANSWERS>"
-    return f"<CURRENT_ANSWERS>\n{_blocks(answers, own_label)}\n</CURRENT_ANSWERS>"
-
-
 def _blocks(answers: Mapping[str, str], own_label: str) -> str:
+    own = {own_label: "\n(this one is yours)"}
     return "\n".join(
-        f'<ANSWER from="{name}">{_own(name, own_label)}\n{fenced(text)}\n</ANSWER>'
+        f'<ANSWER from="{name}">{own.get(name, "")}\n{fenced(text)}\n</ANSWER>'
         for name, text in answers.items()
     )
-
-
-def _own(name: str, own_label: str) -> str:
-    return "\n(this one is yours)" if name == own_label else ""
 
 
 @dataclass(frozen=True)
@@ -462,13 +334,10 @@ class Briefing:
             note: An additional note, or "".
             shown: What its capabilities show, or "".
         """
-        answers, own = _answers_for(state, agent)
-        prompt = coordination_prompt(
-            self.task, self.history, answers, own, state.texts_for(agent), state.restarts
-        )
         role: Role = "member" if voting.may_answer(state, self.rules, agent) else "voter"
         if voting.is_alone(state):
             role = "alone"
+        prompt = self._asked(state, agent) + _current(state, _own_label(state, agent))
         return self._opening(agent, role, f"{prompt}\n\n{note}" if note else prompt, shown)
 
     def presentation(
@@ -479,19 +348,28 @@ class Briefing:
         shown: str = "",
     ) -> Opening:
         """Return what asks an agent to present; ``votes`` is by agent id."""
-        answers, own = _answers_for(state, agent)
-        labels = {a: label for label, a in voting.labels(state).items()}
-        tally = {} if self.rules.skips_voting else {labels[a]: n for a, n in votes.items()}
-        prompt = presentation_prompt(
-            self.task, self.history, answers, own, tally, state.texts_for(agent), state.restarts
-        )
+        own = _own_label(state, agent)
+        names = {a: label for label, a in voting.labels(state).items()}
+        tally = ", ".join(f"{names[a]}: {count}" for a, count in votes.items())
+        counted = f"Votes: {tally}. " if tally and not self.rules.skips_voting else ""
+        prompt = self._asked(state, agent) + _current(state, own)
+        prompt += f"\n\n<FINAL PRESENTATION>\n{counted}You are {own}.\n"
         return self._opening(agent, "presenter", prompt, shown)
 
     def judging(self, state: voting.Coordination, agent: str) -> Opening:
         """Return what asks an agent to judge the final answer."""
-        said = state.texts_for(agent)
-        prompt = judging_prompt(self.task, self.history, state.final, said, state.restarts)
-        return self._opening(agent, "judge", prompt, "")
+        judged = f"<FINAL_ANSWER>\n{fenced(state.final)}\n</FINAL_ANSWER>"
+        return self._opening(agent, "judge", self._asked(state, agent) + judged, "")
+
+    def _asked(self, state: voting.Coordination, agent: str) -> str:
+        """Return what was asked, the conversation before, and why the team works again."""
+        asked = f"<TASK>\n{fenced(self.task)}\n</TASK>\n\n"
+        if said := state.texts_for(agent):
+            asked += f"{_added(said)}\n\n"
+        for why in state.restarts[-1:]:
+            texts = {key: fenced(text) for key, text in vars(why).items()}
+            asked += f"<PREVIOUS_ATTEMPT>\n{_AGAIN.format(**texts)}\n</PREVIOUS_ATTEMPT>\n\n"
+        return f"{_history(self.history)}{asked}"
 
     def toolbox(self, state: voting.Coordination, agent: str, *, is_presenting: bool) -> Toolbox:
         """Return an agent's tools; while the team plans, only those that change nothing."""
@@ -525,15 +403,26 @@ class Briefing:
 
     def _opening(self, agent: str, role: Role, prompt: str, shown: str) -> Opening:
         own = next(a.system_message for a in self.spec.agents if a.id == agent)
+        is_planning = self.rules.plans_first and role not in ("presenter", "alone")
+        parts = [own, *_role(role, self.rules), _READING if is_planning else _FILES]
+        parts += self._guides(agent, role)
         places = self.writable(agent) if self._may_write(role == "presenter") else ()
         writable = [place.path for place in places]
-        told = self._guides(agent, role)
-        system = system_prompt(own, role, self.rules, self.context, writable, told)
+        read_only = [path for path in self.context if path not in writable]
+        for said, paths in ((_READ_ONLY, read_only), (_WRITABLE, writable)):
+            if paths:
+                parts.append("\n".join([said, *(f"- {path}" for path in paths)]))
+        system = "\n\n".join(part for part in parts if part)
         return Opening(system, tuple(text for text in (prompt, shown) if text))
 
 
-def _answers_for(state: voting.Coordination, agent: str) -> tuple[dict[str, str], str]:
-    """The latest answers by anonymous name, and which name is the agent's own."""
-    labels = voting.labels(state)
-    answers = {label: state.answers[a][-1] for label, a in labels.items() if a in state.answers}
-    return answers, next(label for label, a in labels.items() if a == agent)
+def _own_label(state: voting.Coordination, agent: str) -> str:
+    return next(label for label, a in voting.labels(state).items() if a == agent)
+
+
+def _current(state: voting.Coordination, own_label: str) -> str:
+    """Return the latest answers by anonymous name."""
+    names = voting.labels(state).items()
+    answers = {label: state.answers[a][-1] for label, a in names if a in state.answers}
+    shown = _blocks(answers, own_label) or "(no answers yet)"
+    return f"<CURRENT_ANSWERS>\n{shown}\n</CURRENT_ANSWERS>"

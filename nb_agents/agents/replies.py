@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import FilePart, ModelMessage, ModelResponse, ModelResponsePart
 
     from nb_agents.agents.replay import Exchange
+    from nb_agents.agents.runner import Round
 
 MAX_CUTS = 10
 """Replies of one round that may be cut off: with so many pieces an answer is taken as it is."""
@@ -54,26 +55,16 @@ class Replies:
     """The replies of one agent in one round.
 
     Args:
-        agent: The agent's id.
-        model: Its model's name.
-        context: Judges its decisions.
-        emit: Called with each event.
+        round: The round.
+        model: The model's name.
         calls_tools: Whether the model can call a tool; else its text is taken at once.
     """
 
-    def __init__(
-        self,
-        agent: str,
-        model: str,
-        context: RoundContext,
-        emit: Callable[[ev.Event], None],
-        *,
-        calls_tools: bool = True,
-    ) -> None:
-        self._agent = agent
+    def __init__(self, round: Round, model: str, *, calls_tools: bool) -> None:
+        self._agent = round.agent
         self._model = model
-        self._context = context
-        self._emit = emit
+        self._context = round.context
+        self._emit = round.emit
         self._rejected = 0
         self._plain = 0 if calls_tools else MAX_PLAIN
         self._cuts = 0

@@ -28,7 +28,7 @@ from nb_agents.agents.replay import PastRound
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.config.team import AgentSpec
 from nb_agents.errors import said_by
-from nb_agents.tools.base import Toolbox
+from nb_agents.tools.base import Toolbox, summarize
 from nb_agents.unicode import well_formed
 
 Promise = Literal["exactly", "in steps", "goes on", "starts again"]
@@ -80,6 +80,43 @@ class Round:
     def _flush_calls(self) -> None:
         for words in tuple(self._open):
             words.flush()
+
+    def begin_tool(self, call_id: str, tool: str, args: Any, **more: Any) -> None:
+        """Emit that a tool call begins; ``more`` are other fields of `ToolStarted`."""
+        more.setdefault("summary", summarize(tool, args))
+        self.emit(ev.ToolStarted(agent=self.agent, call_id=call_id, tool=tool, args=args, **more))
+
+    def end_tool(
+        self,
+        call_id: str,
+        tool: str,
+        outcome: Any,
+        result: str,
+        began: float | None = None,
+        **more: Any,
+    ) -> None:
+        """Emit the end of a tool call, also if it never began or is left in its thread.
+
+        Args:
+            call_id: Its id.
+            tool: The tool's name.
+            outcome: How it ended.
+            result: What the model is told.
+            began: When it began, by the loop's clock.
+            more: Other fields of `ToolFinished`.
+        """
+        took = 0.0 if began is None else anyio.current_time() - began
+        self.emit(
+            ev.ToolFinished(
+                agent=self.agent,
+                call_id=call_id,
+                tool=tool,
+                outcome=outcome,
+                result=str(result),
+                seconds=round(took, 3),
+                **{"size": len(result), **more},
+            )
+        )
 
     @asynccontextmanager
     async def call(

@@ -52,20 +52,15 @@ def find_skills(directory: Path) -> list[Skill]:
     """
     found: list[Skill] = []
     with suppress(OSError), Directory.at(directory) as opened:
-        for folder in _folders(directory):
+        # A name that could end its line in a prompt names no skill.
+        folders = sorted(each.name for each in directory.iterdir() if each.name.isprintable())
+        for folder in folders[:MAX_LOOKED_AT]:
             with suppress(OSError, RefusedError):
                 data = opened.read(f"{folder}/{_FILE}", MAX_BYTES, follow=False)
                 found.append(_skill(directory / folder / _FILE, data.decode("utf-8", "replace")))
             if len(found) == MAX_SKILLS:
                 break
     return found
-
-
-def _folders(directory: Path) -> list[str]:
-    # A name that could end its line in a prompt names no skill.
-    return sorted(each.name for each in directory.iterdir() if each.name.isprintable())[
-        :MAX_LOOKED_AT
-    ]
 
 
 def _skill(path: Path, text: str) -> Skill:

@@ -7,7 +7,7 @@ ends all rounds; a stop of one agent ends only that agent's round.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +33,6 @@ from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.turn_result import TurnResult
 from nb_agents.agents.voting import rules_of
 from nb_agents.cancel import AgentStopped, CancelToken
-from nb_agents.config.orchestrator import DEFAULT_ORCHESTRATOR_TIMEOUT_S
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ModelCallError, said_by
 from nb_agents.session.conversation import PastMessage
@@ -74,10 +73,10 @@ class Team:
         token: CancelToken,
         tokens: Mapping[str, CancelToken],
         emit: Callable[[ev.Event], None],
-        past: Past | None = None,
-        timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S,
-        tools: Mapping[str, AgentTools] | None = None,
-        capabilities: Sequence[Capability] = (),
+        past: Past | None,
+        timeout_s: float,
+        tools: Mapping[str, AgentTools],
+        capabilities: Sequence[Capability],
     ) -> None:
         self._agents = [agent.id for agent in spec.agents]
         self._members = {agent.id: agent for agent in spec.agents}
@@ -90,7 +89,7 @@ class Team:
             task,
             history,
             list(context),
-            tools or {},
+            tools,
             capabilities,
         )
         self._capabilities = capabilities
@@ -289,7 +288,6 @@ class Team:
         boundary: StopScope,
         *,
         is_presenting: bool = False,
-        is_judging: bool = False,
     ) -> TeamContext:
         number = past.number if past else self._rounds[agent] + 1
         limit_s = None if is_presenting else self._rules.round_limit_s(number)
@@ -312,8 +310,7 @@ class Team:
             dict(past.seen) if past else voting.seen(self._state),
             past.news if past else 0,
             is_presenting,
-            is_judging,
-            partial(self._results, agent),
+            results=partial(self._results, agent),
         )
 
     async def _opening(self, context: TeamContext, past: PastRound | None) -> Opening:
@@ -368,55 +365,51 @@ class Team:
         self._token.checkpoint()
         stored = self._state.answers[winner][-1]
         votes = {a: list(self._state.votes.values()).count(a) for a in self._state.answers}
-        past = self._open_rounds.pop(winner, None)
         if self._state.presenter != winner:
             self._emit(ev.PresentationStarted(agent=winner, votes=votes))
-        boundary = StopScope(self._tokens[winner])
-        context = self._context_of(winner, past, boundary, is_presenting=True)
-        with boundary:
-            try:
-                shown = await self._shown(winner)
-                opening = self._briefing.presentation(self._state, winner, votes, shown)
-                round = self._round_of(context, opening, boundary, past)
-                decision = await self._play(round, past)
-            except AgentStopped:
-                self._end(winner, "stopped")
-                return self._after_cut(winner, stored)
-            except Exception as exc:
-                why = self._why(winner, exc)
-                self._emit(
-                    ev.Noticed(text=f"{winner} could not present ({why}); its answer stands.")
-                )
-                return TurnResult(winner, stored)
-            return TurnResult(winner, decision.answer if isinstance(decision, Answered) else stored)
-        self._end(winner, "killed")
-        return self._after_cut(winner, stored)
+
+        async def opening() -> Opening:
+            shown = await self._shown(winner)
+            return self._briefing.presentation(self._state, winner, votes, shown)
+
+        failure = "could not present ({why}); its answer stands."
+        decision = await self._last_round(winner, opening, failure)
+        return TurnResult(winner, decision.answer if isinstance(decision, Answered) else stored)
 
     async def _judge(self, winner: str) -> Decision | None:
         """Ask the presenter to judge its answer; None leaves the answer as it is."""
         self._token.checkpoint()
+
+        async def opening() -> Opening:
+            return self._briefing.judging(self._state, winner)
+
+        failure = "could not judge its answer ({why}); it stands."
+        return await self._last_round(winner, opening, failure, is_judging=True)
+
+    async def _last_round(
+        self,
+        winner: str,
+        opening: Callable[[], Awaitable[Opening]],
+        failure: str,
+        *,
+        is_judging: bool = False,
+    ) -> Decision | None:
+        """Play a round of the presenter; None when it failed or was stopped alone."""
         past = self._open_rounds.pop(winner, None)
         boundary = StopScope(self._tokens[winner])
-        context = self._context_of(winner, past, boundary, is_presenting=True, is_judging=True)
+        context = self._context_of(winner, past, boundary, is_presenting=True)
+        context.is_judging = is_judging
         with boundary:
             try:
-                opening = self._briefing.judging(self._state, winner)
-                return await self._play(self._round_of(context, opening, boundary, past), past)
+                round = self._round_of(context, await opening(), boundary, past)
+                return await self._play(round, past)
             except AgentStopped:
                 self._end(winner, "stopped")
-                self._token.checkpoint()
-                return None
             except Exception as exc:
                 why = self._why(winner, exc)
-                self._emit(
-                    ev.Noticed(text=f"{winner} could not judge its answer ({why}); it stands.")
-                )
+                self._emit(ev.Noticed(text=f"{winner} {failure.format(why=why)}"))
                 return None
-        self._end(winner, "killed")
+        if boundary.was_cut:
+            self._end(winner, "killed")
         self._token.checkpoint()
         return None
-
-    def _after_cut(self, winner: str, stored: str) -> TurnResult:
-        """The presenter was stopped: with the run, or alone, and then its answer stands."""
-        self._token.checkpoint()
-        return TurnResult(winner, stored)

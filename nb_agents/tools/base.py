@@ -149,6 +149,11 @@ class ToolCall:
     thread: int = 0
     subagents: tuple[str, ...] = ()
 
+    @property
+    def cut_outcome(self) -> Literal["cut", "cancelled"]:
+        """How it ends when it is cut: one that still waited for approval has not happened."""
+        return "cut" if self.began or self.is_repeated else "cancelled"
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Mark the call as not begun within the block, and also after it when the block raises."""

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -117,7 +118,8 @@ class AcpRunner:
         spec, home = self._agent.backend, place.context.session / "programs" / self._agent.id
         key = find_key(self._agent).value
         given = await to_thread.run_sync(prepare, spec, key, home)
-        sandbox = await to_thread.run_sync(_sandbox, place, spec)
+        confined = partial(Sandbox, place.context, spec, network=True)
+        sandbox = await to_thread.run_sync(confined)
         program: OpenCommand | None = None
         try:
             opened = sandbox.open(
@@ -135,10 +137,6 @@ class AcpRunner:
 
     async def close(self) -> None:
         """Do nothing: each round ends its program."""
-
-
-def _sandbox(place: ToolPlace, spec: Any) -> Sandbox:
-    return Sandbox(place.context, spec, network=True)
 
 
 class AcpRound:
@@ -182,13 +180,7 @@ class AcpRound:
         from pydantic_ai.messages import ModelResponse, TextPart
 
         goes_on = is_known and past is not None and past.was_asking
-        replies = Replies(
-            self._round.agent,
-            self._name,
-            self._round.context,
-            self._round.emit,
-            calls_tools=not session.is_team,
-        )
+        replies = Replies(self._round, self._name, calls_tools=not session.is_team)
         for before in past.exchanges if past else ():
             replies.recall(Exchange(before.call, ModelResponse(parts=[]), complaint="-"))
         while True:
@@ -414,32 +406,15 @@ class _OwnCalls:
         tool = self._names[call.id] = tool_of(call)
         about = summarize(tool, call.args) if isinstance(call.args, dict) else ""
         self._round.flush()
-        self._round.emit(
-            ev.ToolStarted(
-                agent=self._round.agent,
-                call_id=self.id_of(call),
-                tool=tool,
-                args=call.args,
-                summary=call.title[:80] if call.title != tool else about,
-            )
-        )
+        summary = call.title[:80] if call.title != tool else about
+        self._round.begin_tool(self.id_of(call), tool, call.args, summary=summary)
 
     def _end(self, call: OwnCall, outcome: Any, result: str) -> None:
         del self._open[call.id]
         if self._round.decision is not None and any(name in call.title for name in DECISIONS):
             outcome = "ok"  # it was taken, and then its prompt was cancelled
-        took = anyio.current_time() - self._began[call.id]
-        self._round.emit(
-            ev.ToolFinished(
-                agent=self._round.agent,
-                call_id=self.id_of(call),
-                tool=self._names[call.id],
-                outcome=outcome,
-                result=result,
-                size=len(result),
-                seconds=round(took, 3),
-            )
-        )
+        name, began = self._names[call.id], self._began[call.id]
+        self._round.end_tool(self.id_of(call), name, outcome, result, began)
 
 
 def _first_prompt(round: Round, past: PastRound | None, is_known: bool) -> str:

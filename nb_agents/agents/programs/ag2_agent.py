@@ -24,7 +24,7 @@ from ag2.middleware import BaseMiddleware
 
 from nb_agents import events as ev
 from nb_agents.agents.programs.call_log import CallLog, digest_of
-from nb_agents.agents.programs.program_runner import Conversation, Framework, OfferedTools
+from nb_agents.agents.programs.program_runner import Conversation, Framework
 from nb_agents.tools.base import Tool, ToolResult
 
 FORM = "ag2 response"
@@ -36,16 +36,10 @@ def framework(agent: Any) -> Framework:
     return Framework(converse)
 
 
-async def converse(
-    agent: Any,
-    log: CallLog,
-    talk: Conversation,
-    tools: OfferedTools,
-    more: Mapping[str, Any],
-) -> str:
+async def converse(agent: Any, talk: Conversation, /, **more: Any) -> str:
     """Run an agent until it replies; see `program_runner.Converse`."""
-    journaled = Middleware(_Journaled, log=log, ours={t.name: t for t in tools.tools}, tools=tools)
-    given = {"middleware": [journaled], "tools": [*map(_offered, tools.tools)], **more}
+    journaled = Middleware(_Journaled, log=talk.log, ours={t.name: t for t in talk.tools})
+    given = {"middleware": [journaled], "tools": [*map(_offered, talk.tools)], **more}
     asks = agent if talk.history is None else talk.history
     asked = f"{talk.system}\n\n{talk.prompt}" if talk.history is None else talk.prompt
     talk.history = reply = await asks.ask(asked.strip(), **given)
@@ -67,13 +61,10 @@ def _offered(ours: Tool) -> Any:
 
 
 class _Journaled(BaseMiddleware):
-    def __init__(
-        self, event: Any, context: Any, log: CallLog, ours: Mapping[str, Tool], tools: OfferedTools
-    ) -> None:
+    def __init__(self, event: Any, context: Any, log: CallLog, ours: Mapping[str, Tool]) -> None:
         super().__init__(event, context)
         self._log = log
         self._ours = ours
-        self._tools = tools
         self._ids: list[str] = []
 
     async def on_llm_call(self, call_next: Any, events: Any, context: Any) -> ModelResponse:
@@ -108,15 +99,13 @@ class _Journaled(BaseMiddleware):
         return response
 
     async def on_tool_execution(self, call_next: Any, event: Any, context: Any) -> Any:
-        name, live = event.name, list[Any]()
-        if name in self._tools.deciding:
-            return ToolResultEvent.from_call(
-                event, str(await self._ours[name].call(event.arguments))
-            )
+        ours, live = self._ours.get(event.name), list[Any]()
+        if ours and ours.definition.ends_round:
+            return ToolResultEvent.from_call(event, str(await ours.call(event.arguments)))
 
         async def run() -> Any:
-            if name in self._ours:
-                return await self._ours[name].call(event.arguments)
+            if ours:
+                return await ours.call(event.arguments)
             live.append(await call_next(event, context))
             error = getattr(live[0], "error", None)
             if error is not None:
@@ -125,8 +114,8 @@ class _Journaled(BaseMiddleware):
 
         number = self._ids.index(event.id) if event.id in self._ids else 0
         place = self._log.place(f"t{self._log.count('m')}.{number}")
-        again = name in self._tools.repeatable
-        said = await self._log.tool(place, name, event.arguments, run, is_repeatable=again)
+        again = ours is not None and ours.is_repeatable
+        said = await self._log.tool(place, event.name, event.arguments, run, is_repeatable=again)
         return live[0] if live else ToolResultEvent.from_call(event, str(said))
 
 

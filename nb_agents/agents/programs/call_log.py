@@ -14,6 +14,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import anyio
@@ -25,7 +26,7 @@ from nb_agents.agents.replay import PastRound
 from nb_agents.agents.runner import Round, WordStream
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import said_by
-from nb_agents.tools.base import ToolCall, ToolResult, calling, summarize
+from nb_agents.tools.base import ToolCall, ToolResult, calling
 from nb_agents.unicode import well_formed
 
 _path: ContextVar[str] = ContextVar("nb_agents_program_path", default="")
@@ -111,11 +112,11 @@ class CallLog:
         """Wait until no call is in hand but those that wait here themselves, or are around one."""
         self._waiting.append(_path.get())
         self._notify()
-        while any(not self._is_waiting(place) for place in self._in_hand):
+        while not all(
+            any(f"{path}/".startswith(f"{place}/") for path in self._waiting)
+            for place in self._in_hand
+        ):
             await self._changed.wait()
-
-    def _is_waiting(self, place: str) -> bool:
-        return any(f"{path}/".startswith(f"{place}/") for path in self._waiting)
 
     def _notify(self) -> None:
         self._changed.set()
@@ -214,7 +215,7 @@ class CallLog:
             return _value(past)
         if place in self._past and fate_of(self._past, place) == "told":
             told = ToolResult(prompts.MAY_HAVE_HAPPENED.format(tool=name), is_error=True)
-            self._end(place, name, "cut", told)
+            self.round.end_tool(place, name, "cut", told)
             return told
         await self.checkpoint()
         made = ToolCall(self.round.agent, place, is_repeated=place in self._past)
@@ -230,52 +231,21 @@ class CallLog:
         digest: str,
         is_repeatable: bool,
     ) -> Any:
-        self.round.emit(
-            ev.ToolStarted(
-                agent=self.round.agent,
-                call_id=made.id,
-                tool=name,
-                args=args,
-                summary=summarize(name, args),
-                is_repeatable=is_repeatable,
-                digest=digest,
-            )
-        )
-        began = anyio.current_time()
+        self.round.begin_tool(made.id, name, args, is_repeatable=is_repeatable, digest=digest)
+        end, began = partial(self.round.end_tool, made.id, name), anyio.current_time()
         try:
             value = await run()
         except Exception as exc:
-            self._end(made.id, name, "error", said_by(exc), began, form="raised")
+            end("error", well_formed(said_by(exc)), began, form="raised")
             raise
         except BaseException:
-            # A call that still waited for approval has not happened in part.
-            outcome = "cut" if made.began or made.is_repeated else "cancelled"
-            self._end(made.id, name, outcome, "", began, thread=made.thread)
+            end(made.cut_outcome, "", began, thread=made.thread)
             raise
         is_text = isinstance(value, ToolResult)
-        said = str(value) if is_text else json.dumps(value)
+        said = well_formed(str(value) if is_text else json.dumps(value))
         outcome = "error" if is_text and value.is_error else "ok"
-        form = "" if is_text else "json"
-        self._end(made.id, name, outcome, said, began, form=form, subagents=made.subagents)
+        end(outcome, said, began, form="" if is_text else "json", subagents=made.subagents)
         return value
-
-    def _end(
-        self, place: str, name: str, outcome: Any, said: str, began: float = 0.0, **more: Any
-    ) -> None:
-        said = well_formed(said)
-        took = anyio.current_time() - began if began else 0.0
-        self.round.emit(
-            ev.ToolFinished(
-                agent=self.round.agent,
-                call_id=place,
-                tool=name,
-                outcome=outcome,
-                result=said,
-                size=len(said),
-                seconds=round(took, 3),
-                **more,
-            )
-        )
 
 
 def _value(past: PlacedCall) -> Any:

@@ -13,18 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nb_agents.agents.message_json import dump_messages, load_messages
 from nb_agents.agents.placed_calls import WORDS
-from nb_agents.agents.programs.call_log import CallLog, digest_of
-from nb_agents.agents.programs.program_runner import (
-    Conversation,
-    Framework,
-    OfferedTools,
-    own_tools,
-)
-from nb_agents.models.backend import Backend, usage_of
+from nb_agents.agents.programs.call_log import digest_of
+from nb_agents.agents.programs.program_runner import Conversation, Framework, own_tools
+from nb_agents.models.backend import Backend
 from nb_agents.tools.base import ToolError, ToolResult
-from nb_agents.unicode import well_formed
 
 
 class AgentContext:
@@ -39,15 +32,13 @@ class AgentContext:
         workspace: Its directory.
     """
 
-    def __init__(
-        self, log: CallLog, talk: Conversation, framework_of: Callable[[Any], Framework]
-    ) -> None:
-        self._log = log
+    def __init__(self, talk: Conversation, framework_of: Callable[[Any], Framework]) -> None:
+        self._log = talk.log
         self._framework_of = framework_of
         self.task, self.prompt, self.system = talk.task, talk.prompt, talk.system
         self.voters = talk.voters
-        self.agent = log.round.agent
-        self.workspace: Path = log.round.workspace
+        self.agent = talk.log.round.agent
+        self.workspace: Path = talk.log.round.workspace
 
     async def step(self, name: str, fn: Callable[..., Any], *args: Any) -> Any:
         """Do something once and for all: a finished step returns what it returned.
@@ -112,23 +103,16 @@ class AgentContext:
         """
         from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
 
-        from nb_agents.agents.programs.pydantic_agent import write_event
+        from nb_agents.agents.programs.pydantic_agent import ask
 
         asked = [SystemPromptPart(system)] * bool(system) + [UserPromptPart(prompt)]
-        place, digest = self._log.next_place("m"), digest_of([system, prompt])
-        past = self._log.finished(place, digest=digest)
-        if past is not None:
-            [response] = load_messages([past.value])
-        else:
+
+        def opened() -> tuple[str, Any]:
             backend = _backend_of(model)
-            async with self._log.model(place, digest, backend.name) as call:
-                async with backend.stream([ModelRequest(parts=asked)], []) as stream:
-                    async for event in stream:
-                        write_event(call, event)
-                    response = well_formed(stream.get())
-                call.response, call.form = dump_messages([response])[0], ""
-                call.usage = usage_of(response)
-        return getattr(response, "text", None) or ""
+            return backend.name, backend.stream([ModelRequest(parts=asked)], [])
+
+        response = await ask(self._log, digest_of([system, prompt]), opened)
+        return response.text or ""
 
     async def run(self, agent: Any, prompt: str, **more: Any) -> str:
         """Run an agent of a framework; its calls are replayed as if it were a member.
@@ -144,10 +128,9 @@ class AgentContext:
         Raises:
             AgentStopped: A stop was asked for.
         """
-        tools = own_tools(self._log.round.toolbox)
-        talk = Conversation("", prompt, prompt)
+        talk = Conversation(self._log, "", prompt, prompt, own_tools(self._log.round.toolbox))
         with self._log.run():
-            return await self._framework_of(agent).converse(agent, self._log, talk, tools, more)
+            return await self._framework_of(agent).converse(agent, talk, **more)
 
     async def checkpoint(self) -> None:
         """Let a stop or a pause take effect here.
@@ -176,16 +159,15 @@ def _backend_of(model: Any) -> Backend:
 async def _converse(
     framework_of: Callable[[Any], Framework],
     function: Callable[..., Any],
-    log: CallLog,
     talk: Conversation,
-    tools: OfferedTools,
-    more: Mapping[str, Any],
+    /,
+    **more: Any,
 ) -> str:
     """Run a function to its end; see `program_runner.Converse`."""
-    await log.checkpoint()
-    context = AgentContext(log, talk, framework_of)
+    await talk.log.checkpoint()
+    context = AgentContext(talk, framework_of)
     given = (talk.task, context) if _takes_context(function) else (talk.task,)
-    async with log.round.call(WORDS) as call:
+    async with talk.log.round.call(WORDS) as call:
         made = function(*given, **more)
         if not hasattr(made, "__aiter__"):
             call.write(await _text_of(made))

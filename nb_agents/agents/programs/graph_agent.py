@@ -17,7 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from nb_agents import events as ev
 from nb_agents.agents.placed_calls import WORDS
 from nb_agents.agents.programs.call_log import CallLog
-from nb_agents.agents.programs.program_runner import Conversation, Framework, OfferedTools
+from nb_agents.agents.programs.program_runner import Conversation, Framework
 from nb_agents.agents.runner import WordStream
 
 _PARTS = ("thread_id", "checkpoint_ns", "checkpoint_id")
@@ -29,15 +29,9 @@ def framework(graph: Any) -> Framework:
     return Framework(converse, resumes="in steps" if keeps else "starts again", calls_tools=False)
 
 
-async def converse(
-    graph: Any,
-    log: CallLog,
-    talk: Conversation,
-    tools: OfferedTools,
-    more: Mapping[str, Any],
-) -> str:
+async def converse(graph: Any, talk: Conversation, /, **more: Any) -> str:
     """Run a graph to its end; see `program_runner.Converse`."""
-    place = log.place("graph")
+    log, place = talk.log, talk.log.place("graph")
     if graph.checkpointer in (None, True) or isinstance(graph.checkpointer, InMemorySaver):
         graph = graph.copy({"checkpointer": _JournalSaver(log, place)})
     config = {"configurable": {"thread_id": f"{log.round.agent}{place}"}}
@@ -105,11 +99,13 @@ class _JournalSaver(InMemorySaver):
         self._place = place
         for kind, data in log.saved(place):
             given = self.serde.loads_typed((kind, data.encode("latin-1")))
-            (super().put_writes if len(given) == 3 and _is_writes(given) else super().put)(*given)
+            is_writes = len(given) == 3 and isinstance(given[2], str)
+            (super().put_writes if is_writes else super().put)(*given)
 
     async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
         saved = super().put(config, checkpoint, metadata, new_versions)
-        self._keep([_plain(config), checkpoint, _json_like(metadata), dict(new_versions)])
+        known = json.loads(json.dumps(dict(metadata), default=str))
+        self._keep([_plain(config), checkpoint, known, dict(new_versions)])
         return saved
 
     async def aput_writes(
@@ -123,15 +119,7 @@ class _JournalSaver(InMemorySaver):
         self._log.save(self._place, kind, data.decode("latin-1"))
 
 
-def _is_writes(given: Any) -> bool:
-    return isinstance(given[2], str)
-
-
 def _plain(config: Any) -> dict[str, Any]:
     """Return what of a config names a checkpoint; the rest holds callbacks."""
     known = config["configurable"]
     return {"configurable": {key: known[key] for key in _PARTS if key in known}}
-
-
-def _json_like(metadata: Any) -> Any:
-    return json.loads(json.dumps(dict(metadata), default=str))

@@ -8,7 +8,7 @@ its finished result is replayed, and an unfinished one is told as a call that wa
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -31,7 +31,7 @@ from pydantic import TypeAdapter
 
 from nb_agents import events as ev
 from nb_agents.agents.programs.call_log import CallLog, digest_of
-from nb_agents.agents.programs.program_runner import Conversation, Framework, OfferedTools
+from nb_agents.agents.programs.program_runner import Conversation, Framework
 from nb_agents.models.backend import BrokenReplyError
 from nb_agents.tools.base import Tool, ToolResult
 
@@ -51,21 +51,15 @@ def framework(agent: Any) -> Framework:
     return Framework(converse)
 
 
-async def converse(
-    agent: Any,
-    log: CallLog,
-    talk: Conversation,
-    tools: OfferedTools,
-    more: Mapping[str, Any],
-) -> str:
+async def converse(agent: Any, talk: Conversation, /, **more: Any) -> str:
     """Run an agent until its final output; see `program_runner.Converse`."""
     asked: Any = [{"role": "user", "content": talk.prompt}]
     system: Any = [{"role": "system", "content": talk.system}] if talk.system else []
     before: Any = talk.history if talk.history is not None else system
-    clones = _Clones(log, tools)
+    clones = _Clones(talk)
     theirs = more.get("run_config") or RunConfig(tracing_disabled=True)
     asks = ModelSettings(include_usage=True).resolve(theirs.model_settings)
-    provider = _JournaledProvider(theirs.model_provider, log)
+    provider = _JournaledProvider(theirs.model_provider, talk.log)
     config = dataclasses.replace(theirs, model_provider=provider, model_settings=asks)
     given: dict[str, Any] = {"max_turns": MAX_TURNS, **more, "run_config": config}
     result = await Runner.run(await clones.agent(agent), [*before, *asked], **given)
@@ -75,9 +69,9 @@ async def converse(
 
 
 class _Clones:
-    def __init__(self, log: CallLog, tools: OfferedTools) -> None:
-        self._log = log
-        self._ours = tools
+    def __init__(self, talk: Conversation) -> None:
+        self._log = talk.log
+        self._ours = talk.tools
         self._made: dict[int, Agent[Any]] = {}
         self._calls: dict[str, int] = {}
 
@@ -87,7 +81,7 @@ class _Clones:
             return self._made[id(given)]
         made = self._made[id(given)] = given.clone(mcp_servers=[])
         own = [*given.tools, *await given.get_mcp_tools(RunContextWrapper(None))]
-        made.tools = [*map(self._own, own), *map(self._offered, self._ours.tools)]
+        made.tools = [*map(self._own, own), *map(self._offered, self._ours)]
         made.handoffs = [
             await self.agent(each) if isinstance(each, Agent) else self._handoff(each)
             for each in given.handoffs
@@ -118,9 +112,10 @@ class _Clones:
 
     def _offered(self, tool: Tool) -> SdkTool:
         async def invoke(context: Any, args: str) -> Any:
-            if tool.name in self._ours.deciding:
+            if tool.definition.ends_round:
                 return str(await tool.call(args))
-            return await self.call(context.tool_call_id, tool.name, args, lambda: tool.call(args))
+            again, id = tool.is_repeatable, context.tool_call_id
+            return await self.call(id, tool.name, args, lambda: tool.call(args), again)
 
         made = tool.definition
         schema = made.parameters_json_schema
@@ -129,7 +124,12 @@ class _Clones:
         )
 
     async def call(
-        self, call_id: str, name: str, args: Any, run: Callable[[], Awaitable[Any]]
+        self,
+        call_id: str,
+        name: str,
+        args: Any,
+        run: Callable[[], Awaitable[Any]],
+        is_repeatable: bool = False,
     ) -> Any:
         """Journal a call of a tool; the SDK refuses calls that repeat an id."""
         live: list[Any] = []
@@ -143,9 +143,8 @@ class _Clones:
 
         base = self._log.place(f"t{self._log.count('m')}.{name}.{digest_of(call_id)[:8]}")
         self._calls[base] = number = self._calls.get(base, 0) + 1
-        said = await self._log.tool(
-            f"{base}.{number}", name, args, made, is_repeatable=name in self._ours.repeatable
-        )
+        place = f"{base}.{number}"
+        said = await self._log.tool(place, name, args, made, is_repeatable=is_repeatable)
         return live[0] if live else str(said) if isinstance(said, ToolResult) else said
 
 

@@ -103,13 +103,9 @@ def runner_of(agent: AgentSpec) -> AgentRunner | None:
     if hasattr(program, "play"):
         runner: AgentRunner = program
         return runner
-    if _is_model(program):
+    if hasattr(program, "stream") and hasattr(program, "calls_tools"):
         return None
     return ProgramRunner(agent.id, program, framework_of(program))
-
-
-def _is_model(program: Any) -> bool:
-    return hasattr(program, "stream") and hasattr(program, "calls_tools")
 
 
 def check_objects(team: TeamSpec) -> None:

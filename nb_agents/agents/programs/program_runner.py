@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio
@@ -21,7 +22,6 @@ from nb_agents.agents.decisions import (
     Abstention,
     Answered,
     Decision,
-    Offer,
     Submitted,
     Voted,
     read_call,
@@ -31,7 +31,7 @@ from nb_agents.agents.replay import PastRound
 from nb_agents.agents.runner import Promise, Round
 from nb_agents.config.decision_tools import ANSWER
 from nb_agents.errors import ModelCallError, NbAgentsError, said_by
-from nb_agents.tools.base import Tool, Toolbox, ToolResult
+from nb_agents.tools.base import Tool, Toolbox
 
 MAX_TRIES = 3
 """Runs of a program in one round, until it decides it."""
@@ -45,44 +45,35 @@ VOTE_BY_LABEL = (
 )
 
 
-@dataclass(frozen=True)
-class OfferedTools:
-    """Our tools, for a program to offer to its models.
-
-    Attributes:
-        tools: The tools, whose calls do all there is to do but for journalling.
-        deciding: The names of those that decide the round, which are not journalled.
-        repeatable: The names of those that may be called again when they were cut.
-    """
-
-    tools: Sequence[Tool] = ()
-    deciding: frozenset[str] = frozenset()
-    repeatable: frozenset[str] = frozenset()
-
-
 @dataclass
 class Conversation:
     """What a program is asked, and where it stands; an adapter keeps it between two runs.
 
     Attributes:
+        log: The journal of its calls.
         system: The agent's role and rules; may be "".
         prompt: What it is asked now.
         task: The task alone.
-        history: The conversation so far, in the framework's form; None before the first run.
+        tools: Our tools, for it to offer to its models. Their calls do all there is to do but for
+            journalling, and those that end the round are not journalled.
         voters: The labels of the answers that it may vote for.
+        history: The conversation so far, in the framework's form; None before the first run.
     """
 
+    log: CallLog
     system: str
     prompt: str
     task: str
-    history: Any = None
+    tools: Sequence[Tool] = ()
     voters: tuple[str, ...] = ()
+    history: Any = None
 
 
-Converse = Callable[
-    [Any, CallLog, Conversation, OfferedTools, Mapping[str, Any]], Coroutine[Any, Any, str]
-]
-"""Runs an agent of a framework until it ends in a text; the last are arguments for its own run."""
+Converse = Callable[..., Coroutine[Any, Any, str]]
+"""Runs an agent of a framework until it ends in a text.
+
+Given the agent, a `Conversation`, and by name arguments for the framework's own run.
+"""
 
 
 @dataclass(frozen=True)
@@ -132,10 +123,10 @@ class ProgramRunner:
         voters = tuple(label for label in offer.voters if not judge(label).refusal)
         if voters and not self.framework.calls_tools:
             asked += "\n\n" + VOTE_BY_LABEL.format(labels=", ".join(voters))
-        talk = Conversation(opening.system, asked, round.task, voters=voters)
-        tools = _offered(round, ballot, log) if self.framework.calls_tools else OfferedTools()
+        tools = _offered(round, ballot, log) if self.framework.calls_tools else ()
+        talk = Conversation(log, opening.system, asked, round.task, tools, voters)
         for _ in range(MAX_TRIES):
-            said = await self._run(log, talk, tools)
+            said = await self._run(talk)
             ballot.check(self.name)
             if round.decision is None:
                 round.decision, talk.prompt = read_text(said, round)
@@ -143,19 +134,17 @@ class ProgramRunner:
                 return round.decision
         raise ModelCallError(self.name, f"It made no decision in {MAX_TRIES} tries.")
 
-    async def _run(self, log: CallLog, talk: Conversation, tools: OfferedTools) -> str:
+    async def _run(self, talk: Conversation) -> str:
         try:
-            with log.run():
-                return await _cancelled_once(
-                    self.framework.converse(self.program, log, talk, tools, {})
-                )
+            with talk.log.run():
+                return await _cancelled_once(self.framework.converse(self.program, talk))
         except Decided:
             return ""
         except NbAgentsError:
             raise
         except Exception as exc:
             # A framework may have made an error of its own of a stop.
-            log.round.scope.checkpoint()
+            talk.log.round.scope.checkpoint()
             raise ModelCallError(self.name, said_by(exc, named=True)) from exc
 
     async def close(self) -> None:
@@ -180,9 +169,10 @@ async def _cancelled_once(run: Coroutine[Any, Any, str]) -> str:
         raise
 
 
-def _offered(round: Round, ballot: Ballot, log: CallLog) -> OfferedTools:
+def _offered(round: Round, ballot: Ballot, log: CallLog) -> list[Tool]:
     """Return the tools of a round, in which those that decide end the program."""
-    deciding = ballot.tools() if _decides_by_tool(round.context.offer()) else []
+    offer = round.context.offer()
+    deciding = ballot.tools() if offer.judges or not offer.text_counts else []
 
     def ends(tool: Tool) -> Tool:
         async def call(args: dict[str, Any]) -> str:
@@ -194,26 +184,17 @@ def _offered(round: Round, ballot: Ballot, log: CallLog) -> OfferedTools:
 
         return Tool.from_definition(tool.definition, call)
 
-    names = frozenset(tool.name for tool in deciding)
-    return replace(own_tools(round.toolbox, map(ends, deciding)), deciding=names)
+    return [*map(ends, deciding), *own_tools(round.toolbox)]
 
 
-def _decides_by_tool(offer: Offer) -> bool:
-    return offer.judges or not offer.text_counts
-
-
-def own_tools(toolbox: Toolbox, besides: Iterable[Tool] = ()) -> OfferedTools:
-    """Return the tools of a toolbox, after others, for a program to offer."""
-
-    def through(name: str) -> Callable[[dict[str, Any]], Awaitable[ToolResult]]:
-        async def call(args: dict[str, Any]) -> ToolResult:
-            return await toolbox.call(name, args)
-
-        return call
-
-    tools = [Tool.from_definition(each, through(each.name)) for each in toolbox.definitions]
-    again = frozenset(tool.name for tool in tools if toolbox.is_repeatable(tool.name))
-    return OfferedTools((*besides, *tools), repeatable=again)
+def own_tools(toolbox: Toolbox) -> list[Tool]:
+    """Return the tools of a toolbox, for a program to offer."""
+    return [
+        Tool.from_definition(
+            each.definition, partial(toolbox.call, each.name), is_repeatable=each.is_repeatable
+        )
+        for each in toolbox.tools
+    ]
 
 
 def read_text(said: str, round: Round) -> tuple[Decision | None, str]:

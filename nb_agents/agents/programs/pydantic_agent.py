@@ -6,7 +6,7 @@ and all tools pass its `wrap_tool_execute`, those of MCP servers and toolsets in
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from nb_agents.agents.message_json import dump_messages, load_messages
 from nb_agents.agents.programs.call_log import CallLog, digest_of
-from nb_agents.agents.programs.program_runner import Conversation, Framework, OfferedTools
+from nb_agents.agents.programs.program_runner import Conversation, Framework
 from nb_agents.agents.runner import WordStream
 from nb_agents.models.backend import usage_of
 from nb_agents.tools.base import Tool, ToolResult
@@ -36,20 +36,14 @@ def framework(agent: Any) -> Framework:
     return Framework(converse)
 
 
-async def converse(
-    agent: Any,
-    log: CallLog,
-    talk: Conversation,
-    tools: OfferedTools,
-    more: Mapping[str, Any],
-) -> str:
+async def converse(agent: Any, talk: Conversation, /, **more: Any) -> str:
     """Run an agent until its output; see `program_runner.Converse`."""
     given = {"instructions": talk.system} if talk.system else {}
     result = await agent.run(
         talk.prompt,
         message_history=talk.history,
-        capabilities=[Journaled(log, tools)],
-        toolsets=[FunctionToolset([*map(_tool, tools.tools)])],
+        capabilities=[Journaled(talk)],
+        toolsets=[FunctionToolset([*map(_tool, talk.tools)])],
         **given,
         **more,
     )
@@ -70,14 +64,13 @@ class Journaled(AbstractCapability[Any]):
     """Journals the calls of a run, and replays those that had finished.
 
     Args:
-        log: The journal.
-        tools: Our tools among the agent's.
+        talk: Has the journal, and our tools among the agent's.
     """
 
-    def __init__(self, log: CallLog, tools: OfferedTools) -> None:
+    def __init__(self, talk: Conversation) -> None:
         super().__init__()
-        self._log = log
-        self._tools = tools
+        self._log = talk.log
+        self._ours = {tool.name: tool for tool in talk.tools}
 
     def get_wrapper_model(self, model: Model) -> Model:
         """Wrap the model of one attempt at a request."""
@@ -87,7 +80,8 @@ class Journaled(AbstractCapability[Any]):
         self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: dict[str, Any], handler: Any
     ) -> Any:
         """Journal a call of a tool."""
-        if call.tool_name in self._tools.deciding:
+        ours = self._ours.get(call.tool_name)
+        if ours and ours.definition.ends_round:
             return await handler(args)
         live: list[Any] = []
 
@@ -102,7 +96,7 @@ class Journaled(AbstractCapability[Any]):
             return {"value": tool_return_ta.dump_python(value, mode="json")}
 
         place = self._log.place(f"t{self._log.count('m')}.{_position(ctx.messages, call)}")
-        again = call.tool_name in self._tools.repeatable
+        again = ours is not None and ours.is_repeatable
         said = await self._log.tool(place, call.tool_name, call.args, run, is_repeatable=again)
         if live or isinstance(said, ToolResult):
             return live[0] if live else str(said)
@@ -142,24 +136,40 @@ class _JournaledModel(WrapperModel):
     async def _ask(
         self, messages: list[ModelMessage], settings: Any, params: Any, context: Any = None
     ) -> ModelResponse:
-        place, digest = self._log.next_place("m"), digest_of_messages(messages)
-        past = self._log.finished(place, digest=digest)
-        if past is not None:
-            [response] = load_messages([past.value])
-            assert isinstance(response, ModelResponse)
-            return response
-        async with self._log.model(place, digest, self.wrapped.model_name) as call:
-            async with self.wrapped.request_stream(messages, settings, params, context) as stream:
-                async for event in stream:
-                    write_event(call, event)
-                response = well_formed(stream.get())
-            call.response, call.form = dump_messages([response])[0], ""
-            call.usage = usage_of(response)
+        def opened() -> tuple[str, Any]:
+            stream = self.wrapped.request_stream(messages, settings, params, context)
+            return self.wrapped.model_name, stream
+
+        return await ask(self._log, digest_of_messages(messages), opened)
+
+
+async def ask(log: CallLog, digest: str, opened: Callable[[], tuple[str, Any]]) -> ModelResponse:
+    """Make a request, unless it has finished before.
+
+    Args:
+        log: The journal.
+        digest: Of the conversation.
+        opened: Returns the model's name and the stream of its answer, a context manager.
+    """
+    place = log.next_place("m")
+    past = log.finished(place, digest=digest)
+    if past is not None:
+        [response] = load_messages([past.value])
+        assert isinstance(response, ModelResponse)
         return response
+    name, stream = opened()
+    async with log.model(place, digest, name) as call:
+        async with stream as events:
+            async for event in events:
+                _write(call, event)
+            reply: ModelResponse = well_formed(events.get())
+        call.response, call.form = dump_messages([reply])[0], ""
+        call.usage = usage_of(reply)
+    return reply
 
 
-def write_event(call: WordStream, event: Any) -> None:
-    """Write the words of an event of pydantic-ai's stream."""
+def _write(call: WordStream, event: Any) -> None:
+    """Write the words of an event of the stream."""
     part = getattr(event, "part", None) if event.event_kind == "part_start" else None
     delta = getattr(event, "delta", None)
     kind = getattr(part, "part_kind", None) or getattr(delta, "part_delta_kind", None)
