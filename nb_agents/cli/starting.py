@@ -19,13 +19,11 @@ from nb_agents.cli.saving import save
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.launch.api import start
-from nb_agents.launch.once import once as start_once
-from nb_agents.launch.once import once_is_default
 from nb_agents.presentation.arguments import context_of
 from nb_agents.runs.live_runs import begun_runs
 from nb_agents.runs.run import Run
 from nb_agents.verbs.parameters import RUN, of_run
-from nb_agents.verbs.resuming import options_of
+from nb_agents.verbs.resuming import begin_of, options_of
 from nb_agents.verbs.verb import Parameter
 
 _EXAMPLES = (
@@ -43,34 +41,18 @@ _TASK = Parameter("task", "what is asked; @path lets it be read, - takes the inp
 
 def run(
     task: str,
-    config: str | None,
     recipe: str | None,
     settings: Sequence[str],
-    bundles: Sequence[str],
-    model: str | None,
-    session: str | None,
-    continue_: bool,
-    once: bool,
-    fresh: bool,
     root: Path | None,
     as_json: bool,
-    **flags: Any,
+    **given: Any,
 ) -> None:
     """Start a team on a task, or on a recipe, and wait for it. Ctrl+C stops it; twice: at once."""
     # Nobody has typed what is piped in.
     named = Mentions(sys.stdin.read(), ()) if task == "-" else mentions(task)
-    options = options_of({**flags, "session_root": root}, {})
-    begin = partial(
-        partial(start_once, fresh=fresh) if once or fresh or once_is_default() else start,
-        named.task,
-        chosen_team(config, model, bundles),
-        session,
-        continue_,
-        recipe=recipe,
-        context=context_of("", settings, {}) if recipe or settings else None,
-        options=replace(options, context_paths=named.paths),
-    )
-    begin_and_wait(begin, as_json, is_detached=flags["detach"])
+    context = context_of("", settings, {}) if recipe or settings else None
+    begin = begin_of({**given, "recipe": recipe, "session_root": root}, named, context, {})
+    begin_and_wait(lambda: begin().run, as_json, is_detached=given["detach"])
 
 
 def chat(

@@ -7,8 +7,6 @@ run ends its cell with its card, and a person's mistake with a sentence: neither
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from keyword import iskeyword
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +15,6 @@ from IPython.core.error import UsageError
 
 from nb_agents.config.faults import nearest
 from nb_agents.config.secrets import secrets_of_environment
-from nb_agents.config.team import chosen_team, with_objects
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, TaskError, UserError
 from nb_agents.jupyter import verbs
@@ -36,16 +33,13 @@ from nb_agents.jupyter.panel import show_turn
 from nb_agents.jupyter.sweep_cell import work_over
 from nb_agents.jupyter.verbs import declared
 from nb_agents.jupyter.waiting import follow_new
-from nb_agents.launch.once import begin_new, once_is_default, run_once
-from nb_agents.launch.start import StartRequest
 from nb_agents.masking import Mask
 from nb_agents.presentation.arguments import context_of, fill_in
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
-from nb_agents.tools.functions import find_functions
 from nb_agents.unicode import without_controls
 from nb_agents.verbs.parameters import RUN
-from nb_agents.verbs.resuming import options_of
+from nb_agents.verbs.resuming import begin_of, options_of
 from nb_agents.verbs.table import VERBS as TABLE
 from nb_agents.verbs.verb import Verb
 
@@ -168,22 +162,9 @@ class AgentsMagics(Magics):
             raise TaskError("--bundle says where a recipe's bundles are: it goes with --recipe.")
         # Before variables are put in: what they hold nobody typed.
         named = Mentions("", ()) if args.recipe else mentions(cell)
-        request = StartRequest(
-            task=fill_in(named.task, names),
-            config=with_objects(
-                chosen_team(args.config, args.model, args.bundles), args.agents or "", names
-            ),
-            tools=find_functions(args.tools, names) if args.tools else (),
-            recipe=args.recipe,
-            context=context_of(cell, args.settings, names) if args.recipe else None,
-            session=args.session,
-            continue_=args.continue_,
-            options=replace(options_of(vars(args), names), context_paths=named.paths),
-        )
-        if args.once or args.fresh or once_is_default():
-            begin = partial(run_once, request, fresh=args.fresh)
-        else:
-            begin = partial(begin_new, request)
+        named = named._replace(task=fill_in(named.task, names))
+        context = context_of(cell, args.settings, names) if args.recipe else None
+        begin = begin_of(vars(args), named, context, names)
         follow_new(self.shell, begin, wait=args.wait, out=args.out)
 
     def _guarded(self, action: Callable[[], object]) -> None:

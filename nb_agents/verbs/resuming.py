@@ -1,17 +1,20 @@
-"""The verbs that start a run from a turn, and the options of a run that a line gives."""
+"""Starting the run that a line asks for, and the verbs that start one from a turn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nb_agents.config.team import chosen_team, with_objects
+from nb_agents.config.uploads import Mentions
 from nb_agents.errors import UserError
 from nb_agents.launch.api import resume as resume_turn
-from nb_agents.launch.once import EarlierOrNew, resume_once
+from nb_agents.launch.once import EarlierOrNew, begin_new, once_is_default, resume_once, run_once
 from nb_agents.launch.resume import preview as preview_turn
+from nb_agents.launch.start import StartRequest
 from nb_agents.options import RunOptions
 from nb_agents.presentation.arguments import context_of
 from nb_agents.tools.functions import find_functions
@@ -125,6 +128,40 @@ def rewind(
     if times is not None:
         return Outcome(facts=facts, begin_sweep=lambda: run.rewind(to, say, times=times, **given))
     return Outcome(facts=facts, begin=lambda: EarlierOrNew(run.rewind(to, say, **given), False))
+
+
+def begin_of(
+    given: Mapping[str, Any],
+    named: Mentions,
+    context: Mapping[str, Any] | None,
+    names: Mapping[str, Any],
+) -> Callable[[], EarlierOrNew]:
+    """Return what begins the run that a line asks for.
+
+    Args:
+        given: Its arguments, those of `RUN`, by name.
+        named: The task and the files that it names.
+        context: The values that its recipe starts with.
+        names: The variables of the notebook.
+
+    Raises:
+        UserError: An argument can't be used.
+    """
+    team = chosen_team(given["config"], given["model"], given["bundles"])
+    tools = given.get("tools")
+    request = StartRequest(
+        task=named.task,
+        config=with_objects(team, given.get("agents") or "", names),
+        tools=find_functions(tools, names) if tools else (),
+        recipe=given["recipe"],
+        context=context,
+        session=given["session"],
+        continue_=given["continue_"],
+        options=replace(options_of(given, names), context_paths=named.paths),
+    )
+    if given["once"] or given["fresh"] or once_is_default():
+        return partial(run_once, request, fresh=given["fresh"])
+    return partial(begin_new, request)
 
 
 def options_of(given: Mapping[str, Any], names: Mapping[str, Any]) -> RunOptions:
