@@ -134,47 +134,37 @@ _NUMBER = {"name": "n", "in": "path", "required": True, "schema": {"type": "inte
 
 def _of_runs() -> dict[str, Any]:
     return {
-        "/runs": {
-            "get": _get(
-                "What is live: turns, and sweeps in the place of their rows' turns.",
-                "A list of `TurnFacts` and `SweepFacts`, each with its `id`.",
-                schema=_list_of(_named(TurnFacts, SweepFacts)),
-            ),
-            "post": _post("Start a run that outlives this server.", Start, _BEGUN, _BEGUN_TURN),
-        },
-        "/runs/{id}": {
-            "get": _get(
-                "A turn or a sweep, live or over.",
-                "`WholeTurnFacts` or `SweepFacts`, with its `id`.",
-                _ID,
-                schema=_SHOWN,
-            )
-        },
-        "/runs/{id}/events": {
-            "get": _get(
-                "The events of a turn, or of a sweep how its rows began and ended, after "
-                "`Last-Event-ID`.",
-                f"{_STREAM} Each has an event as in the turn's `events.jsonl`, or a line of the "
-                "sweep's `rows.jsonl`.",
-                _ID,
-            )
-        },
-        "/runs/{id}/transcript": {
-            "get": _get(
-                "What an agent wrote and did, from byte `after` of the journal on.",
-                "`pieces`, the `end` up to which was read, and whether there is `more` by now.",
-                _ID,
-                _QUERY_AGENT,
-                _QUERY_AFTER,
-                refused={"400": "`after` is not a number of bytes, or there is no `agent`."},
-            )
-        },
-        "/runs/{id}/view": {"get": _get("How it is drawn.", _DRAWN, _ID)},
-        "/view": {"get": _get("How all that `id` names is drawn.", _DRAWN, _QUERY_IDS)},
+        "/runs": _get(
+            "What is live: turns, and sweeps in the place of their rows' turns.",
+            "A list of `TurnFacts` and `SweepFacts`, each with its `id`.",
+            schema=_list_of(_named(TurnFacts, SweepFacts)),
+        )
+        | _post("Start a run that outlives this server.", Start, _BEGUN, _BEGUN_TURN),
+        "/runs/{id}": _get(
+            "A turn or a sweep, live or over.",
+            "`WholeTurnFacts` or `SweepFacts`, with its `id`.",
+            _ID,
+            schema=_SHOWN,
+        ),
+        "/runs/{id}/events": _get(
+            "The events of a turn, or of a sweep how its rows began and ended, after "
+            "`Last-Event-ID`.",
+            f"{_STREAM} Each has an event as in the turn's `events.jsonl`, or a line of the "
+            "sweep's `rows.jsonl`.",
+            _ID,
+        ),
+        "/runs/{id}/transcript": _get(
+            "What an agent wrote and did, from byte `after` of the journal on.",
+            "`pieces`, the `end` up to which was read, and whether there is `more` by now.",
+            _ID,
+            _QUERY_AGENT,
+            _QUERY_AFTER,
+            refused={"400": "`after` is not a number of bytes, or there is no `agent`."},
+        ),
+        "/runs/{id}/view": _get("How it is drawn.", _DRAWN, _ID),
+        "/view": _get("How all that `id` names is drawn.", _DRAWN, _QUERY_IDS),
         **{
-            f"/runs/{{id}}/{route}": {
-                "post": _post(verb.help, BODIES[route], _ASKED, _ASKED_STATE, _ID)
-            }
+            f"/runs/{{id}}/{route}": _post(verb.help, BODIES[route], _ASKED, _ASKED_STATE, _ID)
             for route, verb in ROUTES.items()
         },
     }
@@ -182,70 +172,48 @@ def _of_runs() -> dict[str, Any]:
 
 def _of_sessions() -> dict[str, Any]:
     turns = "/sessions/{id}/turns/{n}"
+    goes_on = "Ask its team something new, as its next turn."
+    renamed = {"200": "Its new `id` and name."}
     return {
-        "/sessions": {
-            "get": _get(
-                "The sweeps on disk, and of each root the thousand sessions that were used last.",
-                "A list of `SessionFacts`, each with its `id`, and so have its turns. A sweep has "
-                "`sweep`, its `SweepFacts`, and no turns.",
-                _QUERY_FOLDER,
-                _QUERY_SWEEP,
-                schema=_list_of({"anyOf": [_LISTED_SWEEP, _SESSION_STATE]}),
-            )
-        },
-        "/sessions/{id}": {
-            "get": _get(
-                "A session.", "`SessionFacts`, with its `id`.", _SESSION, schema=_SESSION_STATE
-            ),
-            "delete": _delete("Delete it and all its files.", _SESSION),
-        },
-        "/sessions/{id}/continue": {
-            "post": _post(
-                "Ask its team something new, as its next turn.",
-                NextTask,
-                _BEGUN,
-                _BEGUN_TURN,
-                _SESSION,
-            )
-        },
-        "/sessions/{id}/rename": {
-            "post": _post(
-                "Rename it.", Rename, {"200": "Its new `id` and name."}, _RENAMED, _SESSION
-            )
-        },
-        "/sessions/{id}/export": {
-            "get": _get("All its files.", "A zip, of one directory.", _SESSION)
-        },
-        turns: {
-            "get": _get(
-                "A turn, live or over.",
-                "`WholeTurnFacts`, with its `id`.",
-                _SESSION,
-                _NUMBER,
-                schema=_named(WholeTurnFacts),
-            )
-        },
-        f"{turns}/view": {"get": _get("How it is drawn.", _DRAWN, _SESSION, _NUMBER)},
+        "/sessions": _get(
+            "The sweeps on disk, and of each root the thousand sessions that were used last.",
+            "A list of `SessionFacts`, each with its `id`, and so have its turns. A sweep has "
+            "`sweep`, its `SweepFacts`, and no turns.",
+            _QUERY_FOLDER,
+            _QUERY_SWEEP,
+            schema=_list_of({"anyOf": [_LISTED_SWEEP, _SESSION_STATE]}),
+        ),
+        "/sessions/{id}": _get(
+            "A session.", "`SessionFacts`, with its `id`.", _SESSION, schema=_SESSION_STATE
+        )
+        | _delete("Delete it and all its files.", _SESSION),
+        "/sessions/{id}/continue": _post(goes_on, NextTask, _BEGUN, _BEGUN_TURN, _SESSION),
+        "/sessions/{id}/rename": _post("Rename it.", Rename, renamed, _RENAMED, _SESSION),
+        "/sessions/{id}/export": _get("All its files.", "A zip, of one directory.", _SESSION),
+        turns: _get(
+            "A turn, live or over.",
+            "`WholeTurnFacts`, with its `id`.",
+            _SESSION,
+            _NUMBER,
+            schema=_named(WholeTurnFacts),
+        ),
+        f"{turns}/view": _get("How it is drawn.", _DRAWN, _SESSION, _NUMBER),
     }
 
 
 def _of_files() -> dict[str, Any]:
     return {
-        "/contents/{path}": {
-            "get": _get(
-                "A directory or a file of a turn, as Jupyter's contents API has it.",
-                "Its model: session, turn and path within it make its `path`.",
-                _PATH,
-                refused={"413": "It is too large to be shown."},
-            )
-        },
-        "/files/{path}": {
-            "get": _get(
-                "A file of a turn.",
-                "Its bytes: images and text as what they are, all else to be saved.",
-                _PATH,
-            )
-        },
+        "/contents/{path}": _get(
+            "A directory or a file of a turn, as Jupyter's contents API has it.",
+            "Its model: session, turn and path within it make its `path`.",
+            _PATH,
+            refused={"413": "It is too large to be shown."},
+        ),
+        "/files/{path}": _get(
+            "A file of a turn.",
+            "Its bytes: images and text as what they are, all else to be saved.",
+            _PATH,
+        ),
     }
 
 
@@ -254,28 +222,24 @@ def _of_new_files() -> dict[str, Any]:
     finding = _object(severity="string", what="string", line="integer", column="integer")
     tool = _object(key="string", label="string")
     return {
-        "/new": {
-            "get": _get(
-                "What a new team can be made of.",
-                "`providers` whose key is set here, or whose server answers on this machine, each "
-                "with its `models`; `tools` by their keys.",
-                schema=_object(providers=_list_of(provider), tools=_list_of(tool)),
-            ),
-            "post": _post(
-                "Make the text of a new file, which is not written.",
-                NewFile,
-                {"200": "Its `text`, as it would be saved."},
-                _object(text="string"),
-            ),
-        },
-        "/check": {
-            "post": _post(
-                "Check the text of a team file or a recipe without running anything.",
-                CheckedText,
-                {"200": "`findings` with their places: of `severity` error, warning or info."},
-                _object(findings=_list_of(finding)),
-            )
-        },
+        "/new": _get(
+            "What a new team can be made of.",
+            "`providers` whose key is set here, or whose server answers on this machine, each "
+            "with its `models`; `tools` by their keys.",
+            schema=_object(providers=_list_of(provider), tools=_list_of(tool)),
+        )
+        | _post(
+            "Make the text of a new file, which is not written.",
+            NewFile,
+            {"200": "Its `text`, as it would be saved."},
+            _object(text="string"),
+        ),
+        "/check": _post(
+            "Check the text of a team file or a recipe without running anything.",
+            CheckedText,
+            {"200": "`findings` with their places: of `severity` error, warning or info."},
+            _object(findings=_list_of(finding)),
+        ),
     }
 
 
@@ -344,17 +308,13 @@ def _get(
     schema: dict[str, Any] | None = None,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    replies = {"200": found, **_UNKNOWN, **refused}
-    return {
-        "summary": summary,
-        "parameters": [*parameters],
-        "responses": _replies(replies, schema),
-    }
+    replies = _replies({"200": found, **_UNKNOWN, **refused}, schema)
+    return {"get": {"summary": summary, "parameters": [*parameters], "responses": replies}}
 
 
 def _delete(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
-    replies = {"204": "It is gone.", **_UNKNOWN, "409": "A turn of it is live."}
-    return {"summary": summary, "parameters": [*parameters], "responses": _replies(replies)}
+    replies = _replies({"204": "It is gone.", **_UNKNOWN, "409": "A turn of it is live."})
+    return {"delete": {"summary": summary, "parameters": [*parameters], "responses": replies}}
 
 
 def _post(
@@ -377,10 +337,12 @@ def _post(
             "`trust` it is gone on with."
         )
     return {
-        "summary": summary,
-        "parameters": [*parameters],
-        "requestBody": {"content": {"application/json": {"schema": body.model_json_schema()}}},
-        "responses": _replies(replies, schema),
+        "post": {
+            "summary": summary,
+            "parameters": [*parameters],
+            "requestBody": {"content": {"application/json": {"schema": body.model_json_schema()}}},
+            "responses": _replies(replies, schema),
+        }
     }
 
 
