@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import anyio
 import mcp
@@ -37,18 +37,45 @@ _GOODBYE_S = 1.0
 _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 
 
-class McpConnection(Protocol):
+@asynccontextmanager
+async def connect(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[McpConnection]:
+    """Connect to a server.
+
+    Args:
+        transport: Yields the streams to read from and to write to.
+    """
+    if not IS_V1:
+        # Without the cache each listing asks the server.
+        async with mcp.Client(transport, cache=None) as client:
+            yield McpConnection(client, client.server_info)
+        return
+    async with transport as (read, write, *_), mcp.ClientSession(read, write) as session:
+        told: Any = await session.initialize()
+        v1 = _ClientV1(session, told.serverInfo)
+        try:
+            yield v1
+        finally:
+            v1.end()
+
+
+class McpConnection:
     """A connected client; what it returns is the protocol's JSON.
+
+    Args:
+        session: The library's client.
+        about: What it knows of the server.
 
     Attributes:
         server: What the server calls itself.
     """
 
-    server: str
+    def __init__(self, session: Any, about: Any) -> None:
+        self._session = session
+        self.server: str = about.name if about else ""
 
     async def list_tools(self, cursor: str | None = None) -> dict[str, Any]:
         """Return a page of tools, each with ``name`` and ``inputSchema``, and ``nextCursor``."""
-        ...
+        return _dumped(await self._session.list_tools(cursor=cursor))
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], key: str = ""
@@ -60,45 +87,10 @@ class McpConnection(Protocol):
             arguments: What it is given.
             key: By which a team of ours knows the call.
         """
-        ...
-
-
-@asynccontextmanager
-async def connect(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[McpConnection]:
-    """Connect to a server.
-
-    Args:
-        transport: Yields the streams to read from and to write to.
-    """
-    if not IS_V1:
-        # Without the cache each listing asks the server.
-        async with mcp.Client(transport, cache=None) as client:
-            yield _Json(client, client.server_info)
-        return
-    async with transport as (read, write, *_), mcp.ClientSession(read, write) as session:
-        told: Any = await session.initialize()
-        v1 = _ClientV1(session, told.serverInfo)
-        try:
-            yield v1
-        finally:
-            v1.end()
-
-
-class _Json:
-    def __init__(self, session: Any, about: Any) -> None:
-        self._session = session
-        self.server = about.name if about else ""
-
-    async def list_tools(self, cursor: str | None = None) -> dict[str, Any]:
-        return _dumped(await self._session.list_tools(cursor=cursor))
-
-    async def call_tool(
-        self, name: str, arguments: dict[str, Any], key: str = ""
-    ) -> dict[str, Any]:
         return _dumped(await self._session.call_tool(name, arguments, **_meta(key)))
 
 
-class _ClientV1(_Json):
+class _ClientV1(McpConnection):
     """A session of 1.x that reports cancelled calls to the server, and its end to open calls."""
 
     def __init__(self, session: Any, about: Any) -> None:
@@ -243,15 +235,17 @@ def tool_server(name: str) -> tuple[Any, Any]:
     """Return a server to which functions are added as tools, and the type of a call's context.
 
     Args:
-        name: The server's name.
+        name: The server's name, and the package's whose version it tells its clients.
     """
     if IS_V1:
         old: Any = import_module("mcp.server.fastmcp")
-        return old.FastMCP(name, log_level="WARNING"), old.Context
+        server = old.FastMCP(name, log_level="WARNING")
+        server._mcp_server.version = version(name)
+        return server, old.Context
     from mcp.server.mcpserver import Context as NewContext
     from mcp.server.mcpserver import MCPServer
 
-    return MCPServer(name, log_level="WARNING"), NewContext
+    return MCPServer(name, version=version(name), log_level="WARNING"), NewContext
 
 
 def read_message(line: bytes) -> SessionMessage:

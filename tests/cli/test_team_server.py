@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import threading
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -67,6 +68,15 @@ async def test_a_team_is_asked_told_of_cancelled_and_gone_on_with(tmp_path: Path
         assert (await call("resume")).startswith("two\n\n(session session_")
         assert "2 turns, the last one complete: Say it." in await call("list_sessions")
         assert "(complete); nothing was changed" in await call("stop")
+
+
+async def test_its_clients_are_told_the_version_of_the_package(tmp_path: Path) -> None:
+    import mcp
+
+    async with mcp.Client(TeamServer(None, tmp_path).server) as client:
+        about = client.server_info
+    assert about is not None
+    assert (about.name, about.version) == (TEAM, version("nb_agents"))
 
 
 async def test_over_http_it_answers_to_who_has_the_token(tmp_path: Path) -> None:
