@@ -45,10 +45,6 @@ def live_names() -> list[str]:
     return [f"{run.session}/{run.turn}" for run in runs()]
 
 
-def _runs() -> list[str]:
-    return [*live_names(), *session_names()]
-
-
 def _files(incomplete: str) -> list[str]:
     found = files_at(incomplete)
     # A shell ends the word when one is left, so that directory's files would be out of reach.
@@ -63,7 +59,7 @@ _COMPLETIONS: dict[str, Callable[..., list[str]]] = {
     "recipe": _files,
     "run": live_names,
     "session": session_names,
-    "turn": _runs,
+    "turn": lambda: [*live_names(), *session_names()],
 }
 """What completes an argument, by its name."""
 

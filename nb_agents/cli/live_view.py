@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -66,17 +66,14 @@ def live_view(run: Run, *, asks: bool = True) -> Iterator[Console]:
         refresh_per_second=REDRAWS,
         transient=True,
     )
-    with rows if console.is_terminal else nullcontext(), _keys(pressed, console):
+    taken = keys(pressed.press) if console.is_terminal else nullcontext()
+    with rows if console.is_terminal else nullcontext(), taken:
         end = run.subscribe(tell)
         try:
             tell(run.view)
             yield console
         finally:
             end()
-
-
-def _keys(pressed: _Pressed, console: Console) -> AbstractContextManager[None]:
-    return keys(pressed.press) if console.is_terminal else nullcontext()
 
 
 class _Pressed:

@@ -1,6 +1,6 @@
 """Retries of failed model calls, and spacing of calls that share a server.
 
-The loop that retries is in `nb_agents.agents.agent_round`, with a stop's checkpoint before each
+The loop that retries is in `nb_agents.agents.model_runner`, with a stop's checkpoint before each
 attempt and during each wait. A server that answers "too many requests" slows down all calls to it
 of this process, so that the hundred agents of a sweep don't each find out by themselves.
 """

@@ -48,7 +48,7 @@ def panel_state(view: RunView, run: str, now: float) -> PanelState:
         "elapsed": elapsed,
         "fraction": round(text.done(view) if view.recipe else fraction, 4),
         "bar": "Steps complete" if view.recipe else "Time used",
-        "cost": text.cost(total_cost(view)) if any(a.tokens for a in view.agents.values()) else "",
+        "cost": text.cost(total_cost(view)) if view.tokens else "",
         "in_flight": text.clip(in_flight + ", ".join(flying), 120) if flying else "",
         "agents": _rows(view, now),
         "gates": _gates(view, now),

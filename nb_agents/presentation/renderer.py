@@ -160,17 +160,13 @@ def _table(made: RendererHTML, tokens: Sequence[Token], index: int, options: Any
     return f'<div style="overflow-x:auto;margin:8px 0">{opened}'
 
 
-def _table_end(*_: Any) -> str:
-    return "</table></div>\n"
-
-
 _RULES: dict[str, _Rule] = {
     "text": _text,
     "text_special": _text,
     "image": _image,
     "link_open": _link,
     "table_open": _table,
-    "table_close": _table_end,
+    "table_close": lambda *_: "</table></div>\n",
 }
 
 

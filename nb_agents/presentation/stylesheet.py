@@ -74,7 +74,8 @@ def with_stylesheet(html: str) -> str:
     def named(found: re.Match[str]) -> str:
         style = found[1]
         # It begins with a letter, and two styles on a page don't get one name.
-        names.setdefault(style, f"n{_digest(style)}")
+        digest = urlsafe_b64encode(sha256(style.encode()).digest()[:3]).decode()
+        names.setdefault(style, f"n{digest}")
         return f' class="{names[style]}"'
 
     body = _QUOTED.sub(_bare, _STYLE.sub(named, _NO_MATH.sub(_shield, html)))
@@ -88,10 +89,6 @@ def with_stylesheet(html: str) -> str:
     colours = "".join(f"--nb-{name}:{COLOURS[name]};" for name in sorted(used))
     sheet = f".nb-card.nb-card{{{colours}{''.join(rules)}}}"
     return f"<div class=nb-card><style>{sheet}</style>\n{body}</div>"
-
-
-def _digest(style: str) -> str:
-    return urlsafe_b64encode(sha256(style.encode()).digest()[:3]).decode()
 
 
 def _shield(found: re.Match[str]) -> str:

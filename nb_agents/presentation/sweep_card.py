@@ -16,7 +16,6 @@ from nb_agents.presentation.markdown import as_html, harmless
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.presentation.panel_types import (
     OpenRow,
-    RowFailure,
     RowStop,
     StopButton,
     SweepRow,
@@ -108,7 +107,10 @@ def sweep_state(
         "elapsed": _time(view),
         "cost": spent(view),
         "counts": [{"text": words, "tone": tone} for words, tone in counts(view)],
-        "failures": [_failure(row.row, row.error) for row in view.failures[:MAX_FAILURES]],
+        "failures": [
+            {"row": text.clip(each.row, MAX_NAME), "why": text.clip(each.error, MAX_WHY)}
+            for each in view.failures[:MAX_FAILURES]
+        ],
         "more_failures": _more(
             view.failed - min(len(view.failures), MAX_FAILURES), "without an answer"
         ),
@@ -189,10 +191,6 @@ def _more(number: int, what: str) -> str:
     return f"{number} more {what}" if number > 0 else ""
 
 
-def _failure(row: str, why: str) -> RowFailure:
-    return {"row": text.clip(row, MAX_NAME), "why": text.clip(why, MAX_WHY)}
-
-
 def _row(row: LiveRow, opened: OpenedRow | None, now: float) -> SweepRow:
     view, agent = row.view, _speaker(row.view)
     chip, tone = _doing(view, agent, now)
@@ -206,7 +204,7 @@ def _row(row: LiveRow, opened: OpenedRow | None, now: float) -> SweepRow:
         "tone": tone,
         "says": text.clip(gate.prompt, MAX_SAYS) if gate else says(agent) if agent else "",
         "writing": not gate and agent is not None and agent.in_flight and agent.phase == "writing",
-        "numbers": numbers(sum(a.tokens for a in view.agents.values()), total_cost(view)),
+        "numbers": numbers(view.tokens, total_cost(view)),
         "stop": _stop(view),
         "current": opened is not None and opened.run == row.run,
     }

@@ -43,7 +43,8 @@ def chip(view: RunView) -> str:
     if view.status == "awaiting":
         wanted = {gate.wants for gate in view.gates.values()}
         return "awaiting an answer" if wanted == {"input"} else "awaiting approval"
-    return "presenting" if _is_presenting(view) else view.state
+    is_presenting = view.state == "running" and view.phase == "presenting"
+    return "presenting" if is_presenting else view.state
 
 
 def waits_for(view: RunView) -> str:
@@ -70,10 +71,6 @@ def _in_hand(view: RunView) -> str:
     ]
     busy += [a.id for a in view.agents.values() if a.in_flight or a.phase == "tool"]
     return clip(", ".join(busy), 120) if busy else "its files to be written"
-
-
-def _is_presenting(view: RunView) -> bool:
-    return view.state == "running" and view.phase == "presenting"
 
 
 def elapsed(view: RunView, now: float) -> tuple[str, float]:
@@ -151,7 +148,7 @@ def cost(dollars: float | None) -> str:
 
 def spent(view: RunView) -> str:
     """Return the tokens and price of a turn; "" when no journal or receipt has them."""
-    used = sum(a.tokens for a in view.agents.values())
+    used = view.tokens
     if not view.seq and not used:
         return ""
     price = cost(total_cost(view)) if used else ""

@@ -244,7 +244,7 @@ def picture(timeline: Timeline) -> Picture | None:
             tuple(_bar(group, scale) for group in bars[agent]),
             tuple(each := [_mark(group, scale, places) for group in marks[agent]]),
             _calls(placed.entry for placed in of[agent]),
-            _words(each),
+            "; ".join(text.clip(mark.title, 90) for mark in each[-12:]),
         )
         for agent in of
     )
@@ -398,16 +398,9 @@ def _calls(entries: Iterable[TimelineEntry]) -> str:
     return ", ".join(calls)
 
 
-def _words(marks: Iterable[Mark]) -> str:
-    return "; ".join(text.clip(mark.title, 90) for mark in [*marks][-12:])
-
-
 def heading(view: RunView) -> str:
     """Return the heading, which is read before it is opened."""
-    answers = sum(len(a.answers) for a in view.agents.values())
-    parts = [text.count(answers, "answer")] if answers else []
-    if view.votes:
-        parts.append(text.votes(view))
-    if view.winner:
-        parts.append(f"presented by {view.winner}")
-    return " · ".join(["What happened", *parts])
+    answers = text.count_any(sum(len(a.answers) for a in view.agents.values()), "answer")
+    votes = text.votes(view) if view.votes else ""
+    winner = f"presented by {view.winner}" if view.winner else ""
+    return " · ".join(filter(None, ["What happened", answers, votes, winner]))

@@ -44,18 +44,14 @@ def read_transcript(paths: TurnPaths, agent: str, after: int = 0) -> Transcript:
         if after == 0:
             events = _of_past_turns(paths)
         events += reader.read_about(json.dumps(agent).encode())
-    shown = pieces(each for each in events if agent in _whose(each))
-    made = harmless({"pieces": shown})
+    own = (e for e in events if agent in (getattr(e, "agent", ""), getattr(e, "step", "")))
+    made = harmless({"pieces": pieces(own)})
     return {"pieces": made["pieces"], "end": reader.at, "more": reader.has_news()}
 
 
 def _of_past_turns(paths: TurnPaths) -> list[ev.Event]:
     first = JournalReader(paths.journal).read_about(b'"turn_started"')[:1]
     return with_past(paths, first)[:-1] if first else []
-
-
-def _whose(event: ev.Event) -> tuple[str, str]:
-    return getattr(event, "agent", ""), getattr(event, "step", "")
 
 
 def pieces(events: Iterable[ev.Event]) -> list[Piece]:
@@ -76,10 +72,6 @@ _CHANNELS: dict[ev.Channel, PieceKind] = {
     "answer": "writing",
     "call": "call",
 }
-
-
-def _text_streamed(e: ev.TextStreamed) -> Piece:
-    return _piece(_CHANNELS[e.channel], e.call, e.tool, e.text)
 
 
 def _tool_started(e: ev.ToolStarted) -> Piece:
@@ -107,7 +99,7 @@ def _step_finished(e: ev.StepFinished) -> Piece:
 
 _PIECES: dict[type[ev.Event], Callable[[Any], Piece]] = {
     ev.RoundStarted: lambda e: _piece("note", e.seq, f"Round {e.number}"),
-    ev.TextStreamed: _text_streamed,
+    ev.TextStreamed: lambda e: _piece(_CHANNELS[e.channel], e.call, e.tool, e.text),
     ev.ModelFailed: lambda e: _piece("note", e.seq, "The model call failed", e.error),
     ev.ModelCut: lambda e: _piece("note", e.seq, "The model call was cut"),
     ev.ToolStarted: _tool_started,

@@ -38,7 +38,7 @@ def over_budget(view: RunView, budget: OrchestratorSpec) -> str:
         budget: Has `max_cost` and `max_tokens`.
     """
     if budget.max_tokens is not None:
-        tokens = sum(a.tokens for a in view.agents.values())
+        tokens = view.tokens
         if tokens >= budget.max_tokens:
             return f"budget used up ({tokens} of {budget.max_tokens} tokens)"
     if budget.max_cost is not None:

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from asyncio import to_thread
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -281,7 +281,7 @@ class Feeds:
         async with self._reading:
             now = time.monotonic()
             if due := [feed for feed in feeds if feed.is_due(now)]:
-                self._changes += await to_thread(_read_all, due)
+                self._changes += await to_thread(lambda: sum([feed.read() for feed in due]))
             return self._changes
 
     @contextmanager
@@ -317,7 +317,3 @@ class Feeds:
         finally:
             self._looking = None
             looking.set()
-
-
-def _read_all(feeds: Sequence[Feed]) -> int:
-    return sum([feed.read() for feed in feeds])

@@ -22,7 +22,6 @@ from nb_agents.runs.status import failure_of
 from nb_agents.session.history import PastTurn, load_turn
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import turns_of
-from nb_agents.sweeps.sweep_fold import tokens_of
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
@@ -131,7 +130,7 @@ class JudgeAgent:
         elif score is None:
             line = _last_line(view.answer)[:100]
             error = f"The judge {self.agent!r} gave no number: its last line is {line!r}."
-        return Judgement(score, error, tokens_of(view), total_cost(view))
+        return Judgement(score, error, view.tokens, total_cost(view))
 
 
 def score_in(answer: str) -> float | None:

@@ -19,7 +19,7 @@ from nb_agents.runs.status import failure_of, result_of
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.sweeps.notes import RowOutcome, RowResult
-from nb_agents.sweeps.sweep_fold import sum_of, tokens_of
+from nb_agents.sweeps.sweep_fold import sum_of
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
@@ -81,7 +81,7 @@ def result_of_turn(name: str, view: RunView, path: Path, first_turn: int = 1) ->
         status,
         result_of(view),
         error,
-        sum(map(tokens_of, views)),
+        sum(each.tokens for each in views),
         sum_of(list(map(total_cost, views))),
         round((view.ended_at or view.started_at) - view.started_at, 3),
         timed_out=view.ending == "timed out",

@@ -148,13 +148,10 @@ def _plain(record: Any) -> dict[str, Any]:
     """Return a record's values as JSON values."""
     values = record if isinstance(record, Mapping) else {VALUE: record}
     plain: dict[str, Any] = to_jsonable_python(
-        {str(name): value for name, value in values.items()}, fallback=_unknown
+        {str(name): value for name, value in values.items()},
+        fallback=lambda each: each.tolist() if hasattr(each, "tolist") else str(each),  # numpy's
     )
     return plain
-
-
-def _unknown(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)  # numpy's
 
 
 def _row(values: dict[str, Any], seen: Counter[str]) -> Row:

@@ -294,7 +294,7 @@ class SweepFold:
             self.total,
             self.completed,
             len(self.failures),
-            self._tokens + sum(tokens_of(row.view) for row in live),
+            self._tokens + sum(row.view.tokens for row in live),
             sum_of([self.spent, *(total_cost(row.view) for row in live)]),
             elapsed_s,
             worked_s / ended * (to_go + len(live)) if ended else None,
@@ -320,11 +320,6 @@ def fold_notes(path: Path) -> SweepFold:
             for _, note in notes:
                 fold.apply(note)
     return fold
-
-
-def tokens_of(view: RunView) -> int:
-    """Return the tokens that all agents of a turn used."""
-    return sum(agent.tokens for agent in view.agents.values())
 
 
 def sum_of(costs: Sequence[float | None]) -> float | None:

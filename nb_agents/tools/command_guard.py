@@ -247,7 +247,11 @@ class CommandGuard:
         self._check_allowed(line, commands)
         for blocked in self._rules.blocked:
             _check_blocked(blocked, line, commands or ())
-        hidden = self._hidden(self._opened(commands or ()))
+        opened = self._opened(commands or ())
+        # One file may have many names; all of them must be open.
+        hidden = frozenset(
+            path for name, paths in self._programs.items() if name not in opened for path in paths
+        )
         if hidden and _bash() in hidden:
             raise ToolError("nothing can be run: a program that is blocked here is bash itself")
         return hidden
@@ -264,13 +268,15 @@ class CommandGuard:
 
     def _opened(self, commands: Sequence[PlainCommand]) -> set[str]:
         """Return the partly blocked programs that these commands may use."""
-        wanted = {c.program for c in commands if self._is_blocked_in_part(c.program)}
+        blocked = self._rules.blocked
+        wanted = {c.program for c in commands if any(b.concerns(c.program) for b in blocked)}
         if not wanted:
             return set()
         for command in commands:
             if command.program not in wanted and command.words[0] not in _HARMLESS:
+                these = " and ".join(map(repr, sorted(wanted)))
                 raise ToolError(
-                    f"{_listed(wanted)} can only be run by itself here, without "
+                    f"{these} can only be run by itself here, without "
                     f"{command.words[0]!r}: some of its commands are blocked."
                 )
             if command.program in wanted and command.has_patterns:
@@ -279,15 +285,6 @@ class CommandGuard:
                     f"blocked."
                 )
         return wanted
-
-    def _is_blocked_in_part(self, program: str) -> bool:
-        return any(blocked.concerns(program) for blocked in self._rules.blocked)
-
-    def _hidden(self, opened: Collection[str]) -> frozenset[Path]:
-        # One file may have many names; all of them must be open.
-        return frozenset(
-            path for name, paths in self._programs.items() if name not in opened for path in paths
-        )
 
 
 def find_programs(rules: CommandRules, roots: Iterable[Path]) -> Mapping[str, frozenset[Path]]:
@@ -374,7 +371,3 @@ def _bash() -> Path:
 
 def _shown(patterns: Iterable[re.Pattern[str]]) -> str:
     return ", ".join(pattern.pattern for pattern in patterns)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return " and ".join(map(repr, sorted(names)))

@@ -19,7 +19,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from anyio import to_thread
 
@@ -251,14 +251,11 @@ def _text(args: dict[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-class Ask(Protocol):
-    """Asks a person."""
+Ask = Callable[[str, str, str, bool], Awaitable[ApprovalDecision]]
+"""Asks a person whether an agent's call of a tool may be made.
 
-    def __call__(
-        self, agent: str, tool: str, about: str, stops: bool
-    ) -> Awaitable[ApprovalDecision]:
-        """Ask whether a call may be made; ``stops`` says that a denial stops the run."""
-        ...
+Given the agent, the tool, the arguments in short, and whether a denial stops the run.
+"""
 
 
 @dataclass(frozen=True)

@@ -330,7 +330,8 @@ class PythonInterpreter:
                 is_ours = message.parent == request or message.kind == "stream"
                 if is_ours and not hear(message):
                     break
-                is_idle |= message.parent == request and _is_idle(message)
+                is_status = message.kind == "status" and message.parent == request
+                is_idle |= is_status and message.content.get("execution_state") == "idle"
                 is_over = is_idle and is_enough()
             tasks.cancel_scope.cancel()
         return is_over
@@ -347,7 +348,3 @@ class PythonInterpreter:
             if reply is not None and reply.parent == request:
                 scope.deadline = anyio.current_time() + _LAST_OUTPUT_S
                 return
-
-
-def _is_idle(message: Message) -> bool:
-    return message.kind == "status" and message.content.get("execution_state") == "idle"

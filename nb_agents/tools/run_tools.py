@@ -168,7 +168,11 @@ class RunTools:
             agents: All that may work in the run, with what their configuration gives them.
         """
         known = tuple(agents)
-        look = partial(_look, known, self._places.has_protected_paths)
+        protects = self._places.has_protected_paths
+
+        def look() -> list[str]:
+            return list(announcements(known, has_protected_paths=protects))
+
         if not _tidy.cache_info().currsize:
             await to_thread.run_sync(_tidy, abandon_on_cancel=True)
         if any(keys.enable_mcp_command_line for _, keys in known):
@@ -303,10 +307,6 @@ class RunTools:
 
 
 _tidy = cache(remove_leftovers)  # once a process: it goes through all that is temporary
-
-
-def _look(agents: Sequence[tuple[str, ToolKeys]], protects: bool) -> list[str]:
-    return list(announcements(agents, has_protected_paths=protects))
 
 
 def _guard(rules: CommandRules, places: Iterable[Path]) -> CommandGuard | None:

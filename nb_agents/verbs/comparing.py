@@ -44,7 +44,7 @@ def _rows(a: PastTurn, b: PastTurn) -> Iterator[tuple[str, ...]]:
     for output in dict.fromkeys([*a.view.outputs, *b.view.outputs]):
         outputs = (str(turn.view.outputs.get(output, "")) for turn in (a, b))
         yield f"output {output}", *(text.clip(each, MAX_CELL) for each in outputs)
-    yield "tokens", *(_tokens(turn) for turn in (a, b))
+    yield "tokens", *(text.tokens(turn.view.tokens) for turn in (a, b))
     yield "cost", *(_cost(turn) for turn in (a, b))
 
 
@@ -61,10 +61,6 @@ def _answer(turn: PastTurn, agent: str) -> str:
 def _vote(turn: PastTurn, agent: str) -> str:
     known = turn.view.agents.get(agent)
     return known.vote.target if known and known.vote else ""
-
-
-def _tokens(turn: PastTurn) -> str:
-    return text.tokens(sum(agent.tokens for agent in turn.view.agents.values()))
 
 
 def _cost(turn: PastTurn) -> str:

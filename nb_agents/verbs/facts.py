@@ -192,7 +192,7 @@ def _standing(view: RunView, path: Path, is_live: bool, where: str, task: str) -
         "where": where,
         "started_at": view.started_at,
         "ended_at": view.ended_at,
-        "tokens": sum(agent.tokens for agent in view.agents.values()),
+        "tokens": view.tokens,
         "cost": total_cost(view),
         "path": str(path),
     }

@@ -329,6 +329,11 @@ class RunView:
         return self.said[max((a.heard for a in self.agents.values()), default=0) :]
 
     @property
+    def tokens(self) -> int:
+        """The tokens that all agents have used."""
+        return sum(agent.tokens for agent in self.agents.values())
+
+    @property
     def current_step(self) -> str:
         """The innermost and latest unit of a recipe that is running, or ""."""
         open_ = [step for step in self.steps.values() if not step.is_over]
