@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nb_agents.events.base_event import Count, Dollars, Event, Seconds, event
+from nb_agents.events.base_event import Count, Dollars, Event, Seconds
 
 Channel = Literal["text", "thinking", "answer", "call"]
 """What streamed words are: plain text, reasoning, an answer, or the JSON of another tool call."""
@@ -26,8 +26,7 @@ class Usage:
     cost: Dollars | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentEvent(Event):
+class AgentEvent(Event, is_kind=False):
     """Something that an agent did, or that happened to it.
 
     Attributes:
@@ -37,8 +36,7 @@ class AgentEvent(Event):
     agent: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallEvent(AgentEvent):
+class CallEvent(AgentEvent, is_kind=False):
     """Something about one of an agent's requests to its model.
 
     Attributes:
@@ -48,7 +46,6 @@ class CallEvent(AgentEvent):
     call: Count
 
 
-@event
 class ModelStarted(CallEvent):
     """A model request is about to be sent; ``call`` counts the agent's requests from 1.
 
@@ -64,7 +61,6 @@ class ModelStarted(CallEvent):
     model: str = ""
 
 
-@event
 class TextStreamed(CallEvent):
     """Words that arrived since the last such event of this call and channel."""
 
@@ -73,7 +69,6 @@ class TextStreamed(CallEvent):
     tool: str = ""
 
 
-@event
 class ModelFinished(CallEvent):
     """A call of a model, or of a program behind an agent, ended well.
 
@@ -89,7 +84,6 @@ class ModelFinished(CallEvent):
     place: str = ""
 
 
-@event
 class ModelFailed(CallEvent):
     """An attempt failed.
 
@@ -104,12 +98,10 @@ class ModelFailed(CallEvent):
     is_throttled: bool = False
 
 
-@event
 class ModelCut(CallEvent):
     """A model request was cut by an immediate stop; its words so far are kept."""
 
 
-@event
 class ToolStarted(AgentEvent):
     """A tool call is about to run.
 
@@ -128,14 +120,12 @@ class ToolStarted(AgentEvent):
     digest: str = ""
 
 
-@event
 class ToolTold(AgentEvent):
     """The last of what an agent's running tool wrote; the tool keeps all of it."""
 
     text: str
 
 
-@event
 class ToolFinished(AgentEvent):
     """A tool call is over.
 
@@ -164,7 +154,6 @@ class ToolFinished(AgentEvent):
     form: str = ""
 
 
-@event
 class ProgramSaved(AgentEvent):
     """A user's program saved a part of its state, such as a graph its checkpoint.
 
@@ -182,7 +171,6 @@ class ProgramSaved(AgentEvent):
 Outcome = Literal["finished", "stopped", "killed", "failed", "never started"]
 
 
-@event
 class RoundStarted(AgentEvent):
     """An agent began a round: a fresh conversation over the answers it then saw.
 
@@ -206,7 +194,6 @@ class RoundStarted(AgentEvent):
     request: list[Any] = field(default_factory=list)
 
 
-@event
 class SessionBound(AgentEvent):
     """A program that is an agent opened a session of its own, with which a resume goes on.
 
@@ -217,7 +204,6 @@ class SessionBound(AgentEvent):
     session: str
 
 
-@event
 class TurnRejected(AgentEvent):
     """A model turn ended in neither a valid answer nor a valid vote.
 
@@ -232,7 +218,6 @@ class TurnRejected(AgentEvent):
     fault: str = ""
 
 
-@event
 class ReplyCut(CallEvent):
     """A reply broke off, at a limit of tokens or by its server; the agent goes on.
 
@@ -247,7 +232,6 @@ class ReplyCut(CallEvent):
     kept: str = ""
 
 
-@event
 class Told(AgentEvent):
     """An agent got a note between two calls: new answers, follow-up texts, time left.
 
@@ -266,7 +250,6 @@ class Told(AgentEvent):
     in_result: str = ""
 
 
-@event
 class RoundTimedOut(AgentEvent):
     """A round was cut when its time and the time to wrap up were over.
 
@@ -281,14 +264,12 @@ class RoundTimedOut(AgentEvent):
     grace_s: Seconds
 
 
-@event
 class AnswerGiven(AgentEvent):
     """An agent submitted an answer; it clears all votes."""
 
     answer: str
 
 
-@event
 class VoteCast(AgentEvent):
     """An agent voted for another's latest answer (or its own).
 
@@ -304,26 +285,22 @@ class VoteCast(AgentEvent):
     seen: dict[str, Count] = field(default_factory=dict)
 
 
-@event
 class VoteIgnored(AgentEvent):
     """A vote did not count because a newer answer had come; the agent looks again."""
 
     target: str
 
 
-@event
 class Abstained(AgentEvent):
     """An agent whose answer stands was asked for a vote and calls no tool; it is asked no more."""
 
 
-@event
 class AgentFailed(AgentEvent):
     """An agent is out because of an error; the others go on."""
 
     error: str
 
 
-@event
 class AgentEnded(AgentEvent):
     """An agent's work was ended by a stop, of itself alone or of the run.
 
@@ -336,7 +313,6 @@ class AgentEnded(AgentEvent):
     text: str = ""
 
 
-@event
 class AgentCalled(AgentEvent):
     """An agent called another one, which works until `AgentEnded` or `AgentFailed`.
 
@@ -362,21 +338,18 @@ class AgentCalled(AgentEvent):
     call_id: str = ""
 
 
-@event
 class PresentationStarted(AgentEvent):
     """All have voted; the winner presents."""
 
     votes: dict[str, Count] = field(default_factory=dict)
 
 
-@event
 class FinalAnswerGiven(AgentEvent):
     """The team's final answer is there, and the agent that gave it judges whether it will do."""
 
     answer: str
 
 
-@event
 class OrchestrationRestarted(AgentEvent):
     """The final answer will not do: the team begins again, without answers or votes.
 
@@ -392,7 +365,6 @@ class OrchestrationRestarted(AgentEvent):
     attempt: Count
 
 
-@event
 class ContextChanged(AgentEvent):
     """Files outside the workspaces changed while an agent might change them.
 
@@ -408,7 +380,6 @@ class ContextChanged(AgentEvent):
     count: Count
 
 
-@event
 class WorktreeBased(AgentEvent):
     """A worktree of an agent holds a commit, and what it changes counts from there.
 
@@ -423,7 +394,6 @@ class WorktreeBased(AgentEvent):
     base: str
 
 
-@event
 class FilesKept(Event):
     """A writer is about to begin, and what its workspace holds was kept.
 
@@ -444,7 +414,6 @@ class FilesKept(Event):
     not_kept: tuple[str, ...] = ()
 
 
-@event
 class OwnFilesKept(Event):
     """A writer has ended, and what it changed of the person's own files was kept.
 

@@ -47,9 +47,14 @@ Count = Annotated[int, AfterValidator(_between(0, 2**53))]
 ExitCode = Annotated[int, AfterValidator(_between(-(2**31), 2**32))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+KINDS: dict[str, type[Event]] = {}
+"""The class of each kind of event."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+@dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened in a turn.
+    """Something that happened in a turn. A subclass is a frozen dataclass, and a kind of its own.
 
     Attributes:
         seq: Position in the journal, from 1; stamped on emission.
@@ -61,17 +66,11 @@ class Event:
     at: Moment = 0.0
     kind: str = ""
 
-
-_Event = TypeVar("_Event", bound=Event)
-KINDS: dict[str, type[Event]] = {}
-"""The class of each kind of event."""
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-def event(cls: type[_Event]) -> type[_Event]:
-    """Make a class an event: a frozen dataclass, registered under its kind."""
-    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
-    cls.__annotations__["kind"] = Literal[kind]
-    cls.kind = kind  # type: ignore[misc]
-    KINDS[kind] = made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
-    return made
+    def __init_subclass__(cls, is_kind: bool = True) -> None:
+        """Declare a subclass; one with ``is_kind=False`` only holds fields for others."""
+        if is_kind:
+            kind = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+            cls.__annotations__["kind"] = Literal[kind]
+            cls.kind = kind
+            KINDS[kind] = cls
+        dataclass(frozen=True, kw_only=True)(cls)

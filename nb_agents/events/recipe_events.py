@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from nb_agents.events.base_event import Count, Event, ExitCode, Seconds, event
+from nb_agents.events.base_event import Count, Event, ExitCode, Seconds
 
 StepKind = Literal["stage", "agent", "bash", "recipe", "foreach", "while", "group", "iteration"]
 """What a unit of a recipe is."""
@@ -25,8 +24,7 @@ class PlannedUnit(NamedTuple):
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitEvent(Event):
+class UnitEvent(Event, is_kind=False):
     """Something that happened to a unit of a recipe.
 
     Attributes:
@@ -37,7 +35,6 @@ class UnitEvent(Event):
     step: str
 
 
-@event
 class RecipeLoaded(UnitEvent):
     """A recipe file was read: the run's own (``step`` is "") or one that a step calls.
 
@@ -53,7 +50,6 @@ class RecipeLoaded(UnitEvent):
     outline: tuple[PlannedUnit, ...] = ()
 
 
-@event
 class StepStarted(UnitEvent):
     """A unit of a recipe began, or an attempt at one.
 
@@ -74,14 +70,12 @@ class StepStarted(UnitEvent):
     asks: str = ""
 
 
-@event
 class OutputStreamed(UnitEvent):
     """What a command wrote since the last such event of its step."""
 
     text: str
 
 
-@event
 class StepFailed(UnitEvent):
     """An attempt at a step failed; another one follows, or the step is over as failed.
 
@@ -98,7 +92,6 @@ class StepFailed(UnitEvent):
     retry_in_s: Seconds | None = None
 
 
-@event
 class StepFinished(UnitEvent):
     """A unit of a recipe is over.
 
@@ -116,7 +109,6 @@ class StepFinished(UnitEvent):
     why: str = ""
 
 
-@event
 class ApprovalAsked(UnitEvent):
     """A recipe waits for a person at the gate of a stage.
 
@@ -136,7 +128,6 @@ class ApprovalAsked(UnitEvent):
     call_id: str = ""
 
 
-@event
 class ApprovalGiven(UnitEvent):
     """A gate was decided.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nb_agents.cancel import StopRequest
-from nb_agents.events.base_event import Count, Event, Seconds, event
+from nb_agents.events.base_event import Count, Event, Seconds
 
 SCHEMA_VERSION = 1
 
@@ -101,7 +101,6 @@ class FileInfo:
     size: Count
 
 
-@event
 class TurnStarted(Event):
     """A turn began; first line of every journal.
 
@@ -146,7 +145,6 @@ class TurnStarted(Event):
     schema_version: Count = SCHEMA_VERSION
 
 
-@event
 class StopRequested(Event):
     """Somebody asked for a stop, or raised its level.
 
@@ -167,17 +165,14 @@ class StopRequested(Event):
     grace_s: Seconds | None = None
 
 
-@event
 class Paused(Event):
     """Somebody paused the run: work holds still at its next boundary."""
 
 
-@event
 class Continued(Event):
     """A paused run goes on."""
 
 
-@event
 class Said(Event):
     """The person put a follow-up text into the running turn; it makes all votes stale.
 
@@ -190,7 +185,6 @@ class Said(Event):
     to: str = ""
 
 
-@event
 class Noticed(Event):
     """Something a person should know: a hook failed, or saving failed.
 
@@ -202,7 +196,6 @@ class Noticed(Event):
     is_saved: bool | None = None
 
 
-@event
 class CommandAnswered(Event):
     """What became of a command that came from another process.
 
@@ -219,7 +212,6 @@ class CommandAnswered(Event):
     error: str = ""
 
 
-@event
 class EndChecked(Event):
     """Something that worked for the run outside of its process has ended, or was told to.
 
@@ -240,7 +232,6 @@ class EndChecked(Event):
         return cls(what=what, is_confirmed=is_gone, how=how)
 
 
-@event
 class TurnEnded(Event):
     """The turn is over; the journal's last line but for `FilesListed`.
 
@@ -264,7 +255,6 @@ class TurnEnded(Event):
     files: tuple[FileInfo, ...] = ()
 
 
-@event
 class FilesListed(Event):
     """The workspaces were listed; it comes behind `TurnEnded`, which must not wait for it.
 

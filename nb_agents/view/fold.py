@@ -327,10 +327,6 @@ def _ended(tools: tuple[ToolView, ...], e: ev.ToolFinished) -> tuple[ToolView, .
     return (*tools, ToolView(e.agent, e.call_id, e.tool, e.outcome, size=e.size))
 
 
-def _session_bound(view: RunView, e: ev.SessionBound) -> RunView:
-    return view
-
-
 def _turn_rejected(view: RunView, e: ev.TurnRejected) -> RunView:
     return _with_agent(view, e.agent, phase="thinking")
 
@@ -522,14 +518,6 @@ def _noticed(view: RunView, e: ev.Noticed) -> RunView:
     return replace(view, notices=(*view.notices, e.text), is_saved=is_saved)
 
 
-def _files_kept(view: RunView, e: ev.FilesKept) -> RunView:
-    return view
-
-
-def _own_files_kept(view: RunView, e: ev.OwnFilesKept) -> RunView:
-    return view
-
-
 def _context_changed(view: RunView, e: ev.ContextChanged) -> RunView:
     return replace(view, context_changes=(*view.context_changes, e))
 
@@ -565,18 +553,27 @@ def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
     )
 
 
-def _program_saved(view: RunView, _: ev.ProgramSaved) -> RunView:
-    return view  # a resume reads it
-
-
-def _command_answered(view: RunView, _: ev.CommandAnswered) -> RunView:
-    return view  # what it changed has an event of its own
-
-
 def _files_listed(view: RunView, e: ev.FilesListed) -> RunView:
     return replace(view, files=e.files, file_count=e.count, file_bytes=e.size)
 
 
-_APPLY: dict[str, Callable[[RunView, Any], RunView]] = {
-    kind: globals()[f"_{kind}"] for kind in ev.KINDS
+_SHOWN_NOWHERE = {"session_bound", "files_kept", "own_files_kept", "program_saved"} | {
+    "command_answered"  # what it changed has an event of its own
 }
+"""Kinds that change nothing of a view: a resume or another process reads them."""
+
+
+def _function_of(kind: str) -> Callable[[RunView, Any], RunView]:
+    """Return what a kind of event does to a view; a new kind that says nothing ends the import."""
+    if kind in _SHOWN_NOWHERE:
+        return lambda view, _: view
+    change: Callable[[RunView, Any], RunView] | None = globals().get(f"_{kind}")
+    if change is None:
+        raise NotImplementedError(
+            f"Nothing says what {ev.KINDS[kind].__name__} does to a view. Write "
+            f"_{kind}(view, event) in {__file__}, or add {kind!r} to _SHOWN_NOWHERE there."
+        )
+    return change
+
+
+_APPLY = {kind: _function_of(kind) for kind in ev.KINDS}

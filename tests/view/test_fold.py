@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.view.fold import _APPLY, apply, fold
+from nb_agents.view.fold import _APPLY, _function_of, apply, fold
 from nb_agents.view.receipt import receipt, total_cost
 from nb_agents.view.run_view import AgentView, RunView, ToolView, VoteView
 from tests.strategies import EVENT_CLASSES, EVENTS, STARTED
@@ -182,6 +182,15 @@ def test_an_event_changes_the_run(events: list[ev.Event], expected: dict[str, ob
 def test_every_event_class_has_its_change() -> None:
     kinds = {cls.__dataclass_fields__["kind"].default for cls in EVENT_CLASSES}
     assert kinds == _APPLY.keys()
+
+
+def test_a_new_event_without_a_change_is_named_with_the_file_that_has_to_say_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(ev.KINDS, "new_one", type("NewOne", (), {}))
+    said = r"NewOne .*_new_one\(view, event\) in .*fold\.py"
+    with pytest.raises(NotImplementedError, match=said):
+        _function_of("new_one")
 
 
 @given(st.lists(EVENTS, max_size=12), st.booleans())
