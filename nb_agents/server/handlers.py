@@ -61,10 +61,10 @@ from nb_agents.verbs.facts import (
 )
 from nb_agents.verbs.on_runs import status_of_work
 from nb_agents.verbs.requests import BODIES, read, values_of
-from nb_agents.verbs.table import ROUTES
+from nb_agents.verbs.table import ROUTES as VERBS
 from nb_agents.verbs.verb import Caller
 
-__all__ = ["routes"]
+__all__ = ["ROUTES"]
 
 MAX_BODY = 200_000
 """Limit of a request, bytes: the longest follow-up text, each character escaped."""
@@ -84,34 +84,8 @@ KEEP_ALIVE_S = 15.0
 """Interval of comments in a silent stream, which proxies would close, seconds."""
 
 
-def routes(base_url: str, places: Places) -> list[tuple[str, type[web.RequestHandler], Any]]:
-    """List the routes for the server.
-
-    Args:
-        base_url: What the server's paths begin with.
-        places: Finds what a request names.
-    """
-    base = base_url.rstrip("/") + "/nb-agents"
-    shared = {"places": places, "feeds": Feeds()}
-    turn = r"(?P<name>.+)"
-    return [
-        (rf"{base}/openapi\.json", OpenApi, shared),
-        (rf"{base}/runs", Runs, shared),
-        (rf"{base}/runs/{turn}/(?P<action>{'|'.join(BODIES)})", Command, shared),
-        (rf"{base}/runs/{turn}/events", Events, shared),
-        (rf"{base}/runs/{turn}/transcript", AgentTranscript, shared),
-        (rf"{base}/runs/{turn}/view", Views, shared),
-        (rf"{base}/view", Views, shared),
-        (rf"{base}/runs/{turn}", OneRun, shared),
-        (rf"{base}/sessions", Sessions, shared),
-        (rf"{base}/sessions/{turn}/turns/(?P<number>[0-9]+)/view", Views, shared),
-        (rf"{base}/sessions/{turn}/turns/(?P<number>[0-9]+)", OneRun, shared),
-        (rf"{base}/sessions/{turn}/continue", ContinueSession, shared),
-        (rf"{base}/sessions/{turn}/rename", RenameSession, shared),
-        (rf"{base}/sessions/{turn}/export", ExportSession, shared),
-        (rf"{base}/sessions/{turn}", OneSession, shared),
-    ]
-
+Route = tuple[str, type[web.RequestHandler]]
+"""A pattern of paths below ``/nb-agents``, and what answers there."""
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -324,7 +298,7 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run 
     try:
         if action == "resume" and isinstance(work, Run) and work.is_over:
             return 202, resume_turn(TurnPaths(path), body.trust)
-        done = ROUTES[action].act(work, caller, **values_of(body))
+        done = VERBS[action].act(work, caller, **values_of(body))
         if done.begin is not None:
             with acting_for(origin_of(TurnPaths(path))):  # it stays its notebook's
                 return 202, done.begin().run
@@ -622,3 +596,24 @@ def _message(kind: str, data: Any, number: int | None = None) -> str:
     """Return a server-sent event; its JSON holds no line end."""
     head = f"event: {kind}\n" if number is None else f"event: {kind}\nid: {number}\n"
     return f"{head}data: {json.dumps(data)}\n\n"
+
+
+_TURN = r"(?P<name>.+)"
+ROUTES: tuple[Route, ...] = (
+    (r"/openapi\.json", OpenApi),
+    (r"/runs", Runs),
+    (rf"/runs/{_TURN}/(?P<action>{'|'.join(BODIES)})", Command),
+    (rf"/runs/{_TURN}/events", Events),
+    (rf"/runs/{_TURN}/transcript", AgentTranscript),
+    (rf"/runs/{_TURN}/view", Views),
+    (r"/view", Views),
+    (rf"/runs/{_TURN}", OneRun),
+    (r"/sessions", Sessions),
+    (rf"/sessions/{_TURN}/turns/(?P<number>[0-9]+)/view", Views),
+    (rf"/sessions/{_TURN}/turns/(?P<number>[0-9]+)", OneRun),
+    (rf"/sessions/{_TURN}/continue", ContinueSession),
+    (rf"/sessions/{_TURN}/rename", RenameSession),
+    (rf"/sessions/{_TURN}/export", ExportSession),
+    (rf"/sessions/{_TURN}", OneSession),
+)
+"""Of these alone; other modules have theirs."""

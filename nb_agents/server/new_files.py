@@ -8,17 +8,13 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any
-
-from tornado import web
 
 from nb_agents.config.new_team import new_notebook, new_team
 from nb_agents.config.team import TeamSpec
 from nb_agents.launch.findings import findings
 from nb_agents.models.found_providers import found_providers
-from nb_agents.server.handlers import Handler, allowed
+from nb_agents.server.handlers import Handler, Route, allowed
 from nb_agents.server.openapi import CheckedText, NewFile, Tool
-from nb_agents.server.places import Places
 
 TOOLS: dict[Tool, str] = {
     "enable_web_search": "Search the web",
@@ -26,15 +22,6 @@ TOOLS: dict[Tool, str] = {
     "enable_code_interpreter": "Run code at the provider, where it offers that",
 }
 """The tools that are offered for a new team, by their keys."""
-
-
-def new_file_routes(
-    base_url: str, places: Places
-) -> list[tuple[str, type[web.RequestHandler], Any]]:
-    """List the routes for the server; arguments are those of `nb_agents.server.handlers.routes`."""
-    base = base_url.rstrip("/") + "/nb-agents"
-    shared = {"places": places, "feeds": None}
-    return [(rf"{base}/new", New, shared), (rf"{base}/check", TextCheck, shared)]
 
 
 class New(Handler):
@@ -72,3 +59,6 @@ class TextCheck(Handler):
         folder = await to_thread(self.places.folder, str(named.parent))
         found = await to_thread(findings, body.text, str(folder / named.name))
         self.reply({"findings": [each._asdict() for each in found]})
+
+
+NEW_FILE_ROUTES: tuple[Route, ...] = ((r"/new", New), (r"/check", TextCheck))

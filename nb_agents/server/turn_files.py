@@ -24,7 +24,7 @@ from tornado import web
 
 from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import DirEntry, RefusedError
-from nb_agents.server.handlers import Handler, allowed
+from nb_agents.server.handlers import Handler, Route, allowed
 from nb_agents.server.places import Places, UnknownNameError
 from nb_agents.session.layout import TurnPaths
 
@@ -42,16 +42,6 @@ _IMAGES = {
 _TEXTS = frozenset(".txt .md .csv .tsv .json .jsonl .log .yaml .yml .toml .py".split())
 
 Model = dict[str, Any]
-
-
-def file_routes(base_url: str, places: Places) -> list[tuple[str, type[web.RequestHandler], Any]]:
-    """List the routes for the server; arguments are those of `nb_agents.server.handlers.routes`."""
-    base = base_url.rstrip("/") + "/nb-agents"
-    shared = {"places": places, "feeds": None}
-    return [
-        (rf"{base}/contents/?(?P<name>.*)", TurnContents, shared),
-        (rf"{base}/files/(?P<name>.+)", TurnFile, shared),
-    ]
 
 
 class TurnContents(Handler):
@@ -197,3 +187,9 @@ def _notebook(data: bytes) -> Any:
         return json.loads(writes(reads(data.decode(), as_version=4)))
     except Exception:  # whatever a model wrote into it
         return None
+
+
+FILE_ROUTES: tuple[Route, ...] = (
+    (r"/contents/?(?P<name>.*)", TurnContents),
+    (r"/files/(?P<name>.+)", TurnFile),
+)
