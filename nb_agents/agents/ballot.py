@@ -7,8 +7,8 @@ many are refused is out: it would go on trying, and spending.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import anyio
 
@@ -41,13 +41,10 @@ class Ballot:
     def tools(self) -> list[Tool]:
         """Return the tools by which the agent may decide now."""
         offered = decision_tools(self._round.context.offer())
-        return [Tool.from_definition(each, self._taker(each.name)) for each in offered]
+        return [Tool.from_definition(each, partial(self._called, each.name)) for each in offered]
 
-    def _taker(self, name: str) -> Callable[[dict[str, Any]], Awaitable[str]]:
-        async def take(args: dict[str, Any]) -> str:
-            return self.take(name, args)
-
-        return take
+    async def _called(self, name: str, args: dict[str, Any]) -> str:
+        return self.take(name, args)
 
     def take(self, name: str, args: dict[str, Any]) -> str:
         """Take a call of one of the tools; return the tool's result.
@@ -59,17 +56,14 @@ class Ballot:
             raise ToolError(DECIDED)
         reading = read_call(name, args, self._round.context)
         if reading.decision is None:
-            self._refuse(reading.complaint)
+            self._refused += 1
+            self._complaint = reading.complaint
+            if self._refused >= MAX_REJECTED_TURNS:
+                self.ended.set()
+            raise ToolError(reading.complaint)
         self._round.decision = reading.decision
         self.ended.set()
         return TAKEN
-
-    def _refuse(self, complaint: str) -> NoReturn:
-        self._refused += 1
-        self._complaint = complaint
-        if self._refused >= MAX_REJECTED_TURNS:
-            self.ended.set()
-        raise ToolError(complaint)
 
     def check(self, name: str) -> None:
         """Raise if too many decisions were refused, and none was taken.

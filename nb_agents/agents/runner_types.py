@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from nb_agents.agents.model_runner import ModelRunner
-from nb_agents.agents.programs.program_objects import promise_of_object, runner_of
+from nb_agents.agents.programs.program_objects import runner_of
 from nb_agents.agents.runner import AgentRunner, Promise
 from nb_agents.config.programs import ACP_TYPES
 from nb_agents.config.team import AgentSpec
@@ -67,4 +67,8 @@ def promise_of(agent: AgentSpec) -> Promise:
     """Return what a resume of an agent promises."""
     if (row := RUNNER_TYPES.get(agent.backend.type)) is not None:
         return row.resumes
-    return promise_of_object(agent) if agent.backend.type == "python" else ModelRunner.resumes
+    try:
+        runner = runner_of(agent) if agent.backend.type == "python" else None
+    except ConfigError:  # a start reports it
+        runner = None
+    return runner.resumes if runner else ModelRunner.resumes

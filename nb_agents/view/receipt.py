@@ -115,7 +115,7 @@ def receipt(view: RunView, path: str, still_runs: Callable[[int], bool] | None =
         view.state,
         agents,
         tools,
-        sum(a.tokens for a in agents.values()),
+        view.tokens,
         total_cost(view),
         path,
         stop.source if stop else "",

@@ -6,7 +6,7 @@ Source: https://agentclientprotocol.com/protocol/prompt-turn, version 1 (`sessio
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nb_agents.config.programs import TEAM
@@ -55,15 +55,7 @@ class OwnCall:
 
     def merged(self, newer: OwnCall) -> OwnCall:
         """Return the call with what a newer update says of it."""
-        return OwnCall(
-            self.id,
-            newer.kind or self.kind,
-            newer.title or self.title,
-            newer.args or self.args,
-            newer.paths or self.paths,
-            newer.status or self.status,
-            newer.result or self.result,
-        )
+        return replace(self, **{name: told for name, told in vars(newer).items() if told})
 
 
 @dataclass(frozen=True)

@@ -220,18 +220,11 @@ class CallLog:
         await self.checkpoint()
         made = ToolCall(self.round.agent, place, is_repeated=place in self._past)
         with self._holding(place), self._within(place), calling(made):
-            return await self._run(made, name, args, run, digest, is_repeatable)
+            self.round.begin_tool(place, name, args, is_repeatable=is_repeatable, digest=digest)
+            return await self._run(made, name, run)
 
-    async def _run(
-        self,
-        made: ToolCall,
-        name: str,
-        args: Any,
-        run: Callable[[], Awaitable[Any]],
-        digest: str,
-        is_repeatable: bool,
-    ) -> Any:
-        self.round.begin_tool(made.id, name, args, is_repeatable=is_repeatable, digest=digest)
+    async def _run(self, made: ToolCall, name: str, run: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a tool that has begun, and emit its end."""
         end, began = partial(self.round.end_tool, made.id, name), anyio.current_time()
         try:
             value = await run()

@@ -10,11 +10,11 @@ import importlib
 import inspect
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nb_agents.agents.programs.function_agent import function_framework
 from nb_agents.agents.programs.program_runner import Framework, ProgramRunner
-from nb_agents.agents.runner import AgentRunner, Promise
+from nb_agents.agents.runner import AgentRunner
 from nb_agents.config.backends import BackendSpec
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.errors import ConfigError, said_by
@@ -25,21 +25,13 @@ CAN_BE = (
 )
 
 
-class _Adapter(NamedTuple):
-    """Where a framework's agents are recognised, and which module runs them."""
-
-    package: str
-    class_name: str
-    module: str
-
-
-_ADAPTERS = (
-    _Adapter("pydantic_ai", "AbstractAgent", "nb_agents.agents.programs.pydantic_agent"),
-    _Adapter("agents", "AgentBase", "nb_agents.agents.programs.openai_agent"),
-    _Adapter("ag2", "Agent", "nb_agents.agents.programs.ag2_agent"),
-    _Adapter("langgraph", "Pregel", "nb_agents.agents.programs.graph_agent"),
-)
-"""By the classes of their agents."""
+_ADAPTERS = {
+    ("pydantic_ai", "AbstractAgent"): "nb_agents.agents.programs.pydantic_agent",
+    ("agents", "AgentBase"): "nb_agents.agents.programs.openai_agent",
+    ("ag2", "Agent"): "nb_agents.agents.programs.ag2_agent",
+    ("langgraph", "Pregel"): "nb_agents.agents.programs.graph_agent",
+}
+"""The modules that run a framework's agents, by its package and the name of their class."""
 
 
 def framework_of(program: Any) -> Framework:
@@ -49,10 +41,9 @@ def framework_of(program: Any) -> Framework:
         ConfigError: It can't be.
     """
     for kind in type(program).__mro__:
-        for each in _ADAPTERS:
-            if kind.__name__ == each.class_name and kind.__module__.split(".")[0] == each.package:
-                made: Framework = importlib.import_module(each.module).framework(program)
-                return made
+        if module := _ADAPTERS.get((kind.__module__.split(".")[0], kind.__name__)):
+            made: Framework = importlib.import_module(module).framework(program)
+            return made
     if inspect.iscoroutinefunction(program) or inspect.isasyncgenfunction(program):
         return function_framework(program, framework_of)
     raise ConfigError(f"An object of type {type(program).__name__!r} is no agent. {CAN_BE}")
@@ -122,12 +113,3 @@ def check_objects(team: TeamSpec) -> None:
                 raise team.fault(
                     f"Agent {agent.id!r}: {exc}", "agents", agent.id, "backend"
                 ) from exc
-
-
-def promise_of_object(agent: AgentSpec) -> Promise:
-    """Return what a resume of an agent of type ``python`` promises."""
-    try:
-        runner = runner_of(agent)
-    except ConfigError:  # a start reports it
-        return "exactly"
-    return runner.resumes if runner else "exactly"
