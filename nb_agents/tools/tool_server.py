@@ -1,8 +1,7 @@
 """Serve tools by MCP, for agents that we don't run as model loops.
 
-One HTTP server in this process, on 127.0.0.1. Each agent has its own token, which identifies the
-caller and its current tools; a request without a known token is refused. A token is a secret: it
-gives access to the agent's tools while the agent works.
+One HTTP server in this process for each agent, on 127.0.0.1. A request without the agent's token is
+refused. The token is a secret: it gives access to the agent's tools while the agent works.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ logger = logging.getLogger("nb_agents")
 CLOSE_S = 2.0
 """Seconds for the server to close its connections; calls in flight get half of it."""
 
-_HEADER = b"authorization"
 _NAME = "team"
 """The server's name, which agents use as a prefix of its tools' names."""
 
@@ -53,34 +51,25 @@ class ToolAddress:
         return {"Authorization": f"Bearer {self.token}"}
 
 
-@dataclass(frozen=True)
-class _Guest:
-    """An agent that has been offered tools."""
-
-    manager: Any
-    scope: anyio.CancelScope
-
-
 class ToolServer:
-    """An MCP server for the agents of one run; it starts with the first offer."""
+    """An MCP server for one agent; it starts when the agent's tools are offered."""
 
     def __init__(self) -> None:
         self._tasks: TaskGroup = anyio.create_task_group()
-        self._starting = anyio.Lock()
-        self._guests: dict[bytes, _Guest] = {}
         self._server: Any = None
+        self._manager: Any = None
+        self._hosting = anyio.CancelScope()
         self._serving = anyio.CancelScope(shield=True)
         self._ended = anyio.Event()
-        self._url = ""
+        self._key = b""
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for guest in self._guests.values():
-            guest.scope.cancel()
-        self._guests.clear()
+        self._manager = None
+        self._hosting.cancel()
         if self._server is not None:
             # Not forced, which would leave open connections unanswered.
             self._server.should_exit = True
@@ -92,31 +81,22 @@ class ToolServer:
         await self._tasks.__aexit__(None, None, None)
 
     async def offer(self, tools: Callable[[], Sequence[Tool]]) -> ToolAddress:
-        """Offer tools to an agent; they are called in the context of the caller.
+        """Offer tools to the agent, once; they are called in the context of the caller.
 
         Args:
             tools: Returns the agent's current tools.
 
         Returns:
-            The address of the tools, valid until `withdraw`.
+            The address of the tools.
         """
-        async with self._starting:
-            if not self._url:
-                await self._start()
-        address = ToolAddress(self._url, secrets.token_urlsafe(32))
-        await self._tasks.start(self._host, _key(address), tools)
-        return address
-
-    def withdraw(self, address: ToolAddress) -> None:
-        """End an agent's access; its calls in flight are cancelled."""
-        if (guest := self._guests.pop(_key(address), None)) is not None:
-            guest.scope.cancel()
-
-    async def _start(self) -> None:
         listening = socket.create_server(("127.0.0.1", 0))
         self._server = await to_thread.run_sync(_http_server, self._answer)
-        self._url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+        address = ToolAddress(url, secrets.token_urlsafe(32))
+        self._key = address.headers["Authorization"].encode()
         self._tasks.start_soon(self._serve, listening)
+        await self._tasks.start(self._host, tools)
+        return address
 
     async def _serve(self, listening: socket.socket) -> None:
         # A stop does not cut it: `__aexit__` ends it.
@@ -132,7 +112,6 @@ class ToolServer:
 
     async def _host(
         self,
-        key: bytes,
         tools: Callable[[], Sequence[Tool]],
         *,
         task_status: Any = anyio.TASK_STATUS_IGNORED,
@@ -142,28 +121,24 @@ class ToolServer:
         context = copy_context()
 
         async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-            # A request runs in the server's context, which belongs to no agent.
+            # A request runs in a context of the server's.
             called = _called(tools(), name, arguments)
             return await asyncio.create_task(called, context=context.copy())
 
         manager = session_manager(_NAME, lambda: [*map(_described, tools())], call)
-        with anyio.CancelScope() as scope:
+        with self._hosting:
             async with manager.run():
-                self._guests[key] = _Guest(manager, scope)
+                self._manager = manager
                 task_status.started()
                 await anyio.sleep_forever()
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
-        guest = self._guests.get(dict(scope.get("headers", ())).get(_HEADER, b""))
-        if guest is not None:
-            await guest.manager.handle_request(scope, receive, send)
+        given = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if self._manager is not None and secrets.compare_digest(given, self._key):
+            await self._manager.handle_request(scope, receive, send)
         else:
             await send({"type": "http.response.start", "status": 401, "headers": []})
             await send({"type": "http.response.body", "body": b""})
-
-
-def _key(address: ToolAddress) -> bytes:
-    return f"Bearer {address.token}".encode()
 
 
 def _described(tool: Tool) -> dict[str, Any]:
