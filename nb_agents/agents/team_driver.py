@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import anyio
 
 from nb_agents import events as ev
 from nb_agents.agents import voting
-from nb_agents.agents.capabilities import Capability, Results
+from nb_agents.agents.capabilities import Results
 from nb_agents.agents.decisions import (
     Abstention,
     Answered,
@@ -31,13 +30,8 @@ from nb_agents.agents.replay import Past, PastRound, telling_changes
 from nb_agents.agents.runner import Round, Runners
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.turn_result import TurnResult
-from nb_agents.agents.voting import rules_of
 from nb_agents.cancel import AgentStopped, CancelToken
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ModelCallError, said_by
-from nb_agents.session.conversation import PastMessage
-from nb_agents.session.layout import TurnPaths
-from nb_agents.tools.policy import AgentTools
 
 logger = logging.getLogger("nb_agents")
 
@@ -46,53 +40,29 @@ class Team:
     """Drives a team through one turn. Must be created on the loop's thread.
 
     Args:
-        spec: The team.
+        briefing: The team, its task and what it works with.
         runners: The runners of the turn's agents.
-        paths: The turn's files.
-        task: The task.
-        history: The earlier conversation.
-        context: Read-only files and directories for all agents.
         token: The run's token.
         tokens: Each agent's token, a child of the run's, by agent id.
         emit: Called with each event.
         past: The state of the interrupted turn that this one resumes, or None.
-        timeout_s: The orchestrator timeout, seconds; agents get notes on the time left.
-        tools: For each agent id, its tools other than those of its workspace.
-        capabilities: The optional features of the team's file.
     """
 
     def __init__(
         self,
-        spec: TeamSpec,
-        *,
+        briefing: Briefing,
         runners: Runners,
-        paths: TurnPaths,
-        task: str,
-        history: Sequence[PastMessage],
-        context: Sequence[Path],
         token: CancelToken,
         tokens: Mapping[str, CancelToken],
         emit: Callable[[ev.Event], None],
         past: Past | None,
-        timeout_s: float,
-        tools: Mapping[str, AgentTools],
-        capabilities: Sequence[Capability],
     ) -> None:
-        self._agents = [agent.id for agent in spec.agents]
-        self._members = {agent.id: agent for agent in spec.agents}
+        self._members = {agent.id: agent for agent in briefing.spec.agents}
+        self._agents = list(self._members)
         self._runners = runners
-        self._rules = rules_of(spec, timeout_s)
-        self._briefing = Briefing(
-            spec,
-            self._rules,
-            paths,
-            task,
-            history,
-            list(context),
-            tools,
-            capabilities,
-        )
-        self._capabilities = capabilities
+        self._rules = briefing.rules
+        self._briefing = briefing
+        self._capabilities = briefing.capabilities
         self._began = current_policy().hold.clock()
         self._token = token
         self._tokens = tokens

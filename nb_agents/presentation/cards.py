@@ -279,16 +279,8 @@ def _changes(event: ContextChanged) -> str:
 
 
 def _how(view: RunView) -> str:
-    answers = sum(len(a.answers) for a in view.agents.values())
-    return " · ".join(
-        part
-        for part in (
-            text.count_any(answers, "answer"),
-            text.votes(view),
-            f"presented by {view.winner}",
-        )
-        if part
-    )
+    answers = text.count_any(sum(len(a.answers) for a in view.agents.values()), "answer")
+    return " · ".join(filter(None, [answers, text.votes(view), f"presented by {view.winner}"]))
 
 
 def _address(view: RunView) -> str:

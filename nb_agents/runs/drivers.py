@@ -16,6 +16,7 @@ from nb_agents import events as ev
 from nb_agents.agents.capabilities import Capability
 from nb_agents.agents.memory_notes import MemoryNotes
 from nb_agents.agents.planning import Planning
+from nb_agents.agents.prompts import Briefing
 from nb_agents.agents.runner import AgentRunner, Runners
 from nb_agents.agents.runner_types import runner_for
 from nb_agents.agents.skills import Skills, find_skills
@@ -23,6 +24,7 @@ from nb_agents.agents.spawning import Spawning
 from nb_agents.agents.subagents import SubAgentDeps, SubAgents
 from nb_agents.agents.team_driver import Team
 from nb_agents.agents.turn_result import TurnResult
+from nb_agents.agents.voting import rules_of
 from nb_agents.agents.worktrees import Worktrees, repository_of
 from nb_agents.cancel import CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
@@ -170,21 +172,18 @@ async def _team(
         await runners.of(agent)
     for each in capabilities:
         await each.go_on(deps.agents)
-    return Team(
+    briefing = Briefing(
         team,
-        runners=runners,
-        paths=spec.paths,
-        task=spec.task,
-        history=spec.history,
-        context=spec.context,
-        token=deps.token,
-        tokens=deps.agents,
-        emit=deps.emit,
-        past=spec.resumed.past if spec.resumed else None,
-        timeout_s=spec.timeout_s,
-        tools=tools,
-        capabilities=capabilities,
+        rules_of(team, spec.timeout_s),
+        spec.paths,
+        spec.task,
+        spec.history,
+        spec.context,
+        tools,
+        capabilities,
     )
+    past = spec.resumed.past if spec.resumed else None
+    return Team(briefing, runners, deps.token, deps.agents, deps.emit, past)
 
 
 async def _capabilities(deps: DriverDeps, children: SubAgents) -> list[Capability]:
