@@ -82,7 +82,7 @@ class AcpSession:
 
     async def __aenter__(self) -> Self:
         # First: what fails in here leaves no group open.
-        self._connection = connect(_Client(self), self._link)
+        self._connection = connect(self, self._link)
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._outlive, self._link.overhear)
         return self
@@ -220,7 +220,23 @@ class AcpSession:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._updates.send(update)
 
-    async def decide(self, session: str, call: Any) -> bool | None:
+    async def request_permission(
+        self, session_id: str, tool_call: Any, options: list[Any], **_: Any
+    ) -> Any:
+        """Answer the program, as the library's client: of its requests only these get here."""
+        from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
+
+        verdict = await self._decide(session_id, tool_call)
+        by_kind = {each.kind: each.option_id for each in reversed(options)}
+        wanted = _ONCE_FIRST[verdict] if verdict is not None else ()
+        chosen = next((by_kind[kind] for kind in wanted if kind in by_kind), None)
+        if chosen is None:
+            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
+        return RequestPermissionResponse(
+            outcome=AllowedOutcome(outcome="selected", option_id=chosen)
+        )
+
+    async def _decide(self, session: str, call: Any) -> bool | None:
         """Decide about a call; None when the prompt is cancelled."""
         about = read_call_update(call.model_dump(mode="json", by_alias=True, exclude_none=True))
         if self._is_cancelled or session != self.id or about is None:
@@ -265,28 +281,6 @@ class AcpSession:
                 f"It ended in the middle of its work (exit code {self._program.exit_code}).{last}"
             )
         return f"It closed its output, or sent a line that is too long.{last}"
-
-
-class _Client:
-    """What the protocol's library calls: only requests for permission get here."""
-
-    def __init__(self, session: AcpSession) -> None:
-        self._session = session
-
-    async def request_permission(
-        self, session_id: str, tool_call: Any, options: list[Any], **_: Any
-    ) -> Any:
-        from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
-
-        verdict = await self._session.decide(session_id, tool_call)
-        by_kind = {each.kind: each.option_id for each in reversed(options)}
-        wanted = _ONCE_FIRST[verdict] if verdict is not None else ()
-        chosen = next((by_kind[kind] for kind in wanted if kind in by_kind), None)
-        if chosen is None:
-            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
-        return RequestPermissionResponse(
-            outcome=AllowedOutcome(outcome="selected", option_id=chosen)
-        )
 
 
 def _server(tools: ToolAddress) -> Any:
