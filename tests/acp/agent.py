@@ -21,7 +21,8 @@ RESUMED are done, and in a prompt after the first those after AGAIN.
     deaf             don't react to a cancel from here on
 
 What it is asked goes into ``$HOME/asked.jsonl``, one line a request. With --forgetful it offers no
-session of before.
+session of before. It needs nothing but Python: the protocol's library takes a second to load, and
+tests start many of these.
 """
 
 import asyncio
@@ -32,85 +33,64 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import acp
-import httpx2
-from acp.schema import (
-    AgentCapabilities,
-    CloseSessionResponse,
-    InitializeResponse,
-    LoadSessionResponse,
-    NewSessionResponse,
-    PermissionOption,
-    PromptResponse,
-    ResumeSessionResponse,
-    SessionCapabilities,
-    SessionCloseCapabilities,
-    SessionResumeCapabilities,
-    ToolCallUpdate,
-    Usage,
-)
-
 STEPS = [each for each in sys.argv[1:] if each != "--forgetful"]
 IS_FORGETFUL = "--forgetful" in sys.argv
 HOME = Path(os.environ["HOME"])
 
 
-class ScriptedAgent(acp.Agent):
+class ScriptedAgent:
     """Does the steps of its arguments."""
 
     def __init__(self) -> None:
         self.prompts = 0
         self.is_resumed = self.is_deaf = False
         self.working: asyncio.Task[None] | None = None
+        self.answers: dict[int, asyncio.Future[Any]] = {}
 
-    def on_connect(self, conn: Any) -> None:
-        self.client = conn
+    async def initialize(self, _: Any) -> dict[str, Any]:
+        sessions = {"close": {}} if IS_FORGETFUL else {"close": {}, "resume": {}}
+        able = {"loadSession": not IS_FORGETFUL, "sessionCapabilities": sessions}
+        return {"protocolVersion": 1, "agentCapabilities": able}
 
-    async def initialize(self, protocol_version: int, *_: Any, **__: Any) -> InitializeResponse:
-        can_resume = None if IS_FORGETFUL else SessionResumeCapabilities()
-        sessions = SessionCapabilities(resume=can_resume, close=SessionCloseCapabilities())
-        able = AgentCapabilities(load_session=not IS_FORGETFUL, session_capabilities=sessions)
-        return InitializeResponse(protocol_version=1, agent_capabilities=able)
-
-    async def new_session(self, cwd: str, *_: Any, **given: Any) -> NewSessionResponse:
+    async def session_new(self, given: dict[str, Any]) -> dict[str, Any]:
         self._open(f"s-{uuid4().hex[:8]}", given)
-        return NewSessionResponse(session_id=self.session)
+        return {"sessionId": self.session}
 
-    async def resume_session(self, session_id: str, *_: Any, **given: Any) -> ResumeSessionResponse:
-        self._open(session_id, given)
+    async def session_resume(self, given: dict[str, Any]) -> dict[str, Any]:
+        self._open(given["sessionId"], given)
         self.is_resumed = True
-        return ResumeSessionResponse()
+        return {}
 
-    async def load_session(self, session_id: str, *_: Any, **given: Any) -> LoadSessionResponse:
-        self._open(session_id, given)
+    async def session_load(self, given: dict[str, Any]) -> dict[str, Any]:
+        self._open(given["sessionId"], given)
         self.is_resumed = True
-        await self._tell(acp.update_agent_message_text("replayed "))
-        return LoadSessionResponse()
+        self._tell(sessionUpdate="agent_message_chunk", content=_text("replayed "))
+        return {}
 
     def _open(self, session: str, given: dict[str, Any]) -> None:
         self.session = session
-        self.servers = given.get("mcp_servers") or []
+        self.servers = given["mcpServers"]
         note("session", session)
 
-    async def close_session(self, session_id: str, **_: Any) -> CloseSessionResponse:
-        note("close", session_id)
-        return CloseSessionResponse()
+    async def session_close(self, given: dict[str, Any]) -> dict[str, Any]:
+        note("close", given["sessionId"])
+        return {}
 
-    async def cancel(self, session_id: str, **_: Any) -> None:
-        note("cancel", session_id)
+    async def session_cancel(self, given: dict[str, Any]) -> None:
+        note("cancel", given["sessionId"])
         if self.working and not self.is_deaf:
             self.working.cancel()
 
-    async def prompt(self, session_id: str, prompt: list[Any], **_: Any) -> PromptResponse:
+    async def session_prompt(self, given: dict[str, Any]) -> dict[str, Any]:
         self.prompts += 1
-        note("prompt", prompt[0].text)
+        note("prompt", given["prompt"][0]["text"])
         self.working = asyncio.create_task(self._work(self._steps()))
         try:
             await self.working
         except asyncio.CancelledError:
-            return PromptResponse(stop_reason="cancelled")
-        usage = Usage(input_tokens=10, output_tokens=5, total_tokens=15)
-        return PromptResponse(stop_reason="end_turn", usage=usage)
+            return {"stopReason": "cancelled"}
+        usage = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
+        return {"stopReason": "end_turn", "usage": usage}
 
     def _steps(self) -> list[str]:
         parts: dict[str, list[str]] = {"": []}
@@ -128,12 +108,13 @@ class ScriptedAgent(acp.Agent):
             name, _, rest = step.partition(" ")
             await getattr(self, f"do_{name}")(rest)
 
-    async def _tell(self, update: Any) -> None:
-        await self.client.session_update(session_id=self.session, update=update)
+    def _tell(self, **update: Any) -> None:
+        params = {"sessionId": self.session, "update": update}
+        send(method="session/update", params=params)
 
     async def do_say(self, text: str) -> None:
         for word in text.split(" "):
-            await self._tell(acp.update_agent_message_text(f"{word} "))
+            self._tell(sessionUpdate="agent_message_chunk", content=_text(f"{word} "))
 
     async def do_slow(self, count: str) -> None:
         for number in range(int(count)):
@@ -141,37 +122,31 @@ class ScriptedAgent(acp.Agent):
             await asyncio.sleep(0.05)
 
     async def do_think(self, text: str) -> None:
-        await self._tell(acp.update_agent_thought_text(text))
+        self._tell(sessionUpdate="agent_thought_chunk", content=_text(text))
 
     async def do_plan(self, text: str) -> None:
-        await self._tell(acp.update_plan([acp.plan_entry(text)]))
+        entry = {"content": text, "priority": "medium", "status": "pending"}
+        self._tell(sessionUpdate="plan", entries=[entry])
 
     async def do_cost(self, amount: str) -> None:
         cost = {"amount": float(amount), "currency": "USD"}
-        update = {"sessionUpdate": "usage_update", "used": 1, "size": 2, "cost": cost}
-        params = {"sessionId": self.session, "update": update}
-        await self.client._conn.send_notification("session/update", params)
+        self._tell(sessionUpdate="usage_update", used=1, size=2, cost=cost)
 
     async def do_tool(self, what: str) -> None:
         call = await self.do_open(what)
-        await self._end(call, f"did {what}")
+        self._end(call, f"did {what}")
 
     async def do_open(self, what: str) -> str:
         kind, _, title = what.partition(" ")
         call = uuid4().hex
-        started: Any = acp.start_tool_call(
-            call,
-            title,
-            kind=kind,
-            status="pending",
-            raw_input={"title": title},  # type: ignore[arg-type]
-        )
-        await self._tell(started)
+        about = {"title": title, "kind": kind, "status": "pending", "rawInput": {"title": title}}
+        self._tell(sessionUpdate="tool_call", toolCallId=call, **about)
         return call
 
-    async def _end(self, call: str, text: str) -> None:
-        content = [acp.tool_content(acp.text_block(text))]
-        await self._tell(acp.update_tool_call(call, status="completed", content=content))
+    def _end(self, call: str, text: str) -> None:
+        content = [{"type": "content", "content": _text(text)}]
+        update = "tool_call_update"
+        self._tell(sessionUpdate=update, toolCallId=call, status="completed", content=content)
 
     async def do_run(self, command: str) -> None:
         call = await self.do_open(f"execute {command}")
@@ -179,32 +154,34 @@ class ScriptedAgent(acp.Agent):
             command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
         said, _ = await process.communicate()
-        await self._end(call, said.decode())
+        self._end(call, said.decode())
 
     async def do_ask(self, what: str) -> None:
         kind, _, title = what.partition(" ")
         call = await self.do_open(what)
-        about = ToolCallUpdate(tool_call_id=call, kind=kind, title=title)  # type: ignore[arg-type]
-        options = [
-            PermissionOption(option_id=name, name=name, kind=option)  # type: ignore[arg-type]
-            for name, option in (
-                ("x1", "allow_always"),
-                ("x2", "reject_once"),
-                ("x3", "allow_once"),
-                ("x4", "reject_always"),
-            )
-        ]
-        answer = await self.client.request_permission(
-            session_id=self.session, tool_call=about, options=options
+        ways = {"x1": "allow_always", "x2": "reject_once", "x3": "allow_once"}
+        ways["x4"] = "reject_always"
+        answer = await self._ask(
+            sessionId=self.session,
+            toolCall={"toolCallId": call, "kind": kind, "title": title},
+            options=[{"optionId": id, "name": id, "kind": way} for id, way in ways.items()],
         )
-        outcome = answer.outcome
+        outcome = answer["outcome"]
         chosen = {"x1": "always", "x2": "rejected", "x3": "allowed"}
-        said = chosen[outcome.option_id] if outcome.outcome == "selected" else "cancelled"
+        is_chosen = outcome["outcome"] == "selected"
+        said = chosen[outcome["optionId"]] if is_chosen else "cancelled"
         note("permission", said)
-        await self._end(call, said)
+        self._end(call, said)
         if said == "cancelled":
             raise asyncio.CancelledError
         await self.do_say(said)
+
+    async def _ask(self, **params: Any) -> Any:
+        """Ask for permission, and wait for the answer."""
+        number = len(self.answers)
+        answer = self.answers[number] = asyncio.get_running_loop().create_future()
+        send(id=number, method="session/request_permission", params=params)
+        return await answer
 
     async def do_hold(self, name: str) -> None:
         open(name, "w").close()  # noqa: ASYNC230
@@ -242,30 +219,44 @@ class ScriptedAgent(acp.Agent):
         result = await self._mcp("tools/call", {"name": name, "arguments": args})
         text: str = result["content"][0]["text"]
         note("result", text)
-        await self._end(call, text)
+        self._end(call, text)
         return text
 
     async def _mcp(self, method: str, params: dict[str, Any]) -> Any:
-        server = self.servers[0]
-        headers = {each.name: each.value for each in server.headers}
-        headers["Accept"] = "application/json, text/event-stream"
-        about = {"protocolVersion": "2025-06-18", "capabilities": {}}
-        about["clientInfo"] = {"name": "agent", "version": "1"}
-        async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
-            answer = await http.post(server.url, json=_rpc("initialize", about))
-            http.headers["mcp-protocol-version"] = "2025-06-18"
-            if session := answer.headers.get("mcp-session-id"):
-                http.headers["mcp-session-id"] = session
-            told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-            await http.post(server.url, json=told)
-            answer = await http.post(server.url, json=_rpc(method, params))
-        lines = answer.text.splitlines()
-        data = [line[5:] for line in lines if line.startswith("data:")] or [answer.text]
-        return json.loads(data[-1])["result"]
+        return await asyncio.to_thread(_ask_tools, self.servers[0], method, params)
+
+
+def _ask_tools(server: dict[str, Any], method: str, params: dict[str, Any]) -> Any:
+    """Open a session with an MCP server, and ask it."""
+    from urllib.request import Request, urlopen
+
+    headers = {each["name"]: each["value"] for each in server["headers"]}
+    headers |= {"Accept": "application/json, text/event-stream"}
+    headers |= {"Content-Type": "application/json"}
+
+    def post(message: dict[str, Any]) -> tuple[str, str | None]:
+        request = Request(server["url"], json.dumps(message).encode(), headers)
+        with urlopen(request, timeout=60) as answer:
+            return answer.read().decode(), answer.headers["mcp-session-id"]
+
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    about["clientInfo"] = {"name": "agent", "version": "1"}
+    _, session = post(_rpc("initialize", about))
+    headers["mcp-protocol-version"] = "2025-06-18"
+    if session:
+        headers["mcp-session-id"] = session
+    post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    text, _ = post(_rpc(method, params))
+    data = [line[5:] for line in text.splitlines() if line.startswith("data:")] or [text]
+    return json.loads(data[-1])["result"]
 
 
 def _rpc(method: str, params: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
 
 
 def note(what: str, text: str) -> None:
@@ -274,5 +265,36 @@ def note(what: str, text: str) -> None:
         file.write(json.dumps([what, text]) + "\n")
 
 
+def send(**message: Any) -> None:
+    """Send a message to the client."""
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+
+async def reply(agent: ScriptedAgent, message: dict[str, Any]) -> None:
+    """Do what a message asks for, and send what came of it if it is a request."""
+    told: dict[str, Any]
+    try:
+        does = getattr(agent, message["method"].replace("/", "_"))
+        told = {"result": await does(message["params"])}
+    except Exception as error:
+        told = {"error": {"code": -32603, "message": repr(error)}}
+    if "id" in message:
+        send(id=message["id"], **told)
+
+
+async def main() -> None:
+    """Take messages until there are no more."""
+    agent, tasks = ScriptedAgent(), set[asyncio.Task[None]]()
+    reader = asyncio.StreamReader(limit=2**26)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    while line := await reader.readline():
+        message = json.loads(line)
+        if "method" in message:
+            tasks.add(asyncio.create_task(reply(agent, message)))
+        elif not (answer := agent.answers[message["id"]]).done():  # else its prompt was cancelled
+            answer.set_result(message["result"])
+
+
 if __name__ == "__main__":
-    asyncio.run(acp.run_agent(ScriptedAgent(), use_unstable_protocol=True))
+    asyncio.run(main())
