@@ -28,6 +28,16 @@ settings.load_profile("nb_agents")
 _HERE = Path(__file__).parent
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # see tests/lean
 _KINDS = ("kernel", "browser", "server")
+HEAVY = (
+    *("acp", "ag2", "agents", "anthropic", "google.genai", "langgraph", "matplotlib", "mcp"),
+    "schemathesis",
+)
+"""What takes a second to load, or longer. Each process of tests imports all test modules, so these
+are imported within the few tests that need them."""
+
+LOADED = pytest.StashKey[list[str]]()
+"""Which of them were loaded when all test modules were."""
+
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _NO_BROWSER = (
     "No Chromium found. `apt-get install chromium`, or put chromium or google-chrome on PATH."
@@ -57,15 +67,21 @@ def pytest_configure(config: pytest.Config) -> None:
     state = tempfile.TemporaryDirectory(prefix="nb-agents-state-", ignore_cleanup_errors=True)
     config.add_cleanup(state.cleanup)
     os.environ["XDG_STATE_HOME"] = state.name
+    # Several processes of tests share what theirs are forked from: it takes seconds to start.
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        from tests import warm
+
+        warm.address()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Look for no garbage meanwhile, and never in what imports have made: it is all in use."""
     gc.disable()
     try:
         return (yield)
     finally:
+        session.config.stash[LOADED] = [name for name in HEAVY if name in sys.modules]
         gc.freeze()
         gc.enable()
 

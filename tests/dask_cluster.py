@@ -53,7 +53,9 @@ class Dask:
         resources = [] if places is None else ["--resources", f"nb_agents={places}"]
         many = ["--nworkers", str(workers), "--nthreads", "1", *resources]
         here = ["--local-directory", str(self.folder)]
-        self._nanny = [*before, *dask, "worker", *file, *plain, *many, *here]
+        # Workers are forked from what has imported all: starts are not the point.
+        forks = ["--preload-nanny", "tests.dask_forks"]
+        self._nanny = [*before, *dask, "worker", *file, *plain, *many, *here, *forks]
         self.start_nanny()
         self.client = Client(scheduler_file=str(self._file), timeout=WAIT_S)
         self.client.wait_for_workers(workers, timeout=WAIT_S)
@@ -88,12 +90,8 @@ class Dask:
 
 
 def _env() -> dict[str, str]:
-    """Have workers forked from what has imported all: starts are not the point."""
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    forks = {
-        "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver",
-        "DASK_DISTRIBUTED__NANNY__PRELOAD": "tests.dask_forks",
-    }
+    forks = {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver"}
     return {**os.environ, **forks, "PYTHONPATH": path}
 
 

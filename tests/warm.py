@@ -6,9 +6,10 @@ It is what `subprocess.Popen` starts of that, with a process id, a session, an e
 of its own, except that what this module imports has been imported before. Tests of imports, and of
 the start itself, start Python in the ordinary way.
 
-The process that others are forked from starts with the first of them, one for each process of
-tests; a server that the tests have started finds it by the environment. It runs nothing but
-imports, and so has no threads, sockets or state that a fork would double.
+The process that others are forked from starts with the first of them, or with the first of several
+processes of tests, which share it; they, and a server that the tests have started, find it by the
+environment. It runs nothing but imports, and so has no threads, sockets or state that a fork would
+double.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from typing import Any
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
-__all__ = ["PROVISIONER", "WarmProcess", "WarmProvisioner", "address", "warm_up"]
+__all__ = ["PROVISIONER", "WarmProcess", "WarmProvisioner", "address", "kernel_path", "warm_up"]
 
 PROVISIONER = "warm"
 """The name of the provisioner of warm kernels, for those who have imported this module."""
@@ -58,7 +59,12 @@ _LATER = (
     "dask",
     "distributed",
     "jupyter_server",
+    # Few kernels have them, and they take longer than all others together.
+    "ag2",
+    "agents",
+    "langgraph",
 )
+_NEVER = "rfc3987_syntax"  # see tests/lean
 
 
 # --- the process that wants another ---------------------------------------------------------------
@@ -128,6 +134,25 @@ KernelProvisionerFactory.provisioners[PROVISIONER] = EntryPoint(
 )
 
 
+def kernel_path(folder: Path) -> str:
+    """What JUPYTER_PATH must be for the kernels of this process's notebooks to be warm.
+
+    Args:
+        folder: Where the kernel "python3" is described.
+    """
+    if sys.platform == "linux":
+        spec = folder / "kernels" / "python3" / "kernel.json"
+        spec.parent.mkdir(parents=True, exist_ok=True)
+        kernel = {
+            "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            "display_name": "Python 3",
+            "language": "python",
+            "metadata": {"kernel_provisioner": {"provisioner_name": PROVISIONER}},
+        }
+        spec.write_text(json.dumps(kernel))
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("JUPYTER_PATH")]))
+
+
 def address() -> str:
     """Where the process listens that others are forked from; it is started if there is none."""
     if _ADDRESS not in os.environ:
@@ -172,7 +197,7 @@ def _send(line: socket.socket, text: bytes, files: Sequence[int]) -> None:
 
 def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
     head, files, _, _ = socket.recv_fds(line, _SIZE.size, 3)
-    [size] = _SIZE.unpack(head)
+    size = _SIZE.unpack(head)[0] if head else 0
     return line.recv(size, socket.MSG_WAITALL), files
 
 
@@ -189,7 +214,7 @@ def _import_all() -> None:
     from nb_agents.agents.message_json import dump_messages, load_messages
     from nb_agents.models import providers
 
-    for name in _LATER:
+    for name in (_NEVER, *_LATER):
         sys.modules[name] = None  # type: ignore[assignment]
     for name in [
         *_IMPORTS,
@@ -228,6 +253,8 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
         if listener in ready:
             line, _ = listener.accept()
             text, files = _receive(line)
+            if not text:  # who wanted it has been killed
+                continue
             pid = os.fork()
             if not pid:
                 for each in (listener, woken, wake, line, *lines.values()):
@@ -238,7 +265,8 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
             for file in files:
                 os.close(file)
             lines[pid] = line
-            line.sendall(_NUMBER.pack(pid))
+            with suppress(BrokenPipeError):
+                line.sendall(_NUMBER.pack(pid))
 
 
 def _tell_of_ends(lines: dict[int, socket.socket]) -> None:

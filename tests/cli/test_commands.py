@@ -106,7 +106,7 @@ def test_an_interrupt_stops_and_saves_and_a_resume_goes_on(
     server.script("m", HELD if presses == 2 else slow, answer("forty-two"))
     command = [*CLI, "run", "-c", "team.yaml", "-s", "lab", "What is it?"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+    with WarmProcess(command, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stderr is not None
         wait_until(lambda: live_turns() and server.requests)
         process.send_signal(signal.SIGINT)
@@ -269,7 +269,7 @@ def test_an_interrupt_ends_following_alone(place: Path, server: ModelServer) -> 
     server.script("m", HELD)
     call("run", "-c", "team.yaml", "--detach", "-s", "lab", "What is it?")
     command, pipe = [*CLI, "follow", "lab"], subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+    with WarmProcess(command, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
         assert "turn started" in process.stdout.readline()
         process.send_signal(signal.SIGINT)

@@ -22,6 +22,7 @@ from tests.cli.calls import CLI, answer, call_here, call_in, told_here
 from tests.model_server import ModelServer, wait_until
 from tests.team_kit import WAIT_S
 from tests.test_terminal import HOSTILE
+from tests.warm import WarmProcess
 
 EVIL = " ".join(f"before {text} after" for text in HOSTILE.values()) + " \x9b2J\x7f"
 
@@ -193,11 +194,14 @@ def test_a_run_whose_answer_can_not_be_printed_is_complete_all_the_same(
     place: Path, server: ModelServer
 ) -> None:
     server.script("m", answer("forty-two"))
-    command = " ".join([*CLI, "run", "-c", "team.yaml", "-s", "full", "What?"])
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(command.split(), stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == COMPLETE
-    assert done.stderr == "The output can't be written: No space left on device.\n"
+    command = [*CLI, "run", "-c", "team.yaml", "-s", "full", "What?"]
+    with (
+        open("/dev/full", "wb") as full,
+        WarmProcess(command, stdout=full, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        _, errors = process.communicate()
+    assert process.returncode == COMPLETE
+    assert errors == "The output can't be written: No space left on device.\n"
     done = subprocess.run(["bash", "-c", f"{' '.join(CLI)} show full > /dev/full 2>&1"])
     assert done.returncode == FAILED
     assert told_here("show", "full")["result"] == "forty-two"

@@ -25,6 +25,7 @@ from nb_agents.testing import Answer, Gate, ScriptedModel
 from tests.cli.calls import CLI, answer
 from tests.model_server import ModelServer, wait_until
 from tests.team_kit import WAIT_S, start
+from tests.warm import WarmProcess
 
 ANSWER = "forty-two " * 5_000
 
@@ -39,7 +40,7 @@ def test_a_command_in_a_terminal_waits_for_a_full_disk_and_tries_again(
     server.script("m", answer(ANSWER))
     person, terminal = os.openpty()
     command = [*CLI, "run", "-c", "team.yaml", "-s", "full", "What?"]
-    with subprocess.Popen(
+    with WarmProcess(
         command, stdin=terminal, stderr=terminal, stdout=subprocess.PIPE, text=True
     ) as process:
         limit_files(process.pid, 20_000)
@@ -135,7 +136,7 @@ def test_a_command_without_a_terminal_tries_again_by_itself(
     server.script("m", answer(ANSWER))
     command = [*CLI, "run", "-c", "team.yaml", "-s", "full", "What?"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(
+    with WarmProcess(
         command, stdin=subprocess.DEVNULL, stderr=pipe, stdout=pipe, text=True
     ) as process:
         limit_files(process.pid, 20_000)

@@ -1,16 +1,18 @@
 """A team as an agent of other programs: by the protocol's own client, and in another team."""
 
+import asyncio
 import json
+import subprocess
 import sys
+from asyncio import StreamReader, StreamReaderProtocol, StreamWriter
+from asyncio.streams import FlowControlMixin
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import acp
 import anyio
 import pytest
-from acp.schema import AllowedOutcome, Implementation, RequestPermissionResponse
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
@@ -18,7 +20,8 @@ from nb_agents import events as ev
 from nb_agents.session.journal import read_journal
 from tests.acp.test_acp_runner import events, journals, processes_with, start, team
 from tests.model_server import wait_until
-from tests.team_kit import finish
+from tests.team_kit import WAIT_S, finish
+from tests.warm import WarmProcess
 
 pytestmark = pytest.mark.anyio
 AGENT = Path(__file__).parents[1] / "acp" / "agent.py"
@@ -28,7 +31,7 @@ def command(root: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "nb_agents.cli", "acp", "--session-root", str(root), *options]
 
 
-class Client(acp.Client):
+class Client:
     """Notes what it is told, and approves."""
 
     def __init__(self) -> None:
@@ -41,6 +44,8 @@ class Client(acp.Client):
     async def request_permission(
         self, session_id: str, tool_call: Any, options: Any, **_: Any
     ) -> Any:
+        from acp.schema import AllowedOutcome, RequestPermissionResponse
+
         self.asked.append(tool_call.title)
         return RequestPermissionResponse(
             outcome=AllowedOutcome(outcome="selected", option_id=options[0].option_id)
@@ -55,12 +60,32 @@ class Client(acp.Client):
 async def client_of(
     root: Path, *options: str, name: str = "test"
 ) -> AsyncIterator[tuple[Any, Client]]:
-    client = Client()
-    line = command(root, *options)
-    async with acp.spawn_agent_process(client, *line, use_unstable_protocol=True) as (conn, _):
+    import acp
+    from acp.schema import Implementation
+
+    client: Any = Client()
+    async with team_process(command(root, *options)) as (reader, writer):
+        conn = acp.connect_to_agent(client, writer, reader, use_unstable_protocol=True)
         info = Implementation(name=name, version="1")
         await conn.initialize(protocol_version=1, client_info=info)
         yield conn, client
+        await conn.close()
+
+
+@asynccontextmanager
+async def team_process(line: list[str]) -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
+    """Start a team's process, and give its output and its input; it ends when that is closed."""
+    loop, reader = asyncio.get_running_loop(), StreamReader(limit=2**24)
+    pipe = subprocess.PIPE
+    with WarmProcess(line, stdin=pipe, stdout=pipe) as process:
+        answers, _ = await loop.connect_read_pipe(
+            lambda: StreamReaderProtocol(reader), process.stdout
+        )
+        asks, flow = await loop.connect_write_pipe(FlowControlMixin, process.stdin)
+        yield reader, StreamWriter(asks, flow, reader, loop)
+        asks.close()
+        assert await anyio.to_thread.run_sync(process.wait, WAIT_S) == 0
+        answers.close()
 
 
 def team_file(root: Path, *steps: str, **keys: Any) -> str:
@@ -71,6 +96,8 @@ def team_file(root: Path, *steps: str, **keys: Any) -> str:
 
 
 async def prompt(conn: Any, session: str, text: str) -> str:
+    import acp
+
     answer = await conn.prompt(session_id=session, prompt=[acp.text_block(text)])
     return str(answer.stop_reason)
 

@@ -19,15 +19,17 @@ from nb_agents.cli.team_server import TeamServer
 from nb_agents.config.programs import TEAM
 from nb_agents.runs.run import Run
 from nb_agents.testing import Call, ScriptedModel, Turn
-from nb_agents.tools.mcp_sdk import IS_V1, connect, http_transport
 from tests.acp.test_acp_runner import journals
 from tests.cli.test_team_agent import team_file
 from tests.model_server import free_port, wait_until
 from tests.team_kit import events, finish
+from tests.warm import WarmProcess
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(IS_V1, reason="The client of mcp 1 tells no progress by a call's argument."),
+    pytest.mark.skipif(
+        version("mcp") < "2", reason="The client of mcp 1 tells no progress by a call's argument."
+    ),
 ]
 
 
@@ -80,10 +82,12 @@ async def test_its_clients_are_told_the_version_of_the_package(tmp_path: Path) -
 
 
 async def test_over_http_it_answers_to_who_has_the_token(tmp_path: Path) -> None:
+    from nb_agents.tools.mcp_sdk import connect, http_transport
+
     config, port = team_file(tmp_path, "say one"), free_port()
     line = command(tmp_path / "s", config, "--http", str(port))
     pipe = subprocess.PIPE
-    with subprocess.Popen(line, stderr=pipe, text=True) as server:  # noqa: ASYNC220
+    with WarmProcess(line, stderr=pipe, text=True) as server:
         try:
             assert server.stderr is not None
             told = await anyio.to_thread.run_sync(server.stderr.readline)

@@ -27,6 +27,7 @@ from nb_agents.jupyter.ipython import parse_line, parse_message
 from nb_agents.jupyter.magic import AgentsMagics
 from nb_agents.jupyter.verbs import VERBS
 from nb_agents.verbs.table import VERBS as TABLE
+from tests import warm
 from tests.docs.blocks import ROOT, Block, blocks
 from tests.run_demo import without_ports
 
@@ -117,7 +118,9 @@ def test_a_python_block_can_be_compiled_and_imports_what_there_is(block: Block) 
 
 
 @pytest.mark.parametrize("page", STARTS, ids=lambda page: page.stem)
-def test_a_page_of_start_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+def test_a_page_of_start_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cells = []
     for block in blocks("cell", "python", "yaml", pages=[page]):
         text = _offline(block.text)
@@ -131,6 +134,7 @@ def test_a_page_of_start_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> 
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
     where = {"metadata": {"path": str(tmp_path)}}
+    monkeypatch.setenv("JUPYTER_PATH", warm.kernel_path(tmp_path / "jupyter"))
     NotebookClient(
         notebook, config=without_ports(tmp_path), timeout=120, resources=where, allow_errors=False
     ).execute()

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests import canaries
+from tests import canaries, warm
 from tests.kernel.driver import Display, Kernel, Result
 from tests.kernel.notebook import (
     HELD,
@@ -372,7 +372,8 @@ def test_headless_runs_wait_in_the_cell(open_notebook: Callable[..., Notebook]) 
     assert [state for state, _ in groupby(states)] == ["running", "complete"]
 
 
-def test_nbclient_executes_a_notebook(tmp_path: Path) -> None:
+def test_nbclient_executes_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_PATH", warm.kernel_path(tmp_path / "jupyter"))
     (tmp_path / "team.yaml").write_text(
         "agents:\n  - id: solo\n    backend: {type: demo, words_per_second: 500}\n"
     )

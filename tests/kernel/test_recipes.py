@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests import warm
 from tests.kernel.driver import Result
 from tests.kernel.notebook import TURN_MIME, Notebook, Turn, write_team
 from tests.kernel.test_terminal import Prompt, ipython
@@ -330,7 +331,10 @@ def test_in_a_terminal_a_cell_that_waits_ends_at_a_gate_and_says_how_to_answer(
     assert "Traceback" not in ipython.text
 
 
-def test_nbclient_comes_to_the_end_of_a_notebook_with_a_gate(tmp_path: Path) -> None:
+def test_nbclient_comes_to_the_end_of_a_notebook_with_a_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_PATH", warm.kernel_path(tmp_path / "jupyter"))
     (tmp_path / "team.yaml").write_text(
         "agents:\n  - id: ada\n    backend: {type: demo, words_per_second: 500}\n"
     )

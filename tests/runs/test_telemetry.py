@@ -24,6 +24,7 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.telemetry import trace_events
 from nb_agents.session.journal import read_journal
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
+from tests import processes
 from tests.team_kit import finish
 
 CONVENTIONS = {
@@ -222,7 +223,7 @@ def test_a_collector_gets_linked_turns_without_keys(
     for turn in ("1", "2"):
         command = [sys.executable, "-m", "nb_agents.cli", "trace", f"{run.session}/{turn}"]
         options_given = ["--session-root", str(tmp_path), "--endpoint", collector.url]
-        subprocess.run([*command, *options_given], check=True)
+        assert processes.run([*command, *options_given]).returncode == 0
     first, later = [s for s in collector.spans() if s.name.startswith("invoke_workflow")]
     [link] = later.links
     assert (link.trace_id, link.span_id) == (first.trace_id, first.span_id)
