@@ -19,12 +19,6 @@ from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.google import GoogleModel
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.google import GoogleProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
 
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
@@ -51,14 +45,23 @@ async def model_of(server: ModelServer, protocol: str) -> AsyncIterator[Model]:
     """A pydantic-ai model that talks to the server, without the SDK's own retries."""
     async with httpx2.AsyncClient(timeout=120) as client:
         if protocol == "openai":
+            from pydantic_ai.models.openai import OpenAIChatModel
+            from pydantic_ai.providers.openai import OpenAIProvider
+
             openai = OpenAIProvider(base_url=server.url, api_key="k", http_client=client)
             openai.client.max_retries = 0
             yield OpenAIChatModel("m", provider=openai)
         elif protocol == "anthropic":
+            from pydantic_ai.models.anthropic import AnthropicModel
+            from pydantic_ai.providers.anthropic import AnthropicProvider
+
             anthropic = AnthropicProvider(base_url=server.base, api_key="k", http_client=client)
             anthropic.client.max_retries = 0
             yield AnthropicModel("m", provider=anthropic)
         else:
+            from pydantic_ai.models.google import GoogleModel
+            from pydantic_ai.providers.google import GoogleProvider
+
             google = GoogleProvider(base_url=server.base, api_key="k", http_client=client)
             yield GoogleModel("m", provider=google)
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import acp
 import anyio
 from anyio import to_thread
 
@@ -133,7 +132,7 @@ class Chain:
         )
 
 
-class Client(acp.Client):
+class Client:
     """Notes the words that it is told."""
 
     def __init__(self) -> None:
@@ -158,6 +157,8 @@ class Asked:
 
     async def prompt(self, text: str) -> Any:
         """Send a prompt and wait for its end."""
+        import acp
+
         blocks = [acp.text_block(text)]
         return await self._connection.prompt(session_id=self._session, prompt=blocks)
 
@@ -169,7 +170,9 @@ class Asked:
 @asynccontextmanager
 async def asked(chain: Chain) -> AsyncIterator[Asked]:
     """Start the outer team as a client does, and open a session."""
-    client = Client()
+    import acp
+
+    client: Any = Client()
     given: dict[str, Any] = {"env": chain.env, "use_unstable_protocol": True}
     async with acp.spawn_agent_process(client, *chain.command, **given) as (connection, process):
         await connection.initialize(protocol_version=1)

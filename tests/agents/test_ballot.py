@@ -24,7 +24,6 @@ from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import CancelToken
 from nb_agents.errors import ModelCallError
 from nb_agents.tools.base import Toolbox
-from nb_agents.tools.mcp_sdk import connect, http_transport
 from nb_agents.tools.tool_server import ToolServer
 
 pytestmark = pytest.mark.anyio
@@ -95,6 +94,8 @@ async def test_an_agent_is_offered_what_it_may_decide() -> None:
 async def test_a_call_over_mcp_decides(
     offer: Offer, name: str, args: dict[str, Any], decision: Decision
 ) -> None:
+    from nb_agents.tools.mcp_sdk import connect, http_transport
+
     round = round_of(offer)
     ballot = Ballot(round)
     async with ToolServer() as server:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.figure_pages import write
 from tests.bench import proof
 from tests.bench.kept import keep
 from tests.bench.table import Table
@@ -20,6 +19,8 @@ def table(panel: str, cell: str) -> Table:
 def test_a_kept_table_is_on_the_page_as_it_was_measured_last_with_a_plot_of_all(
     tmp_path: Path,
 ) -> None:
+    from docs.figure_pages import write
+
     keep([table("10", "11")], tmp_path)
     keep([table("12", "13 (12-14)")], tmp_path)
     write(tmp_path, tmp_path)
@@ -32,6 +33,8 @@ def test_a_kept_table_is_on_the_page_as_it_was_measured_last_with_a_plot_of_all(
 
 
 def test_without_figures_the_page_says_how_to_measure(tmp_path: Path) -> None:
+    from docs.figure_pages import write
+
     write(tmp_path / "none", tmp_path)
     assert "`make bench" in (tmp_path / "figures.md").read_text()
 

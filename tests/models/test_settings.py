@@ -10,7 +10,6 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from anthropic.resources.messages import DEPRECATED_MODELS
 from pydantic.alias_generators import to_camel
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
@@ -456,6 +455,8 @@ def test_a_model_that_can_not_be_asked_as_the_file_says_does_not_start(
 def test_a_model_that_anthropic_ends_is_told_before_its_sdk_warns_of_it(
     servers: dict[str, ModelServer],
 ) -> None:
+    from anthropic.resources.messages import DEPRECATED_MODELS
+
     model, date = next(iter(DEPRECATED_MODELS.items()))
     old = team_of("claude", servers["claude"], model=model)
     (line,) = [line for line in report_on(old).lines if "ends" in line]

@@ -2,7 +2,6 @@
 
 import inspect
 
-from mcp.client import streamable_http
 from pydantic import TypeAdapter
 from pydantic_ai import Tool
 
@@ -23,6 +22,8 @@ def test_pydantic_has_the_validator_of_a_type_adapter() -> None:
 
 
 def test_mcp_words_the_end_of_a_session_as_we_compare_it() -> None:
+    from mcp.client import streamable_http
+
     said = "Session terminated"
     assert f'"{said}"' in inspect.getsource(streamable_http)
     assert f'"{said}"' in inspect.getsource(mcp_server)

@@ -10,7 +10,6 @@ import httpx2
 import pytest
 
 from nb_agents.tools.base import Tool, ToolError
-from nb_agents.tools.mcp_sdk import McpConnection, connect, http_transport
 from nb_agents.tools.tool_server import ToolAddress, ToolServer
 
 pytestmark = pytest.mark.anyio
@@ -19,7 +18,9 @@ who: ContextVar[str] = ContextVar("who", default="nobody")
 
 
 @asynccontextmanager
-async def client_of(address: ToolAddress) -> AsyncIterator[McpConnection]:
+async def client_of(address: ToolAddress) -> AsyncIterator[Any]:
+    from nb_agents.tools.mcp_sdk import connect, http_transport
+
     async with connect(http_transport(address.url, address.headers, 5)) as client:
         yield client
 

@@ -5,9 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage
-from langgraph.graph import END, START, MessagesState, StateGraph
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
@@ -27,6 +24,8 @@ class Work:
     """A graph of three nodes, two of them side by side, the last of which is held."""
 
     def __init__(self, **compiled: Any) -> None:
+        from langgraph.graph import END, START, StateGraph
+
         self.gate, self.done = Gate(), list[str]()
         graph = StateGraph(State)
         for name in ("left", "right"):
@@ -77,6 +76,10 @@ def test_a_stop_keeps_the_finished_nodes_of_a_graph_that_may_have_a_checkpointer
 
 
 def test_the_words_of_a_graphs_model_stream(tmp_path: Path) -> None:
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage
+    from langgraph.graph import START, MessagesState, StateGraph
+
     model = GenericFakeChatModel(messages=iter([AIMessage("So it is.")]))
 
     async def ask(state: MessagesState) -> dict[str, Any]:
