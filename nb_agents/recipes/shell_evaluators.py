@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from tree_sitter import Node
 
 from nb_agents.recipes import shell_programs as programs
-from nb_agents.recipes.shell_tree import Tree, Word, is_quoted, source, worked_out
+from nb_agents.recipes.shell_tree import Tree, Word, around, is_quoted, source, worked_out
 
 _EXPANSION = re.compile(
     r"\$\{(?:#[\w@*]+(?:\[.*\])?|!\w+(?:[@*]|\[[@*]\])"
@@ -68,8 +68,8 @@ class Evaluators:
 
     def _found(self) -> Iterator[str]:
         for node in self._tree.nodes:
-            look = _LOOKS.get(node.type)
-            what = look(self, node) if look else ""
+            look: Callable[[Node], str] | None = getattr(self, f"_in_{node.type}", None)
+            what = look(node) if look else ""
             if not what and any(map(self._is_active, worked_out(node))):
                 what = "arithmetic on what a variable or a program gives"
             if what:
@@ -90,14 +90,14 @@ class Evaluators:
 
     # Bash ---------------------------------------------------------------------------------------
 
-    def _expansion(self, node: Node) -> str:
+    def _in_expansion(self, node: Node) -> str:
         text = source(node)
         if not _EXPANSION.fullmatch(text):
             return "an expansion such as ${!name} or ${name@P}"
         set_ = _SET_BY_EXPANSION.match(text)
         return set_[1] if set_ and programs.SPECIAL.fullmatch(set_[1]) else ""
 
-    def _assignment(self, node: Node) -> str:
+    def _in_variable_assignment(self, node: Node) -> str:
         """Return the variable that is set, if something is run of what is in it."""
         variable = node.child_by_field_name("variable")
         name = source(variable) if variable else re.split(r"\W", source(node), maxsplit=1)[0]
@@ -106,23 +106,23 @@ class Evaluators:
         is_own &= not self._tree.slots_in(node) and not programs.STARTUP.fullmatch(name)
         return name if programs.SPECIAL.fullmatch(name) and not is_own else ""
 
-    def _declaration(self, node: Node) -> str:
+    _in_for_statement = _in_variable_assignment
+
+    def _in_declaration_command(self, node: Node) -> str:
         command = source(node.children[0])
         types = {each.type for each in self._tree.nodes}
         has_arrays = bool(types & {"array", "subscript"} or _ARRAY.search(self._tree.text))
         for child in node.named_children:
             word, is_set = self._tree.word(child), child.type == "variable_assignment"
-            if command in ("declare", "typeset") or (not is_set and _sets_unknown(word)):
+            if command in ("declare", "typeset") or (not is_set and _sets_unknown(word, command)):
                 return command
             if has_arrays and word.text is None:  # bash may read `(…)` in it as a list
                 return f"{command} beside an array"
         return ""
 
-    def _unset(self, node: Node) -> str:
-        words = [self._tree.word(child) for child in node.named_children]
-        return "unset" * any(word.text is None or "[" in word.text for word in words)
+    _in_unset_command = _in_declaration_command
 
-    def _bracket(self, node: Node) -> str:
+    def _in_test_command(self, node: Node) -> str:
         words = self._tree.parts(node)
         return self._test(words, is_split=node.children[0].type == "[")
 
@@ -137,7 +137,7 @@ class Evaluators:
                 return "a test of something without quotes"
         return ""
 
-    def _redirected(self, node: Node) -> str:
+    def _in_redirected_statement(self, node: Node) -> str:
         body = node.child_by_field_name("body")
         strays = self._tree.strays(body) if body and body.type != "command" else []
         is_unknown = any(self._tree.word(stray).text is None for stray in strays)
@@ -145,7 +145,7 @@ class Evaluators:
 
     # Programs -----------------------------------------------------------------------------------
 
-    def _simple(self, node: Node) -> str:
+    def _in_command(self, node: Node) -> str:
         words, self._node = self._tree.words(node), node
         return self._program(words) if words else ""
 
@@ -170,13 +170,13 @@ class Evaluators:
             return self._names(name, rest)
         if name in programs.FILTERS:
             return self._filter(re.sub(r"\w?(awk|sed)|\w*(jq)", r"\1\2", name), rest)
-        if name in programs.PLAIN | self.functions:
+        if name in programs.PLAIN or name in self.functions:
             return ""
         is_file = "/" in program.text and not self._is_own_file(program)
         return f"{name} as a program" if is_file else self._other(name, rest)
 
     def _note(self, words: Iterable[Word], kind: str) -> None:
-        self.places += [(w.node, kind) for w in words if w.text is None and w.node is not None]
+        self.places += [(w.node, kind) for w in words if w.text is None]
 
     def _is_own_file(self, word: Word) -> bool:
         """Return whether a file's name is written out; it is looked for elsewhere, too."""
@@ -200,8 +200,8 @@ class Evaluators:
                 is_inert = code and _is_inert(code[0].text, kind)
                 return what or f"{name} {text}" * (not is_inert)
             if text == "-m" and kind == "python":
-                module = next(rest, Word(None, None)).text
-                return f"{name} -m" * (not module or bool(programs.MODULES.match(module)))
+                module = next((each.text for each in rest), None) or "code"
+                return f"{name} -m" * bool(programs.MODULES.match(module))
             if re.fullmatch("--version|--help|-[Vh]", text):
                 return ""
             if text == "-":
@@ -210,8 +210,7 @@ class Evaluators:
                 next(rest, None)
             elif not programs.FLAGS[kind].fullmatch(text):
                 what = what or f"{name} {text}"
-        above = [*self._tree.around(self._node)][:2]
-        redirects = [each for node in above for each in node.named_children]
+        redirects = [each for node in [*around(self._node)][:2] for each in node.named_children]
         inputs = [each for each in redirects if re.match(r"(?!\d*&?>)", source(each))]
         inputs = [each for each in inputs if re.match("here|file_redirect", each.type)]
         texts = [n for each in inputs for n in each.named_children if n.type not in _HEREDOC_MARKS]
@@ -235,8 +234,7 @@ class Evaluators:
         """Return the evaluator that a program starts which starts another."""
         if name == "command" and words and words[0].text in ("-v", "-V"):
             return ""
-        more, before = [Word(None, None)] * (name == "xargs"), ""
-        has_operand = name in programs.WITH_OPERAND
+        before, has_operand = "", name in programs.WITH_OPERAND
         for at, word in enumerate(words):
             head, last, before = word.head, before, word.head
             set_ = re.match(r"(\w+)=", head)
@@ -250,11 +248,10 @@ class Evaluators:
                 continue
             if last.startswith("-") and word.text and not programs.is_known(_last(head)):
                 continue  # it may be the option's argument
+            if name == "xargs":  # which adds words that it reads
+                return self._program(words[at:]) or name * (word.text not in programs.PLAIN)
             if not (has_operand or re.fullmatch(r"[\d.]+[smhd]?", head)):
-                is_replacing = more and any(re.match("-[iI]", each.head) for each in words[:at])
-                if is_replacing and word.text not in programs.PLAIN:
-                    return f"{name} -I"
-                return self._program([*words[at:], *more])
+                return self._program(words[at:])
             has_operand = False
         return ""
 
@@ -301,18 +298,6 @@ class Evaluators:
         return name * any(re.match(runs, text) for text in texts)
 
 
-_LOOKS: dict[str, Callable[[Evaluators, Node], str]] = {
-    "command": Evaluators._simple,
-    "declaration_command": Evaluators._declaration,
-    "expansion": Evaluators._expansion,
-    "for_statement": Evaluators._assignment,
-    "redirected_statement": Evaluators._redirected,
-    "test_command": Evaluators._bracket,
-    "unset_command": Evaluators._unset,
-    "variable_assignment": Evaluators._assignment,
-}
-
-
 def _last(path: str) -> str:
     """Return the last part of a path."""
     return path.rpartition("/")[2]
@@ -323,10 +308,11 @@ def _is_inert(code: str | None, kind: str) -> bool:
     return code is not None and kind in _RUNS and not _RUNS[kind].search(code)
 
 
-def _sets_unknown(word: Word) -> bool:
+def _sets_unknown(word: Word, command: str = "") -> bool:
     """Return whether it isn't known which variable a word names, or more than that happens."""
     name = word.head.partition("=")[0].rstrip("+")
-    is_cut = (word.text is None and "=" not in word.head) or re.match(r"-\w*[in]", word.head)
+    is_value = "=" in word.head and command != "unset"
+    is_cut = (word.text is None and not is_value) or re.match(r"-\w*[in]", word.head)
     return (
         bool(is_cut) or "[" in name or bool(programs.SPECIAL.fullmatch(name) and word.text is None)
     )

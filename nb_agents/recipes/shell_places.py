@@ -14,7 +14,7 @@ from tree_sitter import Node
 
 from nb_agents.recipes import shell_programs as programs
 from nb_agents.recipes.shell_evaluators import Evaluators
-from nb_agents.recipes.shell_tree import Tree, Word, is_quoted, source, worked_out
+from nb_agents.recipes.shell_tree import Tree, Word, around, is_quoted, source, worked_out
 
 _BARE = {"word", "regex", "extglob_pattern", "number"}
 _TEXTS = _BARE | {
@@ -94,6 +94,7 @@ class Script:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._evaluators = Evaluators(tree)
+        self._commands = [tree.words(node) for node in tree.nodes if node.type == "command"]
 
     def is_text(self, slot: range) -> bool:
         """Return whether a value is a text where it stands, as far as the grammar goes."""
@@ -109,9 +110,9 @@ class Script:
             yield Rule(where, None if is_name else HARMLESS, _CHARACTERS, whose="")
             return
         yield from _no_text(self._tree, slot)
-        around = list(self._tree.around(self._tree.leaf(slot)))
+        outer = list(around(self._tree.leaf(slot)))
         # What a program prints in its place is no longer the value.
-        direct = list(itertools.takewhile(lambda node: node.type not in _OUTPUTS, around))
+        direct = list(itertools.takewhile(lambda node: node.type not in _OUTPUTS, outer))
         if any(slot in self._tree.slots_in(n) for node in direct for n in worked_out(node)):
             yield Rule("in arithmetic", _NUMBER, "a number", "See that it is one. ")
         for node, kind in self._places(slot):
@@ -123,8 +124,8 @@ class Script:
         if self._evaluators.what:
             where = f"in a command that also runs text as code: {self._evaluators.what}"
             yield Rule(where, HARMLESS, _CHARACTERS)
-        for command in (node for node in self._tree.nodes if node.type == "command"):
-            yield from self._argument(self._tree.words(command), direct)
+        for words in self._commands:
+            yield from self._argument(words, direct)
 
     def _places(self, slot: range) -> list[tuple[Node, str]]:
         """Return what is run or named and has a value in it, with its kind."""
@@ -184,8 +185,8 @@ _NO_ECHO_OPTION = re.compile(r"(?!-[neE]+$).*", re.DOTALL)
 
 def _no_text(tree: Tree, slot: range) -> Iterator[Rule]:
     """Yield a rule where no way of quoting a value is known to be right."""
-    around = list(tree.around(tree.leaf(slot)))
-    leaf, parent = (*around, None)[:2]
+    outer = list(around(tree.leaf(slot)))
+    leaf, parent = (*outer, None)[:2]
     assert leaf is not None
     before = source(leaf).encode(errors="surrogateescape")[: slot.start - leaf.start_byte]
     if leaf.type not in _TEXTS or parent is None:
@@ -201,23 +202,23 @@ def _no_text(tree: Tree, slot: range) -> Iterator[Rule]:
     elif leaf.type != "raw_string" and before.endswith(b"\\"):
         yield Rule("behind a backslash")
     quotes = ("command_substitution", "process_substitution", "string")
-    kinds = [node.type for node in around[1:] if node.type in (*quotes, *_EXPANDED)]
+    kinds = [node.type for node in outer[1:] if node.type in (*quotes, *_EXPANDED)]
     if kinds[:2] == list(_EXPANDED):
         yield Rule("in ${…} in a here-document")
-    for child, holder in itertools.pairwise(around):
+    for child, holder in itertools.pairwise(outer):
         if holder.type in _NO_PLACES:
             yield Rule(f"in a place that isn't known ({holder.type})")
         elif holder.type == "heredoc_redirect" and child.type == "heredoc_body":
-            yield from _heredoc(around, holder, child)
+            yield from _heredoc(outer, holder, child)
         elif holder.type in ("unset_command", "declaration_command"):
             if child.type != "variable_assignment":
                 if "=" not in tree.word(child).head:
                     yield Rule(_NAME)
 
 
-def _heredoc(around: list[Node], redirect: Node, body: Node) -> Iterator[Rule]:
+def _heredoc(nodes: list[Node], redirect: Node, body: Node) -> Iterator[Rule]:
     tag = next(source(each) for each in redirect.children if each.type == "heredoc_start")
-    outer = around[around.index(redirect) :]
+    outer = nodes[nodes.index(redirect) :]
     if any(n.type == "command_substitution" and n.children[0].type == "`" for n in outer):
         yield Rule("in a here-document in backticks")
     elif is_quoted(redirect) and not re.fullmatch(r"[\w.-]+", re.sub(r"[\\'\"]", "", tag)):

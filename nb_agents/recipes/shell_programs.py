@@ -29,7 +29,7 @@ NAMING = frozenset(
 )
 """Builtins that take names of variables."""
 
-PLAIN = NAMING | frozenset(
+PLAIN = frozenset(
     ": break caller cd continue dirs disown echo exit false kill logout popd pushd pwd return set"
     " shift suspend times true type ulimit umask which"
     " b2sum base32 base64 basename bc cat chgrp chown cksum cmp comm cp cut date df diff"

@@ -43,13 +43,13 @@ class Word(NamedTuple):
     """A word of a command without its quotes, as far as it can be read there.
 
     Attributes:
-        node: Where it stands; None for the words that ``xargs`` adds.
+        node: Where it stands.
         text: All of it; None where bash, a program or a value fills something in.
         head: What it begins with.
         tail: What it ends with.
     """
 
-    node: Node | None
+    node: Node
     text: str | None
     head: str = ""
     tail: str = ""
@@ -79,8 +79,6 @@ class Tree:
             self._root = _parser().parse(_MISREAD.sub(_readable, command)).root_node
         self.nodes = list(nodes(self._root))
         self.error_line = _error_line(self._root)
-        # A node finds its parent by a search from the root.
-        self._parents = {child.id: node for node in self.nodes for child in node.named_children}
 
     def leaf(self, at: range) -> Node:
         """Return the smallest node around some bytes."""
@@ -88,20 +86,8 @@ class Tree:
         assert leaf is not None
         return leaf
 
-    def parent(self, node: Node) -> Node | None:
-        """Return the node that a node is in."""
-        return self._parents.get(node.id)
-
-    def around(self, node: Node | None) -> Iterator[Node]:
-        """Yield a node and all that it is in, from the inside."""
-        while node is not None:
-            yield node
-            node = self.parent(node)
-
-    def slots_in(self, node: Node | None) -> Sequence[range]:
+    def slots_in(self, node: Node) -> Sequence[range]:
         """Return the values that stand in a node."""
-        if node is None:
-            return ()
         first = bisect.bisect_left(self._starts, node.start_byte)
         return self._slots[first : bisect.bisect_left(self._starts, node.end_byte)]
 
@@ -124,7 +110,7 @@ class Tree:
     def strays(self, command: Node) -> list[Node]:
         """Return the words of a command that the grammar takes for targets of redirections."""
         redirects = command.children_by_field_name("redirect")
-        parent = self.parent(command)
+        parent = command.parent
         if parent is not None and parent.type == "redirected_statement":
             redirects = [*redirects, *parent.children_by_field_name("redirect")]
         found: list[Node] = []
@@ -166,6 +152,13 @@ def _unquoted(found: re.Match[str]) -> str:
     if found["string"] is not None:
         return re.sub(r'\\([$`"\\])|\\\n', r"\1", found["string"])
     return "\0" if found["escaped"] is None else found["escaped"].replace("\n", "")
+
+
+def around(node: Node | None) -> Iterator[Node]:
+    """Yield a node and all that it is in, from the inside."""
+    while node is not None:
+        yield node
+        node = node.parent
 
 
 def source(node: Node | None) -> str:

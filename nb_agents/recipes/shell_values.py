@@ -31,7 +31,7 @@ from tree_sitter import Node
 
 from nb_agents.errors import RecipeError
 from nb_agents.recipes.shell_places import Rule, Script
-from nb_agents.recipes.shell_tree import Tree, is_quoted, source
+from nb_agents.recipes.shell_tree import Tree, around, is_quoted, source
 from nb_agents.recipes.template import Insertion, fill, shapes
 
 _PREFIX = "nb_value_"
@@ -62,22 +62,10 @@ def render_command(
         piece.text if isinstance(piece, Insertion) and piece.is_raw else piece
         for piece in fill(command, context)
     ]
-    while any(isinstance(piece, Insertion) for piece in pieces):
-        whole = _Command(pieces, trusted)
-        absent, parts = whole.absent(), whole.parts()
-        if not absent and not parts:
-            return whole.rendered()
-        # Something else then takes its place, so the command is read again.
-        pieces = [
-            piece.text if isinstance(piece, Insertion) and _is_among(piece, parts) else piece
-            for piece in pieces
-            if not _is_among(piece, absent)
-        ]
-    return "".join(map(str, pieces))
-
-
-def _is_among(piece: str | Insertion, others: Sequence[Insertion]) -> bool:
-    return any(piece is other for other in others)
+    whole = _Command(pieces, trusted)
+    while (fewer := whole.reduced()) != pieces:  # the command is another one then
+        whole = _Command(pieces := fewer, trusted)
+    return whole.rendered()
 
 
 class Misplaced(NamedTuple):
@@ -171,9 +159,9 @@ class _Command:
             return "".join(p.text if isinstance(p, Insertion) else p for p in self._pieces)
         edits: dict[tuple[int, int], str] = {}
         for slot in self._slots:
-            around = list(self._tree.around(self._tree.leaf(slot.at)))
-            edits |= _without_quotes(around)
-            edits[slot.at.start, slot.at.stop] = _reference(around) % slot.name
+            outer = list(around(self._tree.leaf(slot.at)))
+            edits |= _without_quotes(outer)
+            edits[slot.at.start, slot.at.stop] = _reference(outer) % slot.name
         script, at = "", 0
         for (start, end), text in sorted(edits.items()):
             script += self._text(at, start) + text
@@ -182,21 +170,25 @@ class _Command:
         head = "".join(f"{name}={_quoted(value)}; " for name, value in values.items())
         return head + script + self._text(at, len(self._source))
 
-    def absent(self) -> list[Insertion]:
-        """Return the empty values that stand as words, or as parts of one, without quotes."""
-        empty = [slot for slot in self._slots if not slot.value.text]
-        return [slot.value for slot in empty if self._is_word(slot)]
+    def reduced(self) -> Pieces:
+        """Return the pieces without empty values that are words, or parts of one, without quotes.
 
-    def parts(self) -> list[Insertion]:
-        """Return the trusted values that are parts of the command: they are no texts in it."""
-        if self.error_line:
-            return []
-        trusted = [slot for slot in self._slots if slot.is_trusted]
-        return [slot.value for slot in trusted if not self._script.is_text(slot.at)]
+        A trusted value that is no text in the command is a part of it.
+        """
+        slots, found = iter(self._slots), list[str | Insertion]()
+        for piece in self._pieces:
+            if isinstance(piece, Insertion):
+                slot = next(slots)
+                if not piece.text and self._is_word(slot):
+                    continue
+                is_part = slot.is_trusted and not (self.error_line or self._script.is_text(slot.at))
+                piece = piece.text if is_part else piece
+            found.append(piece)
+        return found
 
     def _is_word(self, slot: _Slot) -> bool:
-        around = self._tree.around(self._tree.leaf(slot.at))
-        holder = next(node.type for node in around if node.type not in _WORD)
+        outer = around(self._tree.leaf(slot.at))
+        holder = next(node.type for node in outer if node.type not in _WORD)
         return holder in _LISTS_WORDS
 
     def rules(self) -> list[tuple[Insertion, Rule]]:
@@ -233,9 +225,9 @@ def _quoted(value: Insertion) -> str:
     return "$'" + re.sub(rb"[^ -&(-\[\]-~]", lambda m: b"\\%03o" % m[0][0], data).decode() + "'"
 
 
-def _reference(around: Sequence[Node]) -> str:
+def _reference(outer: Sequence[Node]) -> str:
     """Return how to write the variable, ``%s`` being its name, so that it is one word or part."""
-    for node in around:
+    for node in outer:
         match node.type:
             case "string" | "heredoc_body" | "comment" | "variable_name":
                 return "${%s}"
@@ -248,16 +240,16 @@ def _reference(around: Sequence[Node]) -> str:
     return '"${%s}"'
 
 
-def _without_quotes(around: Sequence[Node]) -> dict[tuple[int, int], str]:
+def _without_quotes(outer: Sequence[Node]) -> dict[tuple[int, int], str]:
     """Make the here-document around a place expand its variables, its own text unchanged.
 
     With a quoted tag nothing in it is expanded. A value inserted as text could hold a line that
     ends it, and then go on as commands.
     """
-    kinds = [node.type for node in around]
+    kinds = [node.type for node in outer]
     if "heredoc_body" not in kinds:
         return {}
-    body, redirect = around[kinds.index("heredoc_body") :][:2]
+    body, redirect = outer[kinds.index("heredoc_body") :][:2]
     if not is_quoted(redirect):
         return {}
     tag = next(child for child in redirect.children if child.type == "heredoc_start")

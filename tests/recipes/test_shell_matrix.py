@@ -206,6 +206,13 @@ def test_no_value_names_what_is_run(command: str) -> None:
         render_command(command, {"x": "reboot"})
 
 
+@pytest.mark.parametrize("program", ["mytool", "git", "sed -n p", "sh -c", "{{x}}"])
+def test_xargs_counts_as_code_before_all_but_programs_that_start_no_other(program: str) -> None:
+    assert render_command("xargs -I{} cp {} {{x}}", {"x": "a b"})
+    with pytest.raises(RecipeError):
+        render_command(f"echo {{{{x}}}} | xargs {program}", {"x": "a b"})
+
+
 @pytest.mark.parametrize("command", HIDDEN)
 def test_no_value_runs_or_is_an_option_where_it_is_easily_overlooked(command: str) -> None:
     values = ("-x", "+x") if command.startswith("set") else ("--output=f", "-O: >f |")

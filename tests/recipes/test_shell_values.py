@@ -117,6 +117,8 @@ HOSTILE = st.lists(
 
 def _expected(value: str) -> dict[str, bytes]:
     texts = dict.fromkeys(PLACES, f"[{value}]".encode())
+    # find puts the file's name into what it is given.
+    texts["argument of find's program"] = f"[{value.replace('{}', '.')}]".encode()
     if not value:  # is no word: a loop over it has no turn
         texts |= {"loop": b""}
     return texts | dict.fromkeys(SILENT, b"ok")
@@ -141,6 +143,7 @@ def _all_at_once(value: str, cwd: str) -> dict[str, bytes]:
 @example(value="")
 @example(value="-n")
 @example(value="\n\n")
+@example(value="{}")
 def test_every_place_gets_exactly_the_value_and_no_command_in_it_runs(value: str) -> None:
     with TemporaryDirectory() as cwd:
         got = _all_at_once(value, cwd)
