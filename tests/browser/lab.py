@@ -138,7 +138,7 @@ class Lab:
         self.root = root
         self.token = secrets.token_hex(16)
         self._home = Path(tempfile.mkdtemp(prefix="nb-lab-"))
-        self._write_settings({**_QUIET, **settings})
+        self.set_settings({**_QUIET, **settings})
         self._warm_kernels()
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
@@ -192,19 +192,26 @@ class Lab:
         link.symlink_to(_ROOT / "nb_agents" / "labextension", target_is_directory=True)
         return self._home / "data"
 
-    def _write_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
+    def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
+        """Set a person's settings, by plugin, for pages that are loaded from now on."""
         for plugin, values in settings.items():
             package, _, name = plugin.partition(":")
             file = self._home / "jupyterlab_settings_dir" / package / f"{name}.jupyterlab-settings"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(values))
 
+    def disable_plugins(self, *names: str) -> None:
+        """Disable these plugins, and no others, for pages that are loaded from now on."""
+        file = self._home / "jupyter_config_dir" / "labconfig" / "page_config.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"disabledExtensions": dict.fromkeys(names, True)}))
+
     def _warm_kernels(self) -> None:
         """Have kernels forked from a process of the tests, see `tests.warm`."""
         if sys.platform == "linux":
             warm.address()  # found by the environment
             config = self._home / "jupyter_config_dir" / "jupyter_server_config.py"
-            config.parent.mkdir()
+            config.parent.mkdir(exist_ok=True)
             config.write_text(_WARM_KERNELS)
 
     def page_url(self, notebook: str, view: str = "lab/tree") -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.lab import Lab, start_lab
+from tests.browser.lab import Lab, NotebookPage, start_lab
 from tests.browser.story import Story, agent, server_team
 from tests.model_server import ModelServer
 
@@ -18,19 +17,28 @@ STOPPING = re.compile("Stopping")
 
 
 @pytest.fixture(scope="module", params=["server extension", "plugin"])
-def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(
+    request: pytest.FixtureRequest,
+    lab: Lab,
+    tabs: list[NotebookPage],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Lab]:
     """A JupyterLab in which a part of nb_agents is switched off."""
-    env, flags = {}, []
-    if request.param == "plugin":
-        config = tmp_path_factory.mktemp("config")
-        (config / "labconfig").mkdir()
-        off = json.dumps({"disabledExtensions": {"nb-agents": True}})
-        (config / "labconfig" / "page_config.json").write_text(off)
-        env = {"JUPYTER_CONFIG_PATH": str(config)}
-    else:
+    if request.param == "server extension":
         flags = ["--ServerApp.jpserver_extensions={'nb_agents.server': False}"]
-    with start_lab(tmp_path_factory.mktemp("lab"), env=env, extra=flags) as lab:
-        yield lab
+        with start_lab(tmp_path_factory.mktemp("lab"), extra=flags) as other:
+            yield other
+        return
+    _load_without(lab, tabs, "nb-agents")
+    yield lab
+    _load_without(lab, tabs)
+
+
+def _load_without(lab: Lab, tabs: list[NotebookPage], *plugins: str) -> None:
+    """Load no page but with these plugins disabled from now on, and no others."""
+    lab.disable_plugins(*plugins)
+    for tab in tabs:
+        tab.leave()
 
 
 @pytest.fixture
