@@ -146,6 +146,11 @@ export class Api {
     return this.json(`runs/${address(id)}/transcript?${new URLSearchParams({ agent, after: String(after) })}`);
   }
 
+  /** Read the picture of what has happened in a turn so far, which is HTML. */
+  async timeline(id: string): Promise<string> {
+    return (await this.json<{ readonly html: string }>(`runs/${address(id)}/timeline`)).html;
+  }
+
   /** Check the text of a team file or a recipe, which is not run. */
   async check(text: string, file: string): Promise<readonly Finding[]> {
     return (await this.json<{ readonly findings: readonly Finding[] }>("check", "POST", { text, file })).findings;

@@ -29,12 +29,15 @@ export interface Target {
 export type Report = (problem: string) => void;
 
 /** Make the doors of a turn. */
-export function makeDoors(target: () => Target, api: Pick<Api, "post" | "transcript">, report: Report): Doors {
+export function makeDoors(target: () => Target, api: Pick<Api, "post" | "timeline" | "transcript">, report: Report): Doors {
   const ask: Ask = (verb, body) => {
     const { turn, run, kernel } = target();
     void askAnywhere(kernel, { run }, turn, verb, body, api).then(report);
   };
-  return doorsBy(ask, (agent, after) => api.transcript(target().turn, agent, after));
+  return {
+    ...doorsBy(ask, (agent, after) => api.transcript(target().turn, agent, after)),
+    timeline: () => api.timeline(target().turn),
+  };
 }
 
 /** Make the door that stops all of a sweep; its kernel knows it by its directory's own name. */

@@ -9,6 +9,7 @@ import { askToDraw } from "./drawing";
 import { type Decide, makeGates } from "./gates";
 import { type StopAgent, makeRows } from "./rows";
 import { makeSay } from "./say";
+import { type ReadTimeline, makeTimeline } from "./timeline";
 import { type ReadTranscript, makeTranscripts } from "./transcripts";
 import { type Pending, pendingLabel } from "./state";
 
@@ -31,17 +32,25 @@ export interface View {
   announce(state: PanelState): void;
 }
 
-export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent, read: ReadTranscript): View {
+export function makeView(
+  life: AbortSignal,
+  decide: Decide,
+  stopAgent: StopAgent,
+  read: ReadTranscript,
+  readTimeline: ReadTimeline | undefined,
+): View {
   const header = makeHeader();
   const meter = makeMeter();
   const gates = makeGates(life, decide);
   const transcripts = makeTranscripts(life, read);
   const rows = makeRows(life, stopAgent, transcripts);
+  const timeline = makeTimeline(life, readTimeline);
   const say = makeSay();
   const notices = make("div", "notices");
   notices.setAttribute("aria-live", "polite");
   const footer = make("footer");
-  const live = make("div", "live", header.el, meter.el, gates.el, rows.el, transcripts.el, say.el, notices, footer);
+  const parts = [gates.el, rows.el, transcripts.el, timeline.el, say.el, notices, footer];
+  const live = make("div", "live", header.el, meter.el, ...parts);
   const card = makeCard();
   const el = make("div", "nba", live, card.el);
   el.setAttribute("role", "group");
@@ -62,8 +71,10 @@ export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent
         header.draw(state, pending);
         meter.draw(state);
         gates.draw(state.gates);
-        if (state.card) transcripts.close();
-        else transcripts.draw(state);
+        for (const part of [transcripts, timeline]) {
+          if (state.card) part.close();
+          else part.draw(state);
+        }
         rows.draw(state.agents);
         say.draw(state);
         setLines(footer, state.footer, "span");
@@ -71,9 +82,7 @@ export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent
         // The chip stays in the document, out of sight, so that the end is announced too.
         setClass(live, state.card ? "live nba-sr" : "live");
         setHidden(meter.el, state.card !== "");
-        for (const part of [...header.unspoken, gates.el, rows.el, transcripts.el, say.el, notices, footer]) {
-          if (state.card) setHidden(part, true);
-        }
+        if (state.card) for (const part of [...header.unspoken, ...parts]) setHidden(part, true);
       });
     },
   };

@@ -16,6 +16,8 @@ export interface Doors {
   stopAgent(agent: string, now: boolean): void;
   /** Read what an agent wrote and did, from a place in the turn's journal on; rejects when nobody can. */
   read(agent: string, after: number): Promise<Transcript>;
+  /** Read the picture of what has happened so far; there is none where its points would lead nowhere. */
+  readonly timeline?: () => Promise<string>;
   say(text: string): void;
   /** Decide this gate and no other: `text` goes to who asked, or to the steps that follow. */
   decide(gate: string, approved: boolean, text: string): void;
@@ -48,6 +50,7 @@ export function makeLivePanel(life: AbortSignal, doors: Doors): LivePanel {
     (gate, approved, text) => doors.decide(gate, approved, text),
     (agent, now) => doors.stopAgent(agent, now),
     (agent, after) => doors.read(agent, after),
+    doors.timeline,
   );
   let state: PanelState | null = null;
 

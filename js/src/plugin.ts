@@ -66,7 +66,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       kernelOf: (output: Node) => kernelOf(notebookOf(output)),
       widgetsOf: (output: Node) => widgetsOf(notebookOf(output)),
       resume: (turn: string) => void actions.resume(turn),
-      rewind: (turn: string, at?: number) => void actions.rewind(turn, at),
+      rewind: (turn: string, at?: number) => actions.rewind(turn, at),
       continue_: (turn: string) => void actions.continue_(sessionOf(turn)),
       attempt: attemptTrusting,
       link: (command: string, args: string) => void app.commands.execute(command, JSON.parse(args)),

@@ -21,6 +21,7 @@ import { FILE, type Files, type TurnFile } from "./harmless";
 import type { Kernel } from "./kernel";
 import { makeLivePanel } from "./live";
 import { resumeTurn } from "./resume";
+import { makeReachable, pointOf, reach } from "./points";
 import { makeStrip } from "./strip";
 import { DRAWN_REQUEST, sendOnControl } from "./send";
 import { makeServerSweep } from "./server-sweep";
@@ -68,7 +69,7 @@ export interface Surroundings {
   resume(turn: string): void;
   continue_(turn: string): void;
   /** Let a person choose a point of a turn, from this one on, and go on from there. */
-  rewind(turn: string, at?: number): void;
+  rewind(turn: string, at?: number): Promise<void>;
   /** Do what a stranger's turn needs trust for, which the person is asked for; and report why it can't be done. */
   attempt<T>(act: (trust: boolean) => Promise<T>): Promise<T | undefined>;
   /** Do what JupyterLab does at a press of a card's button. */
@@ -90,6 +91,8 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private model: IRenderMime.IMimeModel | null = null;
   /** What is shown, as the server calls it. */
   private shownId = "";
+  /** Whether the server has said that it knows nothing of it. */
+  private isUnknown = false;
   /** Whether what is drawn is the end, as the server reports it. */
   private isSettled = false;
   private panel: Drawn | null = null;
@@ -116,7 +119,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.back.type = "button";
     this.back.textContent = "Go back to here…";
     this.back.title = "Choose a moment of this turn, and go on from there; the turn stays as it is";
-    this.back.addEventListener("click", () => app.rewind(this.shownId));
+    this.back.addEventListener("click", () => void app.rewind(this.shownId));
     this.node.append(this.status);
     this.node.addEventListener("click", (event) => this.press(event));
     this.node.addEventListener(DRAW, (event) => {
@@ -162,6 +165,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   }
 
   private restart(shownId: string): void {
+    this.isUnknown &&= shownId === this.shownId;
     this.shownId = shownId;
     this.isSettled = false;
     this.life.abort();
@@ -202,9 +206,8 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   }
 
   private async take(news: News): Promise<void> {
-    const isTurn = news.kind === "state" ? !isSweep(news.state) : news.kind === "card" && TURN_MIME in news.bundle;
-    if (isTurn) this.node.append(this.back);
-    else this.back.remove();
+    this.isUnknown = news.kind === "unknown" || news.kind === "absent";
+    if (news.kind !== "card") this.back.remove(); // a live turn's panel has its timeline
     switch (news.kind) {
       case "state":
         this.drawPanel(news.state);
@@ -272,6 +275,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     const card = await this.makeHtml(bundle, trusted);
     if (this.isDisposed) return;
     this.place(card, textOf(bundle, trusted), "panel", "widget");
+    if (trusted && !this.isUnknown && TURN_MIME in bundle) this.node.append(this.back);
     if (this.state) this.status.textContent = statusOf(bundle) ?? "";
   }
 
@@ -282,6 +286,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     const data = { "text/html": String(bundle["text/html"] ?? "") };
     await renderer?.renderModel(new MimeModel({ data, trusted }));
     if (renderer) await this.drawAnswers(renderer.node, answersOf(bundle));
+    if (renderer) makeReachable(renderer.node);
     return renderer;
   }
 
@@ -380,9 +385,9 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
    */
   private press(event: MouseEvent): void {
     if (this.openFile(event)) return;
-    const [of, at] = (event.target as Element).closest("[data-point]")?.getAttribute("data-point")?.split(":") ?? [];
-    if (at && this.back.parentNode) {
-      this.app.rewind(this.shownId.replace(/turn_[0-9]+$/, `turn_${of}`), Number(at));
+    const point = pointOf((event.target as Element).closest("[data-point]"));
+    if (point && (this.panel || this.back.parentNode)) {
+      void this.goBack(point);
       return;
     }
     const button = (event.target as Element).closest<HTMLButtonElement>(`[${LINKED}]`);
@@ -397,6 +402,13 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     else if (isOurs) void this.resume(button);
     else if (button.value === "continue") this.app.continue_(this.pressed(isRow));
     else this.app.resume(this.pressed(isRow));
+  }
+
+  private async goBack(point: string): Promise<void> {
+    const [turn, event] = point.split(":");
+    await this.app.rewind(this.turn().replace(/turn_[0-9]+$/, `turn_${turn}`), Number(event));
+    // It may have been drawn anew behind the dialog, which then can't give the focus back.
+    if (document.activeElement === document.body) reach(this.node, point);
   }
 
   private pressed(isRow: boolean): string {

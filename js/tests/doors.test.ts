@@ -14,7 +14,7 @@ function doors(reply?: object) {
   const report = vi.fn();
   const target = () => ({ turn: "sub/s/turn_1", run: "s/1", kernel });
   const sent = () => kernel.sendControlMessage.mock.calls.map(([message]) => (message as { content: object }).content);
-  return { made: makeDoors(target, { post, transcript: vi.fn() }, report), kernel, post, report, sent };
+  return { made: makeDoors(target, { post, timeline: vi.fn(), transcript: vi.fn() }, report), kernel, post, report, sent };
 }
 
 const settle = (): Promise<unknown> => vi.advanceTimersByTimeAsync(1600);

@@ -45,6 +45,8 @@ const live = (says: string, more: Bundle = { [WIDGET_MIME]: { model_id: "m" } })
 });
 const over = (says: string): Bundle => ({ "text/html": says, [TURN_MIME]: { path: "s/turn_1", state: "stopped" } });
 
+const PICTURE = `<svg role="img"><rect data-point="1:9"></rect><svg data-point="2:14"><text>1</text></svg></svg>`;
+
 /** A renderer in a page; the server says what `tell` is called with, the kernel what `refresh` is. */
 function make(hasKernel = true) {
   const listeners: Listener[] = [];
@@ -52,7 +54,7 @@ function make(hasKernel = true) {
   const app = {
     rendermime: { getFactory: () => ({ createRenderer: html }) },
     watcher: { watch: (_id: string, listener: Listener) => (listeners.push(listener), () => {}) },
-    api: {},
+    api: { timeline: vi.fn().mockResolvedValue(PICTURE) },
     files: { address: (turn: string, path: string) => `/files/${turn}/${path}`, open: vi.fn(), browse: vi.fn() },
     localPath: (path: string) => path,
     shown: new Set(),
@@ -245,4 +247,55 @@ test("without a kernel the server goes on with a card's turn", async () => {
   const page = make(false);
   expect(await pressResume(page, RESUME, false)).toBe(false);
   expect(page.app.resume).toHaveBeenCalledExactlyOnceWith("s/turn_1");
+});
+
+test("a live turn has its timeline in the place of a button, and a card has both", async () => {
+  const { find, refresh, tell } = make();
+  await refresh(live("so far"));
+  await tell({ kind: "state", state: RUNNING });
+  expect(find(".nba-back")).toBeNull();
+  expect(find(".timeline button")?.textContent).toBe("Timeline");
+  await tell({ kind: "card", bundle: over(PICTURE) });
+  expect(find(".nba-back")?.textContent).toBe("Go back to here…");
+});
+
+test("a card of another day has the button, unless the server knows nothing of its turn", async () => {
+  const { find, refresh, settle, tell } = make(false);
+  await refresh(over("the card"));
+  expect(find(".nba-back")).not.toBeNull();
+  await refresh(over("a stranger's card"), false);
+  await settle(500);
+  await tell({ kind: "unknown" });
+  expect(find(".nba-back")).toBeNull();
+});
+
+test.each(["a live turn's timeline", "a card"])("a point of %s is gone back to by click, and by keyboard alone", async (where) => {
+  const { app, find, refresh, settle, tell } = make();
+  await refresh(live("so far"));
+  await tell({ kind: "state", state: RUNNING });
+  if (where === "a card") await tell({ kind: "card", bundle: over(PICTURE) });
+  else (find(".timeline button") as HTMLElement).click();
+  await settle();
+  find("text")?.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+  expect(app.rewind.mock.calls).toEqual([["s/turn_2", 14]]);
+  const press = (key: string): unknown => document.activeElement?.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  (find("[data-point][tabindex='0']") as HTMLElement).focus();
+  expect(document.activeElement?.getAttribute("data-point")).toBe("2:14");
+  press("ArrowLeft");
+  press("ArrowLeft");
+  press("Enter");
+  expect(app.rewind.mock.lastCall).toEqual(["s/turn_1", 9]);
+  press("End");
+  press(" ");
+  expect(app.rewind.mock.lastCall).toEqual(["s/turn_2", 14]);
+});
+
+test("a point of a sweep's row that is open leads back in that row's turn", async () => {
+  const { app, find, refresh, tell } = make(false);
+  await refresh(live("a sweep"));
+  await tell({ kind: "state", state: { ...SWEEP, rows: [sweepRow("sky", { run: "sky/1" })] } });
+  (find(".rows button.open") as HTMLElement).click();
+  await tell({ kind: "card", bundle: over(PICTURE) });
+  find("rect")?.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+  expect(app.rewind.mock.calls).toEqual([["s/turn_1/sky/turn_1", 9]]);
 });

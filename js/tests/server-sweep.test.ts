@@ -26,7 +26,7 @@ function shown(reply?: object) {
     return () => void watched.delete(id);
   };
   const life = new AbortController();
-  const panel = makeServerSweep(life.signal, { id: "a/asked", api: { post, transcript: vi.fn() }, watcher: { watch }, kernel: () => kernel, report });
+  const panel = makeServerSweep(life.signal, { id: "a/asked", api: { post, timeline: vi.fn(), transcript: vi.fn() }, watcher: { watch }, kernel: () => kernel, report });
   document.body.append(panel.el);
   panel.draw(LIVE);
   const all = (selector: string): HTMLElement[] => [...panel.el.querySelectorAll<HTMLElement>(selector)];

@@ -427,6 +427,20 @@ def _html(
     )
 
 
+def timeline_html(timeline: Timeline, *, is_recipe: bool) -> str:
+    """Return the picture of a timeline alone, for a live panel; "" when there is nothing to draw.
+
+    Args:
+        timeline: Of a turn, so far.
+        is_recipe: Whether its agents are steps of a recipe.
+    """
+    drawn = timeline_picture.picture(timeline)
+    if drawn is None:
+        return ""
+    macros: Any = card_template("timeline.html.j2").module
+    return with_stylesheet(macros.timeline(drawn, is_recipe, text))
+
+
 def _files(view: RunView) -> dict[str, list[FileInfo]]:
     """Return the first files of each agent, or of a recipe, whose steps share a workspace."""
     of = {a.id: a.workspace or a.id for a in view.agents.values()}

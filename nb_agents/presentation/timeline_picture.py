@@ -124,6 +124,10 @@ class Scale:
         return start if start == end else f"{start} to {end}"
 
 
+Tone = Literal["ok", "open", "cut", "failed"]
+"""How a bar is drawn; an open one still goes on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A span, or short ones beside each other; `left` and `width` in percent.
@@ -134,7 +138,7 @@ class Bar:
     kind: EntryKind
     left: float
     width: float
-    tone: Literal["ok", "cut", "failed"]
+    tone: Tone
     title: str
     point: str = ""
 
@@ -204,6 +208,11 @@ class Picture:
     votes: tuple[TimelineEntry, ...]
     left_out: int
     label: str
+
+    @property
+    def has_open(self) -> bool:
+        """Whether something still goes on."""
+        return any(bar.tone == "open" for row in self.rows for bar in row.bars)
 
     @property
     def row_height(self) -> int:
@@ -317,10 +326,12 @@ def _bar(group: list[TimelineEntry], scale: Scale) -> Bar:
     first = group[0]
     end = max(e.end for e in group)
     left = scale.left(first.start)
-    tone: Literal["ok", "cut", "failed"] = "ok"
+    tone: Tone = "ok"
     if 2 * sum(e.outcome in ("failed", "error") for e in group) > len(group):
         tone = "failed"
-    elif group[-1].outcome in ("cut", "running", "cancelled"):
+    elif group[-1].outcome == "running":
+        tone = "open"
+    elif group[-1].outcome in ("cut", "cancelled"):
         tone = "cut"
     title = _said(first, scale) if len(group) == 1 else _said_together(group, scale)
     # Narrower than this can't be seen or pointed at.

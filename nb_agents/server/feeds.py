@@ -21,11 +21,13 @@ from typing import Any, TypeVar
 import anyio
 
 from nb_agents.disk.lock import is_held
-from nb_agents.presentation.cards import turn_bundle
+from nb_agents.presentation.cards import timeline_html, turn_bundle
 from nb_agents.presentation.markdown import harmless
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.presentation.panel_types import PanelState, SweepState
 from nb_agents.presentation.sweep_card import sweep_bundle, sweep_state, sweep_title
+from nb_agents.runs.finding import handle_of
+from nb_agents.runs.run import Run
 from nb_agents.server.places import shown_path
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.history import load_turn, with_past
@@ -129,11 +131,18 @@ class TurnFeed(Feed):
         self.view = RunView()
         self._paths = TurnPaths(path)
         self._reader = JournalReader(self._paths.journal)
+        self._run: Run | None = None
 
     def card(self) -> dict[str, Any]:
         """Return the card of the turn."""
         self.path.stat()
         return turn_bundle(load_turn(self._paths), shown_path(self.path))
+
+    def timeline(self) -> str:
+        """Return the picture of what has happened so far, as HTML; blocking."""
+        # Made when it is asked for, and kept: it reads on from where it was asked last.
+        run = self._run = self._run or handle_of(self._paths)
+        return timeline_html(run.timeline, is_recipe=bool(run.view.recipe))
 
     @property
     def turn(self) -> str:
@@ -156,6 +165,7 @@ class TurnFeed(Feed):
     def _read_on(self, is_live: bool) -> bool:
         if not self._reader.is_same():
             self._reader, self.view = JournalReader(self._paths.journal), RunView()
+            self._run = None
         before = self.view
         with suppress(OSError):  # it has just begun, or is another program's
             while events := self._reader.read():

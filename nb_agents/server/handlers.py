@@ -266,6 +266,16 @@ class AgentTranscript(Handler):
         self.reply(await to_thread(read_transcript, paths, agent, int(after)))
 
 
+class TurnTimeline(Handler):
+    """Draws what has happened in a turn so far."""
+
+    @allowed("read")
+    async def get(self, name: str) -> None:
+        feed = self.feeds.turn((await to_thread(self.turn, name)).path)
+        await self.feeds.read([feed])
+        self.reply({"html": await to_thread(feed.timeline)})
+
+
 class Command(Handler):
     """Asks a verb of a turn or a sweep, whichever process runs it."""
 
@@ -604,6 +614,7 @@ ROUTES: tuple[Route, ...] = (
     (r"/runs", Runs),
     (rf"/runs/{_TURN}/(?P<action>{'|'.join(BODIES)})", Command),
     (rf"/runs/{_TURN}/events", Events),
+    (rf"/runs/{_TURN}/timeline", TurnTimeline),
     (rf"/runs/{_TURN}/transcript", AgentTranscript),
     (rf"/runs/{_TURN}/view", Views),
     (r"/view", Views),

@@ -161,6 +161,12 @@ def _of_runs() -> dict[str, Any]:
             _QUERY_AFTER,
             refused={"400": "`after` is not a number of bytes, or there is no `agent`."},
         ),
+        "/runs/{id}/timeline": _get(
+            "The timeline of a turn so far, drawn.",
+            "Its `html`, or an empty text before anything has happened.",
+            _ID,
+            schema=_object(html="string"),
+        ),
         "/runs/{id}/view": _get("How it is drawn.", _DRAWN, _ID),
         "/view": _get("How all that `id` names is drawn.", _DRAWN, _QUERY_IDS),
         **{

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from tests.browser.story import Story, agent, server_team
 from tests.browser.test_page import THEMES
@@ -99,9 +99,15 @@ def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep
     dialog.get_by_role("button", name="Go back and on from there").click()
     tab = page.locator(".nba-tab")
     expect(tab).to_contain_text("try_3", timeout=60_000)
-    expect(tab).to_contain_text("complete", timeout=60_000)
-    journals = [*(story.folder / ".nb_agents/sessions").glob("*/try_*/turn_2/events.jsonl")]
-    assert len(journals) == 3
+    expect(tab).to_contain_text("complete", timeout=60_000)  # of the first try at least
+    tries = story.folder / ".nb_agents/sessions"
+
+    def over() -> list[Path]:
+        journals = tries.glob("*/try_*/turn_2/events.jsonl")
+        return [each for each in journals if '"turn_ended"' in each.read_text()]
+
+    story.page.wait_until(lambda: len(over()) == 3, what="three forks")
+    journals = over()
     for journal in journals:
         new = [json.loads(line) for line in journal.read_text().splitlines()]
         asked = {(each["agent"], each["call"]) for each in new if each["kind"] == "model_started"}
@@ -113,27 +119,48 @@ def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_a_running_turns_panel_offers_its_points_and_the_turn_is_stopped_first(
-    story: Story, server: ModelServer, is_cut: bool
+def test_a_running_turn_goes_back_by_its_timeline_and_the_keyboard_and_is_stopped_first(
+    story: Story, server: ModelServer, artifacts: Path, is_cut: bool
 ) -> None:
     server.script("quick", agent("A **memory-mapped store** wins.", "I have it. ", {}))
     server.script("slow", agent("Redis is simplest.", "Let me see all of it. "))
     server.hold(after=2, model="slow")
     story.open()
+    asked: list[str] = []
+    page = story.page.page
+    page.on("request", lambda request: asked.append(request.url))
     team = story.team(server_team(server, researcher="quick", critic="slow"))
     i = story.start(TASK, team)
     story.page.wait_until(lambda: story.events("answer_given"), what="an answer")
     story.expect_writing(i, "critic")
-    page = story.page.page
-    expect(story.panel(i)).to_be_visible()
-    story.page.outputs(i).get_by_role("button", name="Go back to here…").focus()
+    panel = story.panel(i)
+    timeline = panel.get_by_role("button", name="Timeline")
+    expect(timeline).to_have_attribute("aria-expanded", "false")
+    expect(panel.locator("svg")).to_have_count(0)
+    assert not [url for url in asked if url.endswith("/timeline")]
+    timeline.focus()
+    page.keyboard.press("Enter")
+    marks = panel.locator("[data-point]:has(text)")
+    expect(marks).not_to_have_count(0)
+    page.keyboard.press("Tab")
+    focused = panel.locator("[data-point]:focus")
+    expect(focused).to_have_count(1)
+    page.keyboard.press("Home")
+    [first, *_] = sorted(int(each) for each in _points(panel))
+    expect(focused).to_have_attribute("data-point", f"1:{first}")
+    page.keyboard.press("ArrowRight")
+    expect(focused).not_to_have_attribute("data-point", f"1:{first}")
+    at = int((focused.get_attribute("data-point") or "").partition(":")[2])
+    for name, theme in THEMES.items():
+        story.page.set_theme(theme)
+        page.screenshot(path=artifacts / f"timeline-live-{name}.png")
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
     points = dialog.get_by_role("listbox")
     expect(points).to_be_focused()
-    expect(points.get_by_role("option")).not_to_have_count(0)
-    page.keyboard.press("Home")
-    expect(points.get_by_role("option", selected=True)).to_contain_text("the start")
+    chosen = points.get_by_role("option", selected=True).get_attribute("id") or ""
+    point = int(chosen.rpartition("-")[2])
+    assert first <= point <= at
     cut = dialog.get_by_role("checkbox", name="Cut the calls in flight")
     expect(cut).to_be_visible()
     if is_cut:
@@ -152,5 +179,16 @@ def test_a_running_turns_panel_offers_its_points_and_the_turn_is_stopped_first(
     assert stop["reason"] == "to go back to an earlier point"
     [started] = story.events("turn_started", 2)
     assert started["resumes"] == 1
+    kept = [event for event in story.events("model_finished") if event["seq"] <= point]
+    called = {(event["agent"], event["call"]) for event in story.events("model_started", 2)}
+    assert kept
+    assert called
+    assert called.isdisjoint((event["agent"], event["call"]) for event in kept)
     [ended] = story.events("turn_ended", 2)
     assert ended["status"] == "completed"
+
+
+def _points(shown: Locator) -> list[str]:
+    """The numbers of the events that a timeline leads back to."""
+    marks = shown.locator("[data-point]").all()
+    return [(mark.get_attribute("data-point") or "").partition(":")[2] for mark in marks]

@@ -142,6 +142,12 @@ def test_the_card_of_an_opened_row_is_drawn_as_a_markdown_cell_is(
     server.release()
     answer = opened.locator(".nb-answer .jp-RenderedMarkdown")
     expect(answer.locator("mjx-container")).to_have_count(1)
+    # Its timeline leads back, too.
+    opened.locator("summary", has_text="What happened").click()
+    opened.locator("svg[data-point]:has(text) text").first.click()
+    dialog = story.page.page.get_by_role("dialog")
+    expect(dialog.locator(".says")).to_contain_text("Goes back to event")
+    dialog.get_by_role("button", name="Cancel").click()
     panel.get_by_role("button", name="Stop", exact=True).first.click()
     panel.get_by_role("button", name="Stop now").first.click()
     wait_card(story, i, "■ stopped")

@@ -16,7 +16,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from nb_agents import events as ev
-from nb_agents.presentation.cards import TURN_MIME, card_bundle, card_text
+from nb_agents.presentation.cards import TURN_MIME, card_bundle, card_text, timeline_html
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import AgentView, RunView, StopView
 from nb_agents.view.timeline import Timeline, fold_timeline
@@ -280,6 +280,16 @@ def test_what_happened_is_drawn_and_told_in_words_where_drawings_are_dropped() -
     [hidden] = re.findall(r"<div class=(\w+)><?\n?<table", html)[:1]
     assert f".{hidden}{{display:none}}" in html
     assert "5\N{NO-BREAK SPACE}s · answer 1" in html
+
+
+def test_a_panel_has_the_picture_of_a_card_and_nothing_of_the_words_below_it() -> None:
+    view, timeline = happened("<script>alert(1)</script>")
+    drawn = timeline_html(timeline, is_recipe=False)
+    [picture] = re.findall(r"<svg role=.*?</svg></div>", drawn, re.DOTALL)
+    assert picture in card(view, timeline)
+    assert "<table" not in drawn
+    assert "<script" not in drawn
+    assert timeline_html(Timeline(), is_recipe=False) == ""
 
 
 def test_a_card_shows_who_voted_for_whom_and_the_words_that_changed() -> None:

@@ -112,6 +112,18 @@ def test_a_merged_bar_is_red_only_when_most_of_it_failed() -> None:
     assert [bar.tone for bar in shown.rows[0].bars] == ["ok"]
 
 
+def test_a_call_in_flight_is_drawn_otherwise_than_one_that_was_cut() -> None:
+    calls = [
+        TimelineEntry("model", "ada", "1", 0.0, 40.0, "cut"),
+        TimelineEntry("model", "ada", "2", 50.0, 100.0, "running"),
+    ]
+    live, over = picture(drawn(*calls)), picture(drawn(*calls[:1]))
+    assert live
+    assert over
+    assert [bar.tone for bar in live.rows[0].bars] == ["cut", "open"]
+    assert (live.has_open, over.has_open) == (True, False)
+
+
 def test_nothing_is_drawn_of_a_turn_without_a_journal() -> None:
     assert picture(Timeline()) is None
 

@@ -95,6 +95,7 @@ def test_a_session_that_was_made_anew_by_the_same_name_is_read_from_its_beginnin
             view = write_journal(paths, *events)
             feed.read()
             assert (feed.view.task, feed.view.seq) == (view.task, len(events))
+            assert ("1 answer" in feed.timeline()) == (events is long)
 
 
 @pytest.mark.parametrize("is_longer", [True, False])

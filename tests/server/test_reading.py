@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from nb_agents.presentation.cards import TURN_MIME
 from nb_agents.runs.run import Run
 from nb_agents.server import handlers
 from nb_agents.server.places import Places
+from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Gate, ScriptedModel, Vote
 from tests.server.conftest import JupyterServer, jupyter_server
@@ -135,6 +137,24 @@ def test_a_view_is_the_panel_while_it_is_live_and_its_card_at_the_end(
     # As a cell of a notebook beside the sessions names it.
     told = data["bundle"][TURN_MIME]
     assert (told["state"], told["path"]) == ("complete", str(held.path.relative_to(jupyter.root)))
+
+
+def test_the_timeline_of_a_live_turn_grows_with_it_and_its_points_can_be_gone_back_to(
+    jupyter: JupyterServer, held: Run, gate: Gate
+) -> None:
+    path = f"runs/{jupyter.name(held.path)}"
+    before = jupyter.get(f"{path}/timeline")["html"]
+    assert "over" in before
+    assert "data-point" not in before  # its one call is in flight
+    gate.open()
+    finish(held)
+    after = jupyter.get(f"{path}/timeline")["html"]
+    points = {int(seq) for seq in re.findall(r'data-point="?1:([0-9]+)', after)}
+    ended = ("model_finished", "answer_given")
+    events = read_journal(TurnPaths(held.path).journal).events
+    given = {event.seq for event in events if event.kind in ended}
+    assert given
+    assert given <= points
 
 
 def test_a_view_of_a_turn_that_is_over_is_its_card(jupyter: JupyterServer) -> None:
