@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import anywidget
@@ -56,19 +57,27 @@ def show_run(run: Run, beside: Run | None = None) -> None:
     with _lock:
         # A run whose view is over may still list its files: its panel gets them.
         if not run.is_over:
-            panel = _panels.get(run.path)
-            if panel is None:
-                panel = _panels[run.path] = Panel(run)
-            panel.show(beside)
+            panel = _panel_at(run.path, lambda: _RunPanel(run, f"{run.session}/{run.turn}"))
+            panel.beside = beside or panel.beside
+            panel.show()
             return
-    display(card_bundle(run.view, _shown_path(run), run.timeline, run.preview))
+    display(_card(run, run.view))
+
+
+def show_sweep(sweep: SweepHandle) -> None:
+    """Show a sweep in the current cell: live if it is, its card if it is over."""
+    with _lock:
+        if not sweep.is_over:
+            _panel_at(sweep.path, lambda: _SweepPanel(sweep)).show()
+            return
+    display(_sweep_card(sweep, sweep.view))
 
 
 def show_earlier(run: Run) -> None:
     """Show a run that is complete since before its cell ran, and say that nothing was paid."""
     said = f"From {text.when(run.view.ended_at or 0.0)}, complete: nothing was run or paid."
     view = replace(run.view, notices=(said, *run.view.notices))
-    bundle = card_bundle(view, _shown_path(run), run.timeline, run.preview)
+    bundle = _card(run, view)
     display({**bundle, TURN_MIME: {**bundle[TURN_MIME], "is_earlier": True}})
 
 
@@ -94,25 +103,6 @@ class PanelWidget(anywidget.AnyWidget):
     def __repr__(self) -> str:
         """Stay short and the same: the default has an address in it."""
         return "<nb_agents panel>"
-
-
-class _Milestones(NamedTuple):
-    """What of a run makes a static output out of date.
-
-    Attributes:
-        state: As on the chip, and what waits for a person: written at once.
-        done: Answers, votes and steps: written now and then.
-    """
-
-    state: tuple[str, ...]
-    done: tuple[object, ...]
-
-
-def _milestones(view: RunView) -> _Milestones:
-    agents = view.agents.values()
-    done = [(a.id, len(a.answers), a.vote, a.outcome) for a in agents]
-    over = [step.address for step in view.steps.values() if step.is_over]
-    return _Milestones((text.chip(view), *view.gates), (*done, *over))
 
 
 class LiveOutputs:
@@ -197,57 +187,70 @@ class LiveOutputs:
                 self._take(content)
 
 
-class Panel:
-    """Shows one run in any number of outputs. Made on a cell's thread.
+class _Milestones(NamedTuple):
+    """What makes a static output out of date when it changes.
 
-    Args:
-        run: A live run.
+    Attributes:
+        state: As on the chip, and what waits for a person: written at once.
+        done: Answers, votes and steps: written now and then.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._beside: Run | None = None
-        shown = f"{run.view.session}/{run.view.turn}"
-        self._outputs = LiveOutputs(shown, self._state, _carry_out)
-        self._written = _milestones(run.view)
-        self._written_at = time.monotonic()
-        run.subscribe(self._on_news)
+    state: tuple[object, ...]
+    done: tuple[object, ...] = ()
 
-    def show(self, beside: Run | None = None) -> None:
+
+_Work = TypeVar("_Work", bound="Run | SweepHandle")
+
+
+class _Panel(ABC, Generic[_Work]):
+    """Shows a live run or sweep in any number of outputs. Made on a cell's thread.
+
+    Args:
+        work: The run or sweep.
+        shown: As for `LiveOutputs`.
+    """
+
+    def __init__(self, work: _Work, shown: str) -> None:
+        self._work = work
+        self._outputs = LiveOutputs(shown, self._state, self._take)
+        self._written, self._written_at = self._milestones(work.view), time.monotonic()
+        work.subscribe(self._on_news)
+
+    def show(self) -> None:
         """Display the panel in the current cell."""
-        self._beside = beside or self._beside
+        view = self._work.view
+        bundle = self._bundle(view)
         self._outputs.draw()
-        self._outputs.show(self._bundle(self._run.view))
-        if self._run.view.is_over:
-            self._freeze(self._run.view)
+        self._outputs.show(bundle)
+        if view.is_over:
+            self._freeze(bundle)
 
-    def _state(self) -> PanelState:
-        state = panel_state(self._run.view, self._run.address, time.time())
-        if (before := self._beside) is not None and not before.is_over:
-            said = (
-                f"An earlier run of this cell, {before.id}, still works: "
-                f"`%agents stop {before.id}` stops it, `%agents show {before.id}` shows it."
-            )
-            return {**state, "notices": [*state["notices"], said]}
-        return state
+    @abstractmethod
+    def _state(self) -> Mapping[str, Any]: ...
 
-    def _bundle(self, view: RunView) -> dict[str, Any]:
-        bundle = card_bundle(view, _shown_path(self._run))
-        if self._beside is not None:
-            bundle[TURN_MIME]["beside"] = _shown_path(self._beside)
-        return bundle
+    @abstractmethod
+    def _milestones(self, view: Any) -> _Milestones: ...
 
-    def _on_news(self, view: RunView) -> None:
-        self._outputs.draw()
+    @abstractmethod
+    def _bundle(self, view: Any) -> dict[str, Any]:
+        """Return what is shown without a kernel: the card, once it is over."""
+
+    def _take(self, content: Any) -> None:
+        _carry_out(content)
+
+    def _on_news(self, view: Any) -> None:
+        # The card of a large sweep takes a while: no cell waits for it.
+        card = self._bundle(view) if view.is_over else None
         with _lock:
-            if view.is_over:
-                self._freeze(view)
+            self._outputs.draw()
+            if card is not None:
+                self._freeze(card)
             else:
                 self._rewrite(view)
 
-    def _rewrite(self, view: RunView) -> None:
-        """Bring the outputs up to date with the run's state; its words are the widget's alone."""
-        reached = _milestones(view)
+    def _rewrite(self, view: Any) -> None:
+        """Bring the outputs up to date with the milestones; words are the widget's alone."""
+        reached = self._milestones(view)
         waited = time.monotonic() - self._written_at
         if reached == self._written or (
             reached.state == self._written.state and waited < REWRITE_S
@@ -256,11 +259,43 @@ class Panel:
         self._written, self._written_at = reached, time.monotonic()
         self._outputs.rewrite(self._bundle(view))
 
-    def _freeze(self, view: RunView) -> None:
-        run = self._run
-        bundle = card_bundle(view, _shown_path(run), run.timeline, run.preview)
-        self._outputs.freeze(bundle)
-        _panels.pop(run.path, None)
+    def _freeze(self, card: dict[str, Any]) -> None:
+        self._outputs.freeze(card)
+        _panels.pop(self._work.path, None)
+
+
+class _RunPanel(_Panel[Run]):
+    """Shows a run.
+
+    Attributes:
+        beside: A run that the cell has begun before and that may still work.
+    """
+
+    beside: Run | None = None
+
+    def _state(self) -> PanelState:
+        state = panel_state(self._work.view, self._work.address, time.time())
+        if (before := self.beside) is not None and not before.is_over:
+            said = (
+                f"An earlier run of this cell, {before.id}, still works: "
+                f"`%agents stop {before.id}` stops it, `%agents show {before.id}` shows it."
+            )
+            return {**state, "notices": [*state["notices"], said]}
+        return state
+
+    def _milestones(self, view: RunView) -> _Milestones:
+        agents = view.agents.values()
+        done = [(a.id, len(a.answers), a.vote, a.outcome) for a in agents]
+        over = [step.address for step in view.steps.values() if step.is_over]
+        return _Milestones((text.chip(view), *view.gates), (*done, *over))
+
+    def _bundle(self, view: RunView) -> dict[str, Any]:
+        if view.is_over:
+            return _card(self._work, view)
+        bundle = card_bundle(view, _shown_path(self._work))
+        if self.beside is not None:
+            bundle[TURN_MIME]["beside"] = _shown_path(self.beside)
+        return bundle
 
 
 def panel_of(run: Run) -> PanelWidget:
@@ -274,7 +309,7 @@ def panel_of(run: Run) -> PanelWidget:
 
         def follow(view: RunView) -> None:
             if view.is_over:
-                outputs.draw_last(card_bundle(view, _shown_path(run), run.timeline, run.preview))
+                outputs.draw_last(_card(run, view))
             else:
                 outputs.draw()
 
@@ -295,77 +330,59 @@ def _carry_out(content: Any, sweep: SweepHandle | None = None) -> None:
             do_as_asked(verb, asked, sweep)
 
 
-# Separates cells, which show a panel, from the loop thread, which freezes it and closes its widget.
+# Separates cells, which show a panel and open rows of it, from the threads that draw it.
 _lock = threading.RLock()
-_panels: dict[Path, Panel] = {}
+_panels: dict[Path, _Panel[Any]] = {}
+_Shown = TypeVar("_Shown", bound=_Panel[Any])
+
+
+def _panel_at(path: Path, make: Callable[[], _Shown]) -> _Shown:
+    """Return the panel of the run or sweep in a directory, which has one alone."""
+    if path not in _panels:
+        _panels[path] = make()
+    return cast(_Shown, _panels[path])
+
+
+def _card(run: Run, view: RunView) -> dict[str, Any]:
+    return card_bundle(view, _shown_path(run), run.timeline, run.preview)
 
 
 def _shown_path(run: Run) -> str:
     return text.shown_path(run.path)
 
 
-def show_sweep(sweep: SweepHandle) -> None:
-    """Show a sweep in the current cell: live if it is, its card if it is over."""
-    with _sweeps_lock:
-        if not sweep.is_over:
-            panel = _sweep_panels.get(sweep.path)
-            if panel is None:
-                panel = _sweep_panels[sweep.path] = _SweepPanel(sweep)
-            panel.show()
-            return
-    display(_bundle(sweep, sweep.view))
-
-
-class _SweepPanel:
-    """Shows one sweep in any number of outputs. Made on a cell's thread."""
+class _SweepPanel(_Panel["SweepHandle"]):
+    """Shows a sweep."""
 
     def __init__(self, sweep: SweepHandle) -> None:
-        self._sweep = sweep
         self._title, self._path = sweep_title(sweep.path), text.shown_path(sweep.path)
         self._opened: _Opened | None = None
-        self._outputs = LiveOutputs(sweep.name, self._state, self._do)
-        self._written = _milestone(sweep.view)
-        sweep.subscribe(self._on_news)
-
-    def show(self) -> None:
-        """Display the panel in the current cell."""
-        self._outputs.show(_bundle(self._sweep, self._sweep.view))
-        if self._sweep.view.is_over:
-            self._freeze(self._sweep.view)
+        super().__init__(sweep, sweep.name)
 
     def _state(self) -> SweepState:
-        opened = self._opened.row() if self._opened else None
-        return sweep_state(self._sweep.view, self._title, self._path, time.time(), opened)
+        view = self._work.view
+        opened = self._opened.row() if self._opened and not view.is_over else None
+        return sweep_state(view, self._title, self._path, time.time(), opened)
 
-    def _on_news(self, view: SweepView) -> None:
-        with _sweeps_lock:
-            if view.is_over:
-                self._freeze(view)
-                return
-            self._outputs.draw()
-            if (reached := _milestone(view)) != self._written:
-                self._written = reached
-                self._outputs.rewrite(_bundle(self._sweep, view))
+    def _milestones(self, view: SweepView) -> _Milestones:
+        return _Milestones((view.status, view.waiting > 0))
 
-    def _freeze(self, view: SweepView) -> None:
-        self._opened = None
-        self._outputs.draw()
-        self._outputs.freeze(_bundle(self._sweep, view))
-        _sweep_panels.pop(self._sweep.path, None)
+    def _bundle(self, view: SweepView) -> dict[str, Any]:
+        return _sweep_card(self._work, view)
 
-    def _do(self, content: Any) -> None:
+    def _take(self, content: Any) -> None:
         match content:
             case {"sweep": str()}:
-                _carry_out(content, self._sweep)
-            case {"type": "open", "row": str(row)} if not self._sweep.view.is_over:
+                _carry_out(content, self._work)
+            case {"type": "open", "row": str(row)} if not self._work.view.is_over:
                 self._open(row)
             case {"run": str()}:
                 _carry_out(content)
 
     def _open(self, row: str) -> None:
         """Open a row that is worked on; "" closes the one that is open."""
-        run = self._sweep.runs.get(row)
-        with _sweeps_lock:
+        run = self._work.runs.get(row)
+        with _lock:
             self._opened = _Opened(row, run) if run is not None else None
             self._outputs.draw()
 
@@ -386,16 +403,6 @@ class _Opened:
         return OpenedRow(self._name, self._run.address, view, self._card, self._answers)
 
 
-# Separates cells, which show a panel and open rows of it, from the sweep's thread, which draws.
-_sweeps_lock = threading.RLock()
-_sweep_panels: dict[Path, _SweepPanel] = {}
-
-
-def _milestone(view: SweepView) -> tuple[object, ...]:
-    """Return what makes a static output out of date when it changes."""
-    return view.status, view.waiting > 0
-
-
-def _bundle(sweep: SweepHandle, view: SweepView) -> dict[str, Any]:
+def _sweep_card(sweep: SweepHandle, view: SweepView) -> dict[str, Any]:
     table = sweep.table() if view.is_over else []
     return sweep_bundle(view, sweep_title(sweep.path), text.shown_path(sweep.path), table)
