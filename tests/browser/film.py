@@ -16,13 +16,13 @@ import time
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import FloatRect, expect
+from playwright.sync_api import FloatRect, Locator, expect
 
 from tests.browser.lab import NotebookPage, chromium, start_lab
 from tests.browser.story import Story, demo_team
 
 PICTURE = Path(__file__).parents[2] / "notebooks" / "images" / "stop-and-resume.gif"
-MAX_BYTES = 2_000_000
+MAX_BYTES = 600_000
 TASK = "Compare three ways to cache embeddings for 10 million documents"
 PACES = {"researcher": 60, "critic": 12, "builder": 9}  # words a second
 SIZE = (1000, 900)
@@ -62,11 +62,24 @@ class Film:
 
     def save(self, file: Path) -> None:
         """Write the frames as one GIF with one palette."""
-        palette = self.frames[len(self.frames) // 2][0].quantize(96)
+        palette = self._palette()
         images = [frame.quantize(palette=palette, dither=0) for frame, _ in self.frames]
         shown = [ms for _, ms in self.frames]
         first, *rest = images
         first.save(file, save_all=True, append_images=rest, duration=shown, loop=0, optimize=True)
+
+    def _palette(self) -> Image.Image:
+        """Return the commonest colours, such as greys, and rare ones, as those of a diff."""
+        kept = [frame for frame, ms in self.frames if ms >= 1000]
+        width, height = kept[0].size
+        strip = Image.new("RGB", (width, height * len(kept)))
+        for place, frame in enumerate(kept):
+            strip.paste(frame, (0, place * height))
+        common = strip.quantize(96).getpalette() or []
+        rare = strip.quantize(32, Image.Quantize.MAXCOVERAGE).getpalette() or []
+        palette = Image.new("P", (1, 1))
+        palette.putpalette([*common[: 3 * 96], *rare[: 3 * 32]])
+        return palette
 
 
 def record(file: Path) -> None:
@@ -102,24 +115,30 @@ def _play(story: Story, film: Film) -> None:
     story.wait_card(i, "stopped").scroll_into_view_if_needed()
     film.shoot(3000)
     resumed = story.run("%agents resume", wait=False)
-    story.panel(resumed).scroll_into_view_if_needed()
+    panel = story.panel(resumed)
+    panel.get_by_role("button", name="Timeline").click()
+    panel.locator(".timeline svg[aria-label]").scroll_into_view_if_needed()
     film.roll(4)
     expect(story.card(resumed)).to_contain_text("complete", timeout=120_000)
-    story.card(resumed).scroll_into_view_if_needed()
-    film.shoot(3000)
-    _go_back(story, film, resumed)
+    card = story.card(resumed)
+    card.scroll_into_view_if_needed()
+    film.shoot(2000)
+    card.locator("summary", has_text="What happened").click()
+    card.locator("svg[aria-label]").scroll_into_view_if_needed()
+    film.shoot(2000)
+    _go_back(story, film, card)
 
 
-def _go_back(story: Story, film: Film, i: int) -> None:
-    """Choose a point, look at it, say a word, and go on from there."""
+def _go_back(story: Story, film: Film, card: Locator) -> None:
+    """Press an answer, look at what a file becomes, say a word, and go on from there."""
     page = story.page.page
-    story.page.outputs(i).get_by_role("button", name="Go back to here…").click()
+    card.locator("svg[data-point]:has(text)").first.click()
     dialog = page.get_by_role("dialog")
-    expect(dialog.locator(".says p").first).to_be_visible()
-    film.shoot(1200)
-    for _ in range(4):
-        page.keyboard.press("ArrowUp")
-        film.roll(0.8)
+    expect(dialog.locator("summary").first).to_be_visible()
+    film.shoot(1800)
+    dialog.locator("summary").first.click()
+    dialog.locator("pre:visible").evaluate("diff => diff.scrollIntoView({block: 'end'})")
+    film.shoot(3000)
     dialog.get_by_role("textbox").focus()
     page.keyboard.type("Think of the cost, too.")
     film.shoot(1800)

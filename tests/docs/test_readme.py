@@ -18,7 +18,7 @@ def test_it_has_at_most_120_lines_and_900_words() -> None:
 def test_its_picture_moves_and_is_small() -> None:
     assert f"({PICTURE.relative_to(ROOT).as_posix()})" in README
     gif = PICTURE.read_bytes()
-    assert len(gif) <= 2_000_000
+    assert len(gif) <= 600_000
     assert gif.startswith(b"GIF89a")
     assert gif.count(b"\x21\xf9\x04") > 10  # frames
 
