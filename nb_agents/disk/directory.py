@@ -196,15 +196,11 @@ class Directory:
             inner = os.open(name, _ENTER, dir_fd=folder)
         return Directory(inner, self.path / path, self._is_protected)
 
-    @contextmanager
-    def new_descriptor(self, name: str) -> Iterator[int]:
+    def new_descriptor(self, name: str) -> int:
         """Create a file in this directory itself and open it for writing; errors as of `create`."""
-        _Lookup(self._fd, self._is_protected).check(name)
-        file = os.open(name, _NEW, 0o666, dir_fd=self._fd)
-        try:
-            yield file
-        finally:
-            os.close(file)
+        if self._is_protected is not None:
+            _Lookup(self._fd, self._is_protected).check(name)
+        return os.open(name, _NEW, 0o666, dir_fd=self._fd)
 
     def make(self, path: str, mode: int | None = None) -> None:
         """Create a directory and its missing parents.

@@ -115,15 +115,10 @@ class DirEntry:
         with _as_refused():
             return open_file(self.name, self._folder)
 
-    @contextmanager
-    def descriptor(self) -> Iterator[int]:
+    def descriptor(self) -> int:
         """Open the file for reading as a descriptor, which costs a quarter; errors as of `open`."""
         with _as_refused():
-            file = open_descriptor(self.name, self._folder)
-        try:
-            yield file
-        finally:
-            os.close(file)
+            return _open_if_file(self.name, self._folder)  # the walk has looked at it
 
     def target(self) -> str:
         """Return the text of a symlink.
@@ -207,7 +202,11 @@ def open_file(name: str | os.PathLike[str], folder: int | None = None) -> Binary
 def open_descriptor(name: str | os.PathLike[str], folder: int | None = None) -> int:
     """Open a regular file as `open_file` does, and return its descriptor."""
     require_file(stat_at(name, folder))
-    # It may have been swapped since the check: open without blocking, then check again.
+    return _open_if_file(name, folder)
+
+
+def _open_if_file(name: str | os.PathLike[str], folder: int | None) -> int:
+    # It may have been swapped since it was looked at: open without blocking, then check again.
     file = os.open(name, _READ, dir_fd=folder)
     try:
         require_file(os.fstat(file))

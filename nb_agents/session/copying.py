@@ -96,12 +96,23 @@ def _copy(entry: DirEntry, new: Directory, left_out: list[str]) -> None:
         elif entry.kind == "link":
             new.link(entry.name, entry.target())
         elif entry.kind == "file":
-            with entry.descriptor() as opened, new.new_descriptor(entry.name) as made:
-                _fill(opened, made)
+            _copy_file(entry, new)
         else:
             left_out.append(entry.about)
     except RefusedError as exc:
         left_out.append(f"{printable_name(entry.path)} ({exc.strerror})")
+
+
+def _copy_file(entry: DirEntry, new: Directory) -> None:
+    old = entry.descriptor()
+    try:
+        made = new.new_descriptor(entry.name)
+        try:
+            _fill(old, made)
+        finally:
+            os.close(made)
+    finally:
+        os.close(old)
 
 
 def _fill(old: int, new: int) -> None:

@@ -441,7 +441,9 @@ class SnapshotStore:
         try:
             file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             try:
-                while data := os.read(kept, _PIECE):
+                left = entry.size
+                while left > 0 and (data := os.read(kept, min(left, _PIECE))):
+                    left -= len(data)
                     while data:  # a full disk takes a part before it says so
                         data = data[os.write(file, data) :]
                 os.fchmod(file, entry.mode & 0o777)
@@ -473,30 +475,37 @@ _status = methodcaller("stat", follow_symlinks=False)
 
 
 def _walk(root: Path, leaves_out: LeavesOut | None = None) -> Iterator[_Folder]:
-    """Yield a directory and those below it, no link followed, each after the one that it is in."""
-    stack = [_Folder(os.open(root, _LIST), "", {})]
+    """Yield a directory and those below it, no link followed, each after the one that it is in.
+
+    Those on the way to a directory are open meanwhile, and no others, as one may hold thousands.
+    """
+    stack: list[tuple[_Folder, Iterator[str]]] = []
+    found: _Folder | None = _Folder(os.open(root, _LIST), "", {})
     try:
-        while stack:
-            each = stack.pop()
-            if each.folder < 0:
-                yield each
-                continue
-            inner: list[_Folder] = []
-            try:
-                looks = _looks(each.folder)
+        while found is not None or stack:
+            if found is not None and found.folder < 0:
+                yield found
+            elif found is not None:
+                stack.append((found, iter(())))
+                looks = _looks(found.folder)
                 if leaves_out is not None:
-                    looks = {n: it for n, it in looks.items() if not leaves_out(each.prefix, n)}
-                yield each._replace(looks=looks)
-                for name, look in looks.items():
-                    if stat.S_ISDIR(look[0]) and not name.endswith(TEMP):
-                        inner += _opened(name, each)
-            finally:
-                os.close(each.folder)
-                stack += inner
+                    looks = {n: it for n, it in looks.items() if not leaves_out(found.prefix, n)}
+                yield found._replace(looks=looks)
+                stack[-1] = found, _inner(looks)
+            above, names = stack[-1]
+            name = next(names, None)
+            if name is None:
+                os.close(stack.pop()[0].folder)
+            found = None if name is None else _opened(name, above)
     finally:
-        for each in stack:
-            if each.folder >= 0:
-                os.close(each.folder)
+        for each, _ in stack:
+            os.close(each.folder)
+
+
+def _inner(looks: _Looks) -> Iterator[str]:
+    """Return the names of the directories that a directory holds."""
+    names = [name for name, look in looks.items() if stat.S_ISDIR(look[0])]
+    return iter([name for name in names if not name.endswith(TEMP)])
 
 
 def link_text(entry: KeptPath) -> str:
@@ -525,17 +534,17 @@ def _looks(folder: int) -> _Looks:
         return looks
 
 
-def _opened(name: str, above: _Folder) -> Iterator[_Folder]:
+def _opened(name: str, above: _Folder) -> _Folder | None:
+    """Open a directory in an open one; None where it is none any more."""
     prefix = f"{above.prefix}{name}/"
     if prefix.count("/") > _MAX_DEPTH:
-        yield _Folder(-1, prefix, {}, "a directory too far down")
-        return
+        return _Folder(-1, prefix, {}, "a directory too far down")
     try:
-        yield _Folder(os.open(name, _LIST, dir_fd=above.folder), prefix, {})
+        return _Folder(os.open(name, _LIST, dir_fd=above.folder), prefix, {})
     except PermissionError:
-        yield _Folder(-1, prefix, {}, "a directory that can't be read")
+        return _Folder(-1, prefix, {}, "a directory that can't be read")
     except (FileNotFoundError, NotADirectoryError):
-        return  # replaced meanwhile: whoever did that writes, and is looked after then
+        return None  # replaced meanwhile: whoever did that writes, and is looked after then
 
 
 def _forget(gone: Iterable[str], prefix: str, now: Index, names: dict[str, None]) -> None:

@@ -65,14 +65,14 @@ def test_what_can_not_be_copied_is_named(
 ) -> None:
     os.mkfifo(source / "ada" / "pipe")
     os.mkfifo(source / "pipe")
-    real = entry.open_descriptor
+    real = entry._open_if_file
 
     def forbidden(name: str, folder: int) -> object:
         if name == "run.sh":
             raise PermissionError(errno.EACCES, "Permission denied")
         return real(name, folder)
 
-    monkeypatch.setattr(entry, "open_descriptor", forbidden)
+    monkeypatch.setattr(entry, "_open_if_file", forbidden)
     left_out = copy_workspaces(source, tmp_path / "copy")
     assert left_out == (
         "pipe (a pipe)",

@@ -1,6 +1,7 @@
 """What a workspace held is kept whole, and laid again as it was, whatever its files are."""
 
 import os
+import resource
 import socket
 import stat
 import subprocess
@@ -167,6 +168,23 @@ def test_directories_too_far_down_are_named_and_the_rest_is_laid(tmp_path: Path)
     assert (tmp_path / "laid/d/file").read_text() == "2\n"
     again = store.keep(work, kept.known)
     assert again.changed == again.not_kept == ()
+
+
+def test_a_directory_may_hold_more_directories_than_a_process_may_open(tmp_path: Path) -> None:
+    work, store = tmp_path / "work", SnapshotStore(tmp_path)
+    for number in range(200):
+        (work / f"d{number}/inner").mkdir(parents=True)
+        (work / f"d{number}/inner/file").write_text(str(number))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 100, limits[1]))
+    try:
+        kept = store.keep(work, Index())
+        store.lay(kept.known.id, tmp_path / "laid")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(kept.changed) == 3 * 200
+    assert state(tmp_path / "laid") == state(work)
 
 
 def test_what_a_background_process_wrote_since_is_part_of_the_next_moment(tmp_path: Path) -> None:
