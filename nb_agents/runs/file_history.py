@@ -5,12 +5,15 @@ for a command, a cell of Python or a program the whole workspace is looked throu
 
 Of the person's own files changes alone are kept, so a place of those is looked at once more when a
 writer has ended. What is different while a writer is at work is its doing; else it is the person's.
+No stop waits for that look: behind the turn's end a thread of its own does it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,14 +28,12 @@ from anyio import to_thread
 from nb_agents.disk.entry import printable_name
 from nb_agents.events import Event, FilesKept, Noticed, OwnFilesKept
 from nb_agents.process.writable import WritablePath
-from nb_agents.session.own_files import KnownPlace, OwnChange, OwnFiles, root_of
+from nb_agents.session.own_files import CutWriter, KnownPlace, OwnChange, OwnFiles, root_of
 from nb_agents.session.snapshots import Index, Kept
 
 logger = logging.getLogger("nb_agents")
 
 MAX_NAMED = 20
-LOOK_S = 2.0
-"""Limit of looking for what a cut writer has changed of the person's own files, seconds."""
 
 
 @dataclass
@@ -78,6 +79,7 @@ class FileHistory:
         self._places: dict[Path, _OwnPlace] = {}
         self._lock = anyio.Lock()
         self._failed: set[str] = set()
+        self._cut: list[asyncio.Task[None]] = []
 
     @asynccontextmanager
     async def writing(
@@ -105,6 +107,10 @@ class FileHistory:
 
     async def close(self) -> None:
         """Drop what was held aside of the person's own files; no writer is at work."""
+        for each in self._cut:
+            each.cancel()
+        if self._cut:
+            await asyncio.wait(self._cut)
         if self._places:
             await to_thread.run_sync(self._own.drop)
 
@@ -153,20 +159,38 @@ class FileHistory:
             self._emit(OwnFilesKept(place=str(place.path), call=call, why_not=why))
             yield
             return
+        failure: Exception | None = None
+        is_over = False
         try:
-            yield
+            try:
+                yield
+            except Exception as exc:  # its own, which is no stop
+                failure = exc
+            async with own.lock:
+                await self._end(place, own, only, call, record)
+            is_over = True
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(LOOK_S):
-                async with own.lock:
-                    await self._end(place, own, only, call, record)
             own.calls.remove(call)
+            if not is_over:
+                cut = CutWriter(place, own.known, only, record, time.time_ns())
+                self._cut.append(asyncio.create_task(self._end_later(cut, own, call)))
+        if failure is not None:
+            raise failure
+
+    async def _end_later(self, cut: CutWriter, own: _OwnPlace, call: str) -> None:
+        """Look at what a cut writer has changed; the end of the turn leaves it to a thread."""
+        try:
+            async with own.lock:
+                await self._end(cut.place, own, cut.only, call, cut.record)
+        except asyncio.CancelledError:
+            self._own.settle_behind(cut._replace(known=own.known))
 
     async def _own_place(self, place: WritablePath) -> _OwnPlace:
         """Return what is known of a place; at first, what a process that died has left."""
         async with self._lock:
             if not self._places:
                 left = await to_thread.run_sync(self._own.left_behind)
-                for name, changes in groupby(left, attrgetter("place")):
+                for (name, _), changes in groupby(left, attrgetter("place", "doubt")):
                     await self._tell(name, [*changes], "")
                 await to_thread.run_sync(self._own.drop, True)
             return self._places.setdefault(place.path, _OwnPlace())
@@ -188,14 +212,17 @@ class FileHistory:
     ) -> None:
         look = partial(self._own.look, place, own.known, only)
         try:
-            own.known, changes = await to_thread.run_sync(look, abandon_on_cancel=True)
+            known, changes = await to_thread.run_sync(look, abandon_on_cancel=True)
             await self._tell(str(place.path), changes, call)
-            await to_thread.run_sync(partial(record.unlink, missing_ok=True))
+            own.known = known
+            with anyio.CancelScope(shield=True):  # else the next turn would tell it again
+                await to_thread.run_sync(partial(record.unlink, missing_ok=True))
         except OSError as exc:
             self._fail(str(place.path), exc)
 
     async def _tell(self, place: str, changes: Sequence[OwnChange], call: str) -> None:
-        self._emit(await to_thread.run_sync(self._own.keep, place, changes, call))
+        keep = partial(self._own.keep, place, changes, call)
+        self._emit(await to_thread.run_sync(keep, abandon_on_cancel=True))
 
     def _fail(self, name: str, exc: OSError) -> str:
         """Record once that files can't be kept, and return why; the work goes on."""

@@ -4,23 +4,27 @@ A place is a context path that may be written, or the directory of ``workspace: 
 command will change there nobody knows, so all of the place is held aside while commands work in it:
 
     <session>/snapshots/held/    what places hold, until the turn's end
-                        <n>.json which place a writer is at work in, and what it held before
+                        <n>.json which place a writer is at work in, and what it held before;
+                                 of one that a stop has cut, also what it held then
 
 Of that only what a writer changed goes to the session's snapshots. An edit tool knows its path, and
 no other file is looked at. Protected paths, such as ``.git`` and ``node_modules``, are left out.
 
-A process that dies leaves the files of ``held`` behind: what changed there since is not known to be
-the writer's alone.
+A stop does not wait for a look at what the cut writer has changed: that comes behind the turn's
+end, and the next turn journals what was found. A process that dies before leaves the files of
+``held`` behind: what changed there since is not known to be the writer's alone.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
 import shutil
+import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,6 +49,7 @@ from nb_agents.session.snapshots import (
     KeptPath,
     LeavesOut,
     SnapshotStore,
+    Tree,
     measure,
     with_parents,
 )
@@ -54,6 +59,12 @@ logger = logging.getLogger("nb_agents")
 MAX_NAMED = 20
 _RECORD = ".json"
 _CUT = "was changed while or after a call was cut"
+_TICK_NS = 10_000_000
+"""How far the clock of a file system may be behind."""
+_SETTLE_S = 2.0
+"""How long a reader, or the interpreter's exit, waits for a look at what was cut, in seconds."""
+_settling: dict[Path, list[threading.Thread]] = {}
+"""Of each session, the threads that look."""
 
 
 class OwnChange(NamedTuple):
@@ -92,6 +103,24 @@ class KnownPlace:
     paths: frozenset[str] | None = frozenset()
 
 
+class CutWriter(NamedTuple):
+    """A writer that a stop has cut, and of which nobody has looked at what it changed.
+
+    Attributes:
+        place: Where it was at work.
+        known: What is known of that.
+        only: The paths that it writes there; None means all.
+        record: Its record.
+        at_ns: When it was cut, in nanoseconds.
+    """
+
+    place: WritablePath
+    known: KnownPlace
+    only: Sequence[str] | None
+    record: Path
+    at_ns: int
+
+
 class OwnFiles:
     """Keeps what agents change of the person's files. Methods block.
 
@@ -105,6 +134,7 @@ class OwnFiles:
 
     def __init__(self, session: Path, limit: int = LIMIT_BYTES) -> None:
         self.store = SnapshotStore(session, limit)
+        self._session = session
         self._new_held = partial(SnapshotStore, session, limit, HELD)
         self._held = self._new_held()
 
@@ -134,10 +164,8 @@ class OwnFiles:
         paths = known.paths
         if paths is not None:
             paths = None if only is None else paths.union(with_parents(only) or ())
-        old, new = known.index.tree, kept.known.tree
         looked_at = kept.changed if known.paths is None else sorted(known.paths)
-        found = (OwnChange(str(root), path, old.get(path), new.get(path)) for path in looked_at)
-        changes = [each for each in found if not is_same(each.before, each.after)]
+        changes = _differing(str(root), known.index.tree, kept.known.tree, looked_at)
         return KnownPlace(kept.known, paths), changes
 
     def begin(self, place: WritablePath, known: KnownPlace) -> Path:
@@ -154,10 +182,37 @@ class OwnFiles:
         }
         self._held.path.mkdir(parents=True, exist_ok=True)
         record = self._held.path / f"{time.time_ns():020}{_RECORD}"
-        temp = record.with_suffix(TEMP)
-        temp.write_text(json.dumps(said))
-        os.replace(temp, record)
+        _write_record(record, said)
         return record
+
+    def settle_behind(self, cut: CutWriter) -> None:
+        """Settle a cut writer in a thread of its own, for which nothing waits but a reader."""
+        look = threading.Thread(target=self._try_to_settle, args=(cut,), daemon=True)
+        with suppress(RuntimeError):  # the interpreter is at its end
+            look.start()
+            others = [each for each in _settling.get(self._session, ()) if each.is_alive()]
+            _settling[self._session] = [*others, look]
+
+    def _try_to_settle(self, cut: CutWriter) -> None:
+        try:
+            self.settle(cut)
+        except (OSError, ValueError):  # all that it changed is doubtful then, as after a kill
+            logger.debug("%s can't be looked at", cut.place.path, exc_info=True)
+
+    def settle(self, cut: CutWriter) -> None:
+        """Look at what a cut writer has changed, and add it to its record for the next turn.
+
+        What may have changed after the cut is doubtful.
+
+        Raises:
+            OSError: It can't be read, a write failed, or the next turn has taken the record.
+        """
+        now, changes = self.look(cut.place, cut.known, cut.only)
+        late = [each.path for each in changes if _last_change(each) >= cut.at_ns - _TICK_NS]
+        said = json.loads(cut.record.read_bytes())
+        paths = None if cut.known.paths is None else sorted(cut.known.paths)
+        said |= {"tree": cut.known.index.id, "paths": paths, "after": now.index.id, "late": late}
+        _write_record(cut.record, said)
 
     def keep(self, place: str, changes: Sequence[OwnChange], call: str) -> OwnFilesKept:
         """Keep what changed files held before and hold since.
@@ -192,7 +247,8 @@ class OwnFiles:
             return self._held.read(entry)
 
     def left_behind(self) -> list[OwnChange]:
-        """Return what is different since writers began whose process died."""
+        """Return what writers changed that were cut, or whose process died."""
+        _wait_until_settled(self._session)
         found: dict[str, OwnChange] = {}
         for record in sorted(self._held.path.glob(f"*{_RECORD}")):
             try:
@@ -200,8 +256,16 @@ class OwnFiles:
                 place = WritablePath(Path(said["place"]), [*map(Path, said["protected"])])
                 paths = None if said["paths"] is None else frozenset(said["paths"])
                 known = KnownPlace(self._held.index(said["tree"]), paths)
-                for change in self.look(place, known, paths)[1]:
-                    found.setdefault(change.name, change._replace(doubt=_CUT))
+                late = None
+                if "after" in said:
+                    late = frozenset(said["late"])
+                    after = self._held.tree(said["after"])
+                    changes = _between(str(root_of(place)), known, after)
+                else:
+                    changes = self.look(place, known, paths)[1]
+                for change in changes:
+                    doubt = _CUT if late is None or change.path in late else ""
+                    found.setdefault(change.name, change._replace(doubt=doubt))
             except (ValueError, KeyError, TypeError, OSError):
                 logger.debug("%s can't be read", record, exc_info=True)
         return [*found.values()]
@@ -284,6 +348,45 @@ def is_same(one: KeptPath | None, other: KeptPath | None) -> bool:
     if one is None or other is None or "x" in (one.kind, other.kind):
         return one == other
     return (one.kind, one.mode, one.value) == (other.kind, other.mode, other.value)
+
+
+def _wait_until_settled(session: Path) -> None:
+    for look in _settling.pop(session, ()):
+        look.join(_SETTLE_S)
+
+
+@atexit.register
+def _wait_at_exit() -> None:
+    for session in [*_settling]:
+        _wait_until_settled(session)
+
+
+def _between(root: str, known: KnownPlace, after: Tree) -> list[OwnChange]:
+    """Return what differs from what was known of a place."""
+    before = known.index.tree
+    paths = {*before, *after} if known.paths is None else known.paths
+    return _differing(root, before, after, sorted(paths))
+
+
+def _differing(root: str, old: Tree, new: Tree, paths: Iterable[str]) -> list[OwnChange]:
+    found = (OwnChange(root, path, old.get(path), new.get(path)) for path in paths)
+    return [each for each in found if not is_same(each.before, each.after)]
+
+
+def _last_change(change: OwnChange) -> int:
+    """Return when a path was changed last, in nanoseconds, as far as one can see."""
+    path = change.name
+    while True:
+        try:
+            return os.lstat(path).st_ctime_ns
+        except (FileNotFoundError, NotADirectoryError):  # the directory knows when it went
+            path = os.path.dirname(path)
+
+
+def _write_record(record: Path, said: Mapping[str, object]) -> None:
+    temp = record.with_suffix(TEMP)
+    temp.write_text(json.dumps(said))
+    os.replace(temp, record)
 
 
 def _leaving_out(place: WritablePath) -> LeavesOut:

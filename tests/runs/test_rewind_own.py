@@ -3,6 +3,8 @@
 import errno
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import StorageError, UserError
 from nb_agents.runs.run import Run
 from nb_agents.session.manage import export_session, strip_session
+from nb_agents.session.own_files import CutWriter, OwnFiles
 from nb_agents.session.snapshots import HELD
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn, scripted_team
 from tests.cli.calls import call_here
@@ -291,29 +294,64 @@ nb_agents.start("", None, "s", recipe={str(file)!r}, options=options).wait()
     assert not (again.path.parent / HELD).exists()
 
 
-def test_what_a_stopped_command_had_changed_is_known_and_goes_back(
-    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _stopped(tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A recipe whose command has changed files of the person's when a stop cut it."""
     body = """
 workspace: project
 steps:
 - {id: one, type: bash, output: a, command: "echo 1 >> index; [ -e go ] || { touch at; sleep 60; }"}
 """
-    begun = state(site)
     run = _recipe(tmp_path, site, monkeypatch, body)
     wait_until((site / "at").exists, WAIT_S, "the command", lambda: run.view)
+    changed_at = (site / "at").stat().st_ctime
+    wait_until(lambda: time.time() > changed_at + 0.05, WAIT_S, "a tick of the clock of files")
     run.stop(now=True)
-    finish(run)
-    assert {name for e in events(run, ev.OwnFilesKept) for name in e.changed} == {"at", "index"}
-    assert not (run.path.parent / HELD).exists()
+    return finish(run)
+
+
+def test_what_a_stopped_command_had_changed_is_known_and_goes_back(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = state(site)
+    run = _stopped(tmp_path, site, monkeypatch)
     told = run.preview_rewind("the start")
     assert {file.path for file in told.files} == {f"{site}/at", f"{site}/index"}
     assert not told.refused
     (site / "go").touch()
-    finish(run.rewind("the start"))
+    again = finish(run.rewind("the start"))
     (site / "go").unlink()
     assert (site / "index").read_text() == "index\n1\n"
     assert {*state(site)} == {*begun}
+    kept = events(again, ev.OwnFilesKept)
+    assert all(each.is_sure for each in kept)
+    assert {name for each in kept for name in each.changed} == {"at", "index"}
+    assert not (again.path.parent / HELD).exists()
+
+
+def test_a_stop_waits_for_no_look_at_the_persons_files_and_what_they_save_then_is_theirs(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, settle = threading.Event(), OwnFiles.settle
+
+    def held_up(own: OwnFiles, cut: CutWriter) -> None:
+        assert go_on.wait(WAIT_S)
+        settle(own, cut)
+
+    monkeypatch.setattr(OwnFiles, "settle", held_up)
+    run = _stopped(tmp_path, site, monkeypatch)
+    assert run.receipt.status == "stopped"
+    (site / "style").write_text("style by the person\n")
+    (site / "old").unlink()
+    go_on.set()
+    told = run.preview_rewind("the start")
+    assert {file.path for file in told.files} == {f"{site}/at", f"{site}/index"}
+    assert [line.split(" ")[:2] for line in told.refused] == [
+        [f"{site}/{name}", "was"] for name in ("old", "style")
+    ]
+    (site / "go").touch()
+    finish(run.rewind("the start"))
+    assert (site / "style").read_text() == "style by the person\n"
+    assert not (site / "old").exists()
 
 
 def test_commands_at_one_time_and_the_persons_own_edits_between_are_told_apart(
