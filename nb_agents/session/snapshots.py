@@ -21,7 +21,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,8 +45,8 @@ _MAX_DEPTH = 100
 _RACY_NS = 20_000_000
 """Age below which a file's time can't tell that it stays the same: clocks of file systems tick."""
 _PIECE = 1_000_000
-LeavesOut = Callable[[str, str], bool]
-"""Given a directory's prefix and a name there, returns whether that is no part of what is kept."""
+LeavesOut = Callable[[str, Collection[str]], Collection[str]]
+"""Given a directory's prefix and the names there, returns those that are not kept."""
 
 _LIST = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_RDONLY
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -489,7 +489,8 @@ def _walk(root: Path, leaves_out: LeavesOut | None = None) -> Iterator[_Folder]:
                 stack.append((found, iter(())))
                 looks = _looks(found.folder)
                 if leaves_out is not None:
-                    looks = {n: it for n, it in looks.items() if not leaves_out(found.prefix, n)}
+                    for left_out in leaves_out(found.prefix, looks.keys()):
+                        del looks[left_out]
                 yield found._replace(looks=looks)
                 stack[-1] = found, _inner(looks)
             above, names = stack[-1]
