@@ -19,7 +19,7 @@ from typing import Any
 
 from nb_agents import events as ev
 from tests.kills.shapes import SHAPES, TOOLS_URL, Shape, events_of, turns_in
-from tests.kills.understudy import NEVER, Kill, Understudy, understudy
+from tests.kills.understudy import KINDS, NEVER, Kill, Understudy, understudy
 from tests.model_server import ModelServer, Reply, Request, wait_until, words_of
 from tests.processes import line, python
 from tests.recipes.live import commands_alive
@@ -243,7 +243,7 @@ def stage(place: Path) -> Iterator[Stage]:
     with (
         _Server() as server,
         python(_TOOLS, os.devnull, "http", place / LINES) as tools,
-        understudy() as forks,
+        understudy(kinds=KINDS) as forks,
     ):
         os.environ[TOOLS_URL] = f"http://127.0.0.1:{line(tools)}/mcp"
         yield Stage(server, forks, place)

@@ -1,7 +1,7 @@
 """A process from which runs are forked that are killed, or stopped, at an event of theirs.
 
-It has everything imported, has asked a model of each kind and read messages once, for which the
-libraries make much ready, and has no thread yet.
+It has everything imported, has asked a model of each kind that they need and read messages once,
+for which the libraries make much ready, and has no thread yet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ssl
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -24,9 +24,10 @@ from nb_agents.session.journal import Journal
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.processes import line, python, tell
 
-__all__ = ["NEVER", "Kill", "Understudy", "understudy"]
+__all__ = ["KINDS", "NEVER", "Kill", "Understudy", "understudy"]
 
 KINDS = ("chatcompletion", "responses", "claude", "gemini")
+"""All kinds of models."""
 _CODE = "import sys; from tests.kills.understudy import serve; serve(*sys.argv[1:])"
 
 
@@ -69,22 +70,23 @@ class Understudy:
 
 
 @contextmanager
-def understudy(*modules: str) -> Iterator[Understudy]:
+def understudy(*modules: str, kinds: Sequence[str] = KINDS[:1]) -> Iterator[Understudy]:
     """Start the process.
 
     Args:
         modules: What its forks need besides, imported once.
+        kinds: The models that they ask.
     """
-    with python(_CODE, *modules) as process:
+    with python(_CODE, ",".join(kinds), *modules) as process:
         yield Understudy(process)
 
 
 # In that process ----------------------------------------------------------------------------------
 
 
-def serve(*modules: str) -> None:
+def serve(kinds: str, *modules: str) -> None:
     """Fork a process for each line of the standard input."""
-    _make_ready()
+    _make_ready(kinds.split(","))
     for module in modules:
         import_module(module)
     assert threading.active_count() == 1
@@ -139,21 +141,21 @@ def _stop_all() -> None:
         run.stop(now=True)
 
 
-def _make_ready() -> None:
+def _make_ready(kinds: Sequence[str]) -> None:
     import nb_agents.launch.recipes
     import nb_agents.tools.mcp
     from nb_agents.models.providers import load
 
-    load({"chatcompletion", "openai", "claude", "gemini"})
+    load(kinds)
     nb_agents.tools.mcp._load_library()
     # Reading certificates anew would take a quarter of each run.
     context = ssl.create_default_context()
     ssl.create_default_context = lambda *args, **more: context
     with ModelServer(default=Reply(text="So.", tool_calls=(ToolCall("look"),))) as server:
-        asyncio.run(_rehearse(server))
+        asyncio.run(_rehearse(server, kinds))
 
 
-async def _rehearse(server: ModelServer) -> None:
+async def _rehearse(server: ModelServer, kinds: Sequence[str]) -> None:
     from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
     from pydantic_ai.tools import ToolDefinition
 
@@ -161,7 +163,7 @@ async def _rehearse(server: ModelServer) -> None:
     from nb_agents.config.team import TeamSpec
     from nb_agents.models.providers import backend_for, http_client
 
-    agents = [{"id": k, "backend": {**server.backend(k), "model": "m"}} for k in KINDS]
+    agents = [{"id": k, "backend": {**server.backend(k), "model": "m"}} for k in kinds]
     parts = ToolCallPart("look", {}, "c1"), ToolReturnPart("look", "seen", "c1")
     said = [ModelRequest.user_text_prompt("t"), ModelResponse([parts[0]]), ModelRequest([parts[1]])]
     said = load_messages(dump_messages(said))
