@@ -198,7 +198,7 @@ def test_what_happened_can_be_read_without_a_kernel(
     story.page.page.locator(".jp-Dialog").get_by_role("button", name="No Kernel").click()
     assert story.page._ask("panel.content.model.cells.get(1).trusted") is trusted
     section = open_what_happened(story.page.outputs(i))  # the sanitiser drops the card's role
-    drawing = section.get_by_role("img", name=re.compile("^Timeline of 2 agents"))
+    drawing = section.get_by_role("group", name=re.compile("^Timeline of 2 agents"))
     words = section.get_by_role("cell", name=re.compile("answer 1"))
     if trusted or has_journal:
         expect(drawing).to_be_visible()
