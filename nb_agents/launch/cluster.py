@@ -200,7 +200,8 @@ class _Waiting:
 
     def recover(self) -> None:
         """Have it submitted again, unless it has begun: its worker or its task was lost."""
-        if self.ticket.put_back():
+        is_last = self.lost == MAX_LOST - 1  # no worker may take it between this and its error
+        if self.ticket.take_away() if is_last else self.ticket.put_back():
             self.lost += 1
         if self.lost >= MAX_LOST:
             self.resolve({"error": f"{self.lost} workers were lost while they started the run."})

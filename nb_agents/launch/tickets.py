@@ -87,6 +87,10 @@ class Ticket:
         """Let another worker take it; return whether it was taken and had not begun."""
         return any(_renamed(path, self.path) for path in self._taken())
 
+    def take_away(self) -> bool:
+        """Let no worker take it again; return whether it was taken and had not begun."""
+        return any(_removed(path) for path in self._taken())
+
     def withdraw(self) -> bool:
         """Remove it; return whether the run has not begun, and never will."""
         return any(_removed(path) for path in (self.path, *self._taken(), self.path))

@@ -24,6 +24,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ClusterLostError, UserError
 from nb_agents.launch import cluster as cluster_module
 from nb_agents.launch.cluster import ask, connect
+from nb_agents.launch.tickets import Ticket
 from nb_agents.options import Cluster, Retry, RunOptions
 from nb_agents.runs.finding import attach, find_run
 from nb_agents.runs.live_turns import live_turns
@@ -332,6 +333,15 @@ def test_a_row_whose_worker_dies_before_it_began_is_submitted_again(
             assert len(os.listdir(deadly.place)) == times
             assert not os.listdir(sweep.path / ".tickets")
     assert Counter(map(_task, server.requests)) == {"0": 1, "1": 2}
+
+
+def test_a_run_that_is_given_up_for_its_lost_workers_is_begun_by_no_other(tmp_path: Path) -> None:
+    waiting = cluster_module._Waiting(Ticket.new(tmp_path, "nb_agents-1"))
+    for _ in range(cluster_module.MAX_LOST):
+        assert waiting.ticket.take("tcp://127.0.0.1:1")
+        waiting.recover()
+    assert "3 workers were lost" in waiting.answer.result()["error"]
+    assert not waiting.ticket.take("tcp://127.0.0.1:2")
 
 
 def test_a_session_root_that_a_worker_does_not_see_is_told_before_anything_begins(

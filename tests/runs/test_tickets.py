@@ -45,6 +45,12 @@ class Tickets(RuleBasedStateMachine):
         assert self.ticket.put_back() is has_worker
 
     @rule()
+    def take_away(self) -> None:
+        has_worker = bool(self.ticket.worker)
+        assert self.ticket.take_away() is has_worker
+        self.is_withdrawn |= has_worker
+
+    @rule()
     def withdraw(self) -> None:
         assert self.ticket.withdraw() is not (bool(self.begun) or self.is_withdrawn)
         self.is_withdrawn = not self.begun
