@@ -100,18 +100,11 @@ class _Spawned:
 
     @property
     def status(self) -> str:
-        self.settle()
         if self.text is not None:
             return "completed"
         if self.error:
             return "error"
         return "running" if self.work else "cut"
-
-    def settle(self) -> None:
-        """Take the result of its asyncio task, once that has finished."""
-        if self.work is not None and self.work.done() and not self.error:
-            text, self.error = self.work.result()
-            self.text = None if self.error else text
 
     def report(self) -> dict[str, Any]:
         known = {"subagent_id": self.id, "status": self.status}
@@ -171,6 +164,8 @@ class Spawner:
 
     def take_results(self) -> Results:
         """Return the results that the agent has not got yet, and mark them as passed on."""
+        for each in self._known.values():
+            _settle(each)
         ended = [s for s in self._known.values() if s.status != "running" and not s.is_told]
         if not ended:
             return Results()
@@ -222,7 +217,6 @@ class Spawner:
             why = "cancelled by its caller"
             spawned.child.token.request(CancellationStatus.IMMEDIATE, "parent", why)
             await self._wait([spawned])
-            spawned.settle()
             spawned.error = CANCELLED
         return _told([spawned])
 
@@ -249,10 +243,12 @@ class Spawner:
 
     async def _wait(self, wanted: Sequence[_Spawned]) -> None:
         for each in wanted:
-            if each.work is not None and each.status == "running":
+            if each.work is not None and each.text is None and not each.error:
                 await asyncio.wait([each.work])
         # A stop of the caller stops the sub-agents too.
         checkpoint()
+        for each in self._known.values():
+            _settle(each)
 
     def _known_already(self, tasks: Sequence[SubTask]) -> dict[int, _Spawned]:
         """Return the sub-agents that an interrupted call had already spawned, by position."""
@@ -268,6 +264,8 @@ class Spawner:
 
     def _check_room(self, more: int) -> None:
         most = self._wanted.subagent_max_concurrent
+        for each in self._known.values():
+            _settle(each)
         running = sum(each.status == "running" for each in self._known.values())
         if running + more > most:
             raise ToolError(
@@ -276,6 +274,8 @@ class Spawner:
             )
 
     def _found(self, subagent_id: str) -> _Spawned:
+        for spawned in self._known.values():
+            _settle(spawned)
         if subagent_id not in self._known:
             known = ", ".join(self._known) or "none"
             raise ToolError(f"you have no sub-agent {subagent_id!r}; there are: {known}")
@@ -321,10 +321,19 @@ class Spawning(Capability):
                 await spawner.go_on(tokens[agent])
 
 
+def _settle(spawned: _Spawned) -> None:
+    """Copy the result of a finished sub-agent from its asyncio task."""
+    if spawned.work is None or not spawned.work.done() or spawned.error:
+        return
+    text, error = spawned.work.result()
+    spawned.text, spawned.error = (None, error) if error else (text, "")
+
+
 def _told(spawned: Iterable[_Spawned]) -> str:
     """Return the current tool call's result: the state of some sub-agents, marked as passed on."""
     reported = list(spawned)
     for each in reported:
+        _settle(each)
         each.is_told |= each.status != "running"
     current_call().subagents = tuple(each.id for each in reported if each.is_told)
     return _dumped(reported)
