@@ -22,6 +22,7 @@ from nb_agents.server.places import Places
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Gate, ScriptedModel, Vote
+from tests.model_server import wait_until
 from tests.server.conftest import JupyterServer, jupyter_server
 from tests.team_kit import WAIT_S, finish, start
 
@@ -51,7 +52,9 @@ def held(jupyter: JupyterServer, gate: Gate) -> Iterator[Run]:
 
 
 def over(root: Path, answer: str = "Use mmap.") -> Run:
-    return finish(start(root, ada=ScriptedModel(Answer(answer), Vote("agent1"), Answer(answer))))
+    run = finish(start(root, ada=ScriptedModel(Answer(answer), Vote("agent1"), Answer(answer))))
+    wait_until(lambda: not TurnPaths(run.path).is_live())  # its lock goes a moment after its end
+    return run
 
 
 def test_a_live_run_is_listed_with_how_it_stands(jupyter: JupyterServer, held: Run) -> None:
