@@ -73,7 +73,9 @@ def test_its_chat_shows_the_words_of_a_team_stops_it_and_goes_on(tmp_path: Path)
 
 def _opened_chat(page: Page) -> Locator:
     page.wait_for_function(f"window.jupyterapp?.commands.hasCommand('{OPEN}')")
-    page.evaluate("jupyterapp.restored")
+    # Not the promise itself: while nothing in the page refers to that, Chromium may collect it.
+    page.evaluate("() => { jupyterapp.restored.then(() => { window.isRestored = true }) }")
+    page.wait_for_function("window.isRestored")
     page.locator("#jupyterlab-splash").wait_for(state="detached")
     # Its notices that a file was reloaded lie over the buttons.
     page.add_style_tag(content="#react-toastify-container { display: none }")
