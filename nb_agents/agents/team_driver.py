@@ -258,6 +258,7 @@ class Team:
         boundary: StopScope,
         *,
         is_presenting: bool = False,
+        is_judging: bool = False,
     ) -> TeamContext:
         number = past.number if past else self._rounds[agent] + 1
         limit_s = None if is_presenting else self._rules.round_limit_s(number)
@@ -280,7 +281,8 @@ class Team:
             dict(past.seen) if past else voting.seen(self._state),
             past.news if past else 0,
             is_presenting,
-            results=partial(self._results, agent),
+            is_judging,
+            partial(self._results, agent),
         )
 
     async def _opening(self, context: TeamContext, past: PastRound | None) -> Opening:
@@ -367,8 +369,9 @@ class Team:
         """Play a round of the presenter; None when it failed or was stopped alone."""
         past = self._open_rounds.pop(winner, None)
         boundary = StopScope(self._tokens[winner])
-        context = self._context_of(winner, past, boundary, is_presenting=True)
-        context.is_judging = is_judging
+        context = self._context_of(
+            winner, past, boundary, is_presenting=True, is_judging=is_judging
+        )
         with boundary:
             try:
                 round = self._round_of(context, await opening(), boundary, past)

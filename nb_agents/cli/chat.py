@@ -111,11 +111,7 @@ class Chat:
     def _news(self, view: RunView) -> None:
         """Print news of the turn, each once."""
         doing = " · ".join(f"{agent.id}: {agent.phase}" for agent in view.agents.values())
-        how = {"input": "(type the answer)"}
-        asked = [
-            f"{gate.prompt} {how.get(gate.wants, '(yes / no, and why)')}"
-            for gate in view.gates.values()
-        ]
+        asked = [f"{gate.prompt} {_how(gate.wants)}" for gate in view.gates.values()]
         for news in (*view.notices, doing, *asked):
             if news and news not in self._printed:
                 self._printed.add(news)
@@ -124,6 +120,10 @@ class Chat:
         if level not in self._printed and (news := waits_for(view)):
             self._printed.add(level)  # once: what it waits for gets less
             self._tell(news)
+
+
+def _how(wants: str) -> str:
+    return "(type the answer)" if wants == "input" else "(yes / no, and why)"
 
 
 def _said(run: Run, text: str) -> str:

@@ -200,8 +200,8 @@ class Evaluators:
                 is_inert = code and _is_inert(code[0].text, kind)
                 return what or f"{name} {text}" * (not is_inert)
             if text == "-m" and kind == "python":
-                module = next((each.text for each in rest), None) or "code"
-                return f"{name} -m" * bool(programs.MODULES.match(module))
+                module = next((each.text for each in rest), None)
+                return f"{name} -m" * (not module or bool(programs.MODULES.match(module)))
             if re.fullmatch("--version|--help|-[Vh]", text):
                 return ""
             if text == "-":

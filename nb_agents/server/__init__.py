@@ -18,13 +18,13 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 def _load_jupyter_server_extension(server_app: Any) -> None:
     from nb_agents.server.feeds import Feeds
-    from nb_agents.server.handlers import ROUTES
+    from nb_agents.server.handlers import RUN_ROUTES
     from nb_agents.server.new_files import NEW_FILE_ROUTES
     from nb_agents.server.places import Places
     from nb_agents.server.turn_files import FILE_ROUTES
 
     shared = {"places": Places(Path(server_app.root_dir)), "feeds": Feeds()}
     base = server_app.web_app.settings["base_url"].rstrip("/") + "/nb-agents"
-    routes = (*ROUTES, *FILE_ROUTES, *NEW_FILE_ROUTES)
+    routes = (*RUN_ROUTES, *FILE_ROUTES, *NEW_FILE_ROUTES)
     made = [(f"{base}{pattern}", handler, shared) for pattern, handler in routes]
     server_app.web_app.add_handlers(".*$", made)

@@ -61,10 +61,10 @@ from nb_agents.verbs.facts import (
 )
 from nb_agents.verbs.on_runs import status_of_work
 from nb_agents.verbs.requests import BODIES, read, values_of
-from nb_agents.verbs.table import ROUTES as VERBS
+from nb_agents.verbs.table import ROUTES
 from nb_agents.verbs.verb import Caller
 
-__all__ = ["ROUTES"]
+__all__ = ["RUN_ROUTES"]
 
 MAX_BODY = 200_000
 """Limit of a request, bytes: the longest follow-up text, each character escaped."""
@@ -308,7 +308,7 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run 
     try:
         if action == "resume" and isinstance(work, Run) and work.is_over:
             return 202, resume_turn(TurnPaths(path), body.trust)
-        done = VERBS[action].act(work, caller, **values_of(body))
+        done = ROUTES[action].act(work, caller, **values_of(body))
         if done.begin is not None:
             with acting_for(origin_of(TurnPaths(path))):  # it stays its notebook's
                 return 202, done.begin().run
@@ -609,7 +609,7 @@ def _message(kind: str, data: Any, number: int | None = None) -> str:
 
 
 _TURN = r"(?P<name>.+)"
-ROUTES: tuple[Route, ...] = (
+RUN_ROUTES: tuple[Route, ...] = (
     (r"/openapi\.json", OpenApi),
     (r"/runs", Runs),
     (rf"/runs/{_TURN}/(?P<action>{'|'.join(BODIES)})", Command),
@@ -627,4 +627,4 @@ ROUTES: tuple[Route, ...] = (
     (rf"/sessions/{_TURN}/export", ExportSession),
     (rf"/sessions/{_TURN}", OneSession),
 )
-"""Of these alone; other modules have theirs."""
+"""The routes of runs and sessions; those of files are in `turn_files` and `new_files`."""

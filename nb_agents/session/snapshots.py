@@ -479,34 +479,25 @@ def _walk(root: Path, leaves_out: LeavesOut | None = None) -> Iterator[_Folder]:
 
     Those on the way to a directory are open meanwhile, and no others, as one may hold thousands.
     """
-    stack: list[tuple[_Folder, Iterator[str]]] = []
-    found: _Folder | None = _Folder(os.open(root, _LIST), "", {})
+    yield from _walk_in(_Folder(os.open(root, _LIST), "", {}), leaves_out)
+
+
+def _walk_in(opened: _Folder, leaves_out: LeavesOut | None) -> Iterator[_Folder]:
     try:
-        while found is not None or stack:
+        looks = _looks(opened.folder)
+        if leaves_out is not None:
+            for left_out in leaves_out(opened.prefix, looks.keys()):
+                del looks[left_out]
+        yield opened._replace(looks=looks)
+        inner = [name for name, look in looks.items() if stat.S_ISDIR(look[0])]
+        for name in inner:
+            found = None if name.endswith(TEMP) else _opened(name, opened)
             if found is not None and found.folder < 0:
                 yield found
             elif found is not None:
-                stack.append((found, iter(())))
-                looks = _looks(found.folder)
-                if leaves_out is not None:
-                    for left_out in leaves_out(found.prefix, looks.keys()):
-                        del looks[left_out]
-                yield found._replace(looks=looks)
-                stack[-1] = found, _inner(looks)
-            above, names = stack[-1]
-            name = next(names, None)
-            if name is None:
-                os.close(stack.pop()[0].folder)
-            found = None if name is None else _opened(name, above)
+                yield from _walk_in(found, leaves_out)
     finally:
-        for each, _ in stack:
-            os.close(each.folder)
-
-
-def _inner(looks: _Looks) -> Iterator[str]:
-    """Return the names of the directories that a directory holds."""
-    names = [name for name, look in looks.items() if stat.S_ISDIR(look[0])]
-    return iter([name for name in names if not name.endswith(TEMP)])
+        os.close(opened.folder)
 
 
 def link_text(entry: KeptPath) -> str:

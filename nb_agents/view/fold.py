@@ -557,8 +557,12 @@ def _files_listed(view: RunView, e: ev.FilesListed) -> RunView:
     return replace(view, files=e.files, file_count=e.count, file_bytes=e.size)
 
 
-_SHOWN_NOWHERE = {"session_bound", "files_kept", "own_files_kept", "program_saved"} | {
-    "command_answered"  # what it changed has an event of its own
+_SHOWN_NOWHERE = {
+    "command_answered",  # what it changed has an event of its own
+    "files_kept",
+    "own_files_kept",
+    "program_saved",
+    "session_bound",
 }
 """Kinds that change nothing of a view: a resume or another process reads them."""
 

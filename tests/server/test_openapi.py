@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nb_agents.server.handlers import ROUTES
+from nb_agents.server.handlers import RUN_ROUTES
 from nb_agents.server.new_files import NEW_FILE_ROUTES
 from nb_agents.server.openapi import document
 from nb_agents.server.turn_files import FILE_ROUTES
@@ -78,7 +78,7 @@ def test_each_reply_is_described_in_words_of_its_own() -> None:
 
 
 def test_each_route_is_described() -> None:
-    patterns = [pattern for pattern, _ in (*ROUTES, *FILE_ROUTES, *NEW_FILE_ROUTES)]
+    patterns = [pattern for pattern, _ in (*RUN_ROUTES, *FILE_ROUTES, *NEW_FILE_ROUTES)]
     described = set(patterns[:1])  # the document itself
     for path in document("/")["paths"]:
         asked = path.replace("{n}", "1").replace("{", "").replace("}", "")

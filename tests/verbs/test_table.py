@@ -28,7 +28,7 @@ from nb_agents.cli import main
 from nb_agents.jupyter.completion import completions
 from nb_agents.jupyter.kernel import do_as_asked
 from nb_agents.jupyter.magic import AgentsMagics
-from nb_agents.server.handlers import ROUTES
+from nb_agents.server.handlers import RUN_ROUTES
 from nb_agents.server.openapi import document
 assert "%agents wave [RUN] [--hand H]" in AgentsMagics.agents_line.__doc__
 assert completions("%agents wav", {}) == ["wave"]
@@ -36,7 +36,7 @@ assert completions("%agents wave --h", {}) == ["--hand"]
 assert document("/")["paths"]["/runs/{id}/wave"]["post"]["summary"] == "Wave at a run."
 assert do_as_asked("wave", {"run": "r", "hand": 3}).refusal.startswith("hand: ")
 assert "No run named 'r'" in do_as_asked("wave", {"run": "r", "hand": "left"}).refusal
-assert any("wave" in pattern for pattern, _ in ROUTES)
+assert any("wave" in pattern for pattern, _ in RUN_ROUTES)
 import sys
 sys.argv = ["nb-agents", "wave", "--help"]
 main()

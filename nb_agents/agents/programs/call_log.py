@@ -112,11 +112,11 @@ class CallLog:
         """Wait until no call is in hand but those that wait here themselves, or are around one."""
         self._waiting.append(_path.get())
         self._notify()
-        while not all(
-            any(f"{path}/".startswith(f"{place}/") for path in self._waiting)
-            for place in self._in_hand
-        ):
+        while not all(map(self._is_waiting, self._in_hand)):
             await self._changed.wait()
+
+    def _is_waiting(self, place: str) -> bool:
+        return any(f"{path}/".startswith(f"{place}/") for path in self._waiting)
 
     def _notify(self) -> None:
         self._changed.set()

@@ -114,8 +114,13 @@ class _Clones:
         async def invoke(context: Any, args: str) -> Any:
             if tool.definition.ends_round:
                 return str(await tool.call(args))
-            again, id = tool.is_repeatable, context.tool_call_id
-            return await self.call(id, tool.name, args, lambda: tool.call(args), again)
+            return await self.call(
+                context.tool_call_id,
+                tool.name,
+                args,
+                lambda: tool.call(args),
+                is_repeatable=tool.is_repeatable,
+            )
 
         made = tool.definition
         schema = made.parameters_json_schema

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
@@ -69,11 +69,12 @@ class Conversation:
     history: Any = None
 
 
-Converse = Callable[..., Coroutine[Any, Any, str]]
-"""Runs an agent of a framework until it ends in a text.
+class Converse(Protocol):
+    """Runs an agent of a framework until it ends in a text."""
 
-Given the agent, a `Conversation`, and by name arguments for the framework's own run.
-"""
+    def __call__(self, agent: Any, talk: Conversation, /, **more: Any) -> Coroutine[Any, Any, str]:
+        """Run it; ``more`` are arguments of the framework's own run."""
+        ...
 
 
 @dataclass(frozen=True)
