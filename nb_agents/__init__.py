@@ -139,9 +139,12 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(ip: InteractiveShell) -> None:
     """Load the magics, the panel and the stop doors; called by ``%load_ext nb_agents``."""
-    from nb_agents.jupyter import load
+    from nb_agents.imports import no_collection
 
-    load(ip)
+    with no_collection():
+        from nb_agents.jupyter import load
+
+        load(ip)
 
 
 def unload_ipython_extension(ip: InteractiveShell) -> None:

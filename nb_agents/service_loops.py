@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum
 
 from nb_agents.cancel import AgentStopped
@@ -41,24 +40,21 @@ class ServiceLoop(Enum):
     CHAT = "A line of the chat"
     PROGRAMS = "A message of a program that is an agent"
 
-    @contextmanager
-    def item(self, tell: Callable[[str], object] | None = None) -> Iterator[None]:
+    def item(self, tell: Callable[[str], object] | None = None) -> _Item:
         """Handle an item within the block; an error in it ends the block only.
 
         Args:
             tell: Called with a sentence about the error, for the user.
         """
-        try:
-            yield
-        except BaseException as exc:
-            if not _is_failure(exc):
-                raise
-            self._log(exc)
-            if tell is not None:
-                try:
-                    tell(f"{self.value} failed and was left out ({type(exc).__name__}).")
-                except Exception as untold:
-                    self._log(untold)
+        return _Item(self, tell)
+
+    def _left_out(self, exc: BaseException, tell: Callable[[str], object] | None) -> None:
+        self._log(exc)
+        if tell is not None:
+            try:
+                tell(f"{self.value} failed and was left out ({type(exc).__name__}).")
+            except Exception as untold:
+                self._log(untold)
 
     def _log(self, exc: BaseException) -> None:
         """Log an error the first time, the tenth, the hundredth: an item may fail at each tick."""
@@ -66,6 +62,26 @@ class ServiceLoop(Enum):
         count = _failures[self, type(exc)]
         if str(count).strip("0") == "1":
             logger.error("%s failed (%d times so far)", self.value, count, exc_info=exc)
+
+
+class _Item:
+    """The block of an item; a generator would cost more than most of them do."""
+
+    __slots__ = ("_loop", "_tell")
+
+    def __init__(self, loop: ServiceLoop, tell: Callable[[str], object] | None) -> None:
+        self._loop = loop
+        self._tell = tell
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: object
+    ) -> bool:
+        if exc is None or not _is_failure(exc):
+            return False
+        self._loop._left_out(exc, self._tell)
+        return True
 
 
 _failures: Counter[tuple[ServiceLoop, type[BaseException]]] = Counter()

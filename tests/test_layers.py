@@ -21,6 +21,7 @@ PACKAGE = ROOT / "nb_agents"
 FLOORS = {
     "disk": 0,
     "errors": 0,
+    "imports": 0,
     "unicode": 0,
     "cancel": 1,
     "config": 1,

@@ -8,12 +8,11 @@ once one of them is given a half-made module. So while `load_in_background` is a
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +31,7 @@ from nb_agents.config.programs import why_not_startable
 from nb_agents.config.report import Unsupported
 from nb_agents.config.team import NO_AGENTS, AgentSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
+from nb_agents.imports import no_collection
 from nb_agents.models.backend import Backend, PydanticBackend, read_uploads
 from nb_agents.models.openai_client import lighten
 from nb_agents.models.settings import settings_of, untaken, without
@@ -167,12 +167,17 @@ def refusals(team: TeamSpec) -> Iterator[UserError]:
         yield from unsupported
         return
     yield from team.refusals
-    if any(agent.backend.type in PROVIDERS for agent in team.everyone):
-        from nb_agents.models.network import refuse_network
+    if _names_network() and any(agent.backend.type in PROVIDERS for agent in team.everyone):
+        from nb_agents.models.network import refuse_network  # takes a tenth of a second
 
         yield from _raised_by(refuse_network)
     for agent in team.everyone:
         yield from why_refused(team, agent)
+
+
+def _names_network() -> bool:
+    """Return whether the environment names a proxy or certificates, which may be wrong."""
+    return any(name.lower().endswith("_proxy") or name.startswith("SSL_") for name in os.environ)
 
 
 def _raised_by(check: Callable[..., object], *about: object) -> Iterator[UserError]:
@@ -293,7 +298,7 @@ def load(kinds: Iterable[str] = ()) -> None:
         kinds: Backend types; what every run needs is imported in any case.
     """
     # Separates threads that start runs; see the top of this file.
-    with _loading, _no_collection():
+    with _loading, no_collection():
         for name in (*_BASE, *_modules(kinds)):
             importlib.import_module(name)
         # Otherwise built at its first use, on the loop.
@@ -353,18 +358,6 @@ def _modules(kinds: Iterable[str]) -> Iterator[str]:
     for kind in kinds:
         if kind in PROVIDERS:
             yield from PROVIDERS[kind].modules
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Disable garbage collection within the block: imports leave little garbage."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def find_key(agent: AgentSpec) -> FoundKey:

@@ -21,7 +21,8 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,6 +46,9 @@ _MAX_DEPTH = 100
 _RACY_NS = 20_000_000
 """Age below which a file's time can't tell that it stays the same: clocks of file systems tick."""
 _PIECE = 1_000_000
+_PART = 250
+"""Files that one thread writes before it looks for more."""
+_WRITERS = 4
 LeavesOut = Callable[[str, Collection[str]], Collection[str]]
 """Given a directory's prefix and the names there, returns those that are not kept."""
 
@@ -218,13 +222,13 @@ class SnapshotStore:
         oldest_racy = time.time_ns() - _RACY_NS
         for each in _walk(workspace, leaves_out):
             before = index.looks.get(each.prefix, {})
-            now.looks[each.prefix] = each.looks
+            if each.looks == before:  # compared as a whole: most directories are as they were
+                now.looks[each.prefix] = before
+            else:
+                self._keep_folder(each, index, now, names, oldest_racy)
             if each.why_closed:
                 names[each.prefix[:-1]] = None
                 now.tree[each.prefix[:-1]] = KeptPath("x", 0, each.why_closed)
-                _forget(before, each.prefix, now, names)
-            elif each.looks != before:  # compared as a whole: most directories are as they were
-                self._keep_folder(each, index, now, names, oldest_racy)
         for prefix in index.looks.keys() - now.looks.keys():
             _forget(index.looks[prefix], prefix, now, names)
         if index.copied:  # no walk has seen what is gone of them
@@ -423,10 +427,9 @@ class SnapshotStore:
         folders = [path for path, each in entries.items() if each.kind == "d"]
         for path in sorted(folders):
             os.mkdir(f"{root}/{path}", 0o700)
+        self._lay_files(root, [(path, each) for path, each in entries.items() if each.kind == "f"])
         for path, each in entries.items():
-            if each.kind == "f":
-                self._lay_file(f"{root}/{path}", each)
-            elif each.kind == "x" and not (now and _take_large(now / path, target / path, each)):
+            if each.kind == "x" and not (now and _take_large(now / path, target / path, each)):
                 lacking.append(f"{printable_name(path)} ({each.value})")
         # After all files, so that none is written through one.
         for path, each in entries.items():
@@ -435,6 +438,18 @@ class SnapshotStore:
         for path in sorted(folders, reverse=True):
             os.chmod(f"{root}/{path}", entries[path].mode & 0o777)
         return tuple(lacking)
+
+    def _lay_files(self, root: str, files: Sequence[tuple[str, KeptPath]]) -> None:
+        """Write files, some at a time: nearly all that takes time is the file system's work."""
+
+        def lay(part: Sequence[tuple[str, KeptPath]]) -> None:
+            for path, entry in part:
+                self._lay_file(f"{root}/{path}", entry)
+
+        parts = [files[start : start + _PART] for start in range(0, len(files), _PART)]
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            for _ in pool.map(lay, parts):
+                pass
 
     def _lay_file(self, place: str, entry: KeptPath) -> None:
         kept = os.open(self._blob(entry), _READ)

@@ -132,7 +132,7 @@ def _long_turn() -> list[str]:
 
 
 def _recipe() -> str:
-    numbers = ", ".join(map(str, range(EVENTS // 4)))
+    numbers = ", ".join(map(str, range(EVENTS // 3)))
     files = (
         f"for d in $(seq {FILES // 100}); do mkdir d$d; "
         "for i in $(seq 100); do echo $i > d$d/f$i; done; done"
