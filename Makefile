@@ -60,12 +60,13 @@ endif
 # The last line of a part: how long it took. A recipe is expanded as a whole before it begins.
 took = @mkdir -p build && echo "$@: $$(($$(date +%s) - $(shell date +%s))) s" | tee -a build/times
 
-# No core waits for another: what needs one, or waits, goes beside what takes all there are.
+# No core waits for another: what needs one, or waits, goes beside what takes all there are. What the
+# longest needs is there before: make begins the next ones while it waits for that.
 test:
 	@rm -f build/times
-	$(MAKE) --jobs=2 lint js-test readers
-	$(MAKE) --jobs=2 --output-sync=target unit-test types demo HEADLESS=1
-	$(MAKE) $(SIDE_BY_SIDE) nb-test beside docs
+	$(MAKE) --jobs=2 lint js-test readers hub-proxy
+	$(MAKE) --jobs=2 --output-sync=target unit-test types demo docs $(BESIDE) HEADLESS=1
+	$(MAKE) $(SIDE_BY_SIDE) nb-test beside
 	@echo '=== how long each part took' && cat build/times
 
 # The notebooks are executed by nb-test.

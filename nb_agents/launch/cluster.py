@@ -544,9 +544,10 @@ def _on_task_end(waiting: _Waiting, future: Any) -> None:
         answer = future.result()
         if not answer:
             waiting.sent_back = future  # submitted again, now that its worker's places are known
-        # After a task was moved, both copies may try to start the run: the other one has.
-        elif not answer.get("unseen") or waiting.ticket.is_waiting:
+        elif "untaken" not in answer or (waiting.ticket.is_waiting and "error" in answer):
             waiting.resolve(answer)
+        elif waiting.ticket.is_waiting:  # else the other copy of a task that was moved has it
+            waiting.sent_back = future
     elif future.status == "error":
         exc = future.exception()
         if isinstance(exc, KilledWorker):
@@ -604,8 +605,10 @@ def _work(job: _WorkerTask) -> Mapping[str, str]:
     if has_places:
         secede()  # the places limit the number of turns, not the threads
     if not job.ticket.take(worker.address):
-        root = str(job.ticket.root)
-        return {**answer, "unseen": "yes", "error": f"{refused} it does not see {root!r}."}
+        answer["untaken"] = "yes"
+        if not job.ticket.path.parent.is_dir():
+            answer["error"] = f"{refused} it does not see {str(job.ticket.root)!r}."
+        return answer
 
     def begin(path: Path, run: str) -> None:
         answer.update(path=str(path), run=run, pid=str(os.getpid()))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -127,20 +128,23 @@ def version_of(kind: str) -> str:
     return str(json.loads(file.read_text("utf-8"))["version"])
 
 
-def play(case: Case, root: Path) -> Outcome:
+def play(case: Case, root: Path, words: int | None = None) -> Outcome:
     """Play a case and return what was seen.
 
     Args:
         case: The case.
         root: An empty directory.
+        words: Of a stream: after how many the server is silent, so that none is on its way when all
+            are in the journal and the stop comes.
     """
     mark = f"sleep {random.random() * 1e6:.3f}"
     # A graceful stop waits for the tool: it ends by itself then.
     command = f"touch held kept; {'sleep 2' if case.how == 'graceful' else f'{mark} & {mark}'}"
-    with ModelServer(default=_model(case, command)) as server:
+    with ModelServer(default=_model(case, command, words)) as server:
         seen, given = Outcome(), _spec(case, server)
         began = time.monotonic()
-        stopped = (_kill if case.how == "kill" else _stop)(case, root, given, seen)
+        is_there = partial(_is_there, root, case.at, words)
+        stopped = (_kill if case.how == "kill" else _stop)(case, root, given, seen, is_there)
         seen.left = _last(lambda: processes_of(root, mark))
         seen.ended_s = time.monotonic() - stopped
         _look_at_requests(case, root, server, seen, began, stopped)
@@ -158,7 +162,7 @@ def _last(living: Callable[[], list[str]]) -> list[str]:
     return living()
 
 
-def _model(case: Case, command: str) -> Any:
+def _model(case: Case, command: str, words: int | None) -> Any:
     """Return what the model says: many words, or a call of the program's shell."""
 
     def reply(request: Request) -> Reply:
@@ -169,7 +173,7 @@ def _model(case: Case, command: str) -> Any:
             return Reply(text="All done.")
         if case.at == "stream":
             text = " ".join(f"w{number}" for number in range(WORDS.get(case.how, 400)))
-            return Reply(text=text, words_per_second=20)
+            return Reply(text=text, words_per_second=20, hang_after=words)
         shell = next(name for name in request.tool_names if name in SHELLS)
         args: dict[str, Any] = {"command": command, "description": "Wait"}
         if shell == "exec_command":
@@ -200,8 +204,10 @@ def _files(root: Path, name: str) -> list[Path]:
     return [*root.glob(f"session_*/*/workspaces/ada/{name}")]
 
 
-def _is_there(root: Path, at: State) -> bool:
+def _is_there(root: Path, at: State, words: int | None) -> bool:
     """Return whether a run has come to the point at which it is to be stopped."""
+    if words is not None:
+        return len(_words(root)) == words
     if at == "tool":
         return bool(_files(root, "held"))
     told = _journals(root)
@@ -212,11 +218,13 @@ def _journals(root: Path) -> str:
     return "".join(path.read_text("utf-8") for path in root.glob("session_*/*/events.jsonl"))
 
 
-def _stop(case: Case, root: Path, given: dict[str, Any], seen: Outcome) -> float:
+def _stop(
+    case: Case, root: Path, given: dict[str, Any], seen: Outcome, is_there: Callable[[], bool]
+) -> float:
     """Start a run, stop it, wait for its end; return when it was stopped."""
     options = RunOptions(session_root=root)
     run = nb_agents.start("the task", TeamSpec.model_validate(given), options=options)
-    wait_until(lambda: _is_there(root, case.at) or run.view.is_over)
+    wait_until(lambda: is_there() or run.view.is_over)
     stopped = time.monotonic()
     run.stop(now=case.how == "at once")
     finish(run)
@@ -225,7 +233,9 @@ def _stop(case: Case, root: Path, given: dict[str, Any], seen: Outcome) -> float
     return stopped
 
 
-def _kill(case: Case, root: Path, given: dict[str, Any], seen: Outcome) -> float:
+def _kill(
+    case: Case, root: Path, given: dict[str, Any], seen: Outcome, is_there: Callable[[], bool]
+) -> float:
     """Start a run in a process of its own, and kill that; return when."""
     code = (
         "import json, sys, nb_agents\n"
@@ -235,7 +245,7 @@ def _kill(case: Case, root: Path, given: dict[str, Any], seen: Outcome) -> float
         "run.wait()\n"
     )
     with processes.python(code, root, json.dumps(given)) as kernel:
-        wait_until(lambda: _is_there(root, case.at))
+        wait_until(is_there)
         stopped = time.monotonic()
         kernel.kill()
     seen.status = "killed"

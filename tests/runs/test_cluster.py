@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -342,6 +343,22 @@ def test_a_run_that_is_given_up_for_its_lost_workers_is_begun_by_no_other(tmp_pa
         waiting.recover()
     assert "3 workers were lost" in waiting.answer.result()["error"]
     assert not waiting.ticket.take("tcp://127.0.0.1:2")
+
+
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_a_copy_of_a_task_that_finds_no_ticket_counts_only_where_no_worker_has_it(
+    tmp_path: Path, is_blind: bool
+) -> None:
+    waiting = cluster_module._Waiting(Ticket.new(tmp_path, "nb_agents-1"))
+    said = {"key": waiting.key, "untaken": "yes"} | ({"error": "blind"} if is_blind else {})
+    waiting.future = task = SimpleNamespace(status="finished", result=lambda: said)
+    waiting.ticket.take("tcp://127.0.0.1:1")
+    cluster_module._on_task_end(waiting, task)
+    assert waiting.sent_back is None and not waiting.answer.done()
+    waiting.ticket.put_back()
+    cluster_module._on_task_end(waiting, task)
+    assert waiting.answer.done() is is_blind
+    assert waiting.sent_back is (None if is_blind else task)
 
 
 def test_a_session_root_that_a_worker_does_not_see_is_told_before_anything_begins(
