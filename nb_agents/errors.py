@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nb_agents.nouns import count
 from nb_agents.unicode import without_controls
 
 if TYPE_CHECKING:
@@ -496,8 +497,9 @@ class RunCancelled(NbAgentsError):
 
     def __str__(self) -> str:
         return (
-            f"Run {self.run} {_ended(self.receipt)}. Kept: text of {len(self.partial_answers)} "
-            f"agent(s) in {self.path}. Go on with `%%agents --continue`."
+            f"Run {self.run} {_ended(self.receipt)}. Kept: text of "
+            f"{count(len(self.partial_answers), 'agent')} in {self.path}. "
+            "Go on with `%%agents --continue`."
         )
 
     def _render_traceback_(self) -> list[str]:

@@ -22,6 +22,7 @@ FLOORS = {
     "disk": 0,
     "errors": 0,
     "imports": 0,
+    "nouns": 0,
     "unicode": 0,
     "cancel": 1,
     "config": 1,
@@ -52,6 +53,7 @@ FLOORS = {
 """Each part of the package and its floor; "" is the package's own names."""
 
 NEIGHBOURS = {
+    ("errors", "nouns"),
     ("errors", "unicode"),
     ("models", "events"),
     ("agents", "session"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nb_agents.errors import SessionUnreadableError
 from nb_agents.jupyter.ipython import display
+from nb_agents.nouns import count
 from nb_agents.presentation.asking import question
 from nb_agents.presentation.sweep_list import live_work
 from nb_agents.session.history import PastTurn, load_turn
@@ -51,13 +52,14 @@ def _never_ended(paths: TurnPaths) -> bool:
 
 
 def _kept(turn: PastTurn) -> str:
+    files = count(turn.view.file_count or 0, "file")
     if turn.view.recipe:
         steps = [s for s in turn.view.steps.values() if s.unit in ("agent", "bash")]
         done = sum(s.status == "ok" for s in steps)
-        return f"{done} step(s), {turn.view.file_count or 0} file(s)"
+        return f"{count(done, 'step')}, {files}"
     agents = turn.view.agents.values()
     answers, partial = sum(1 for a in agents if a.answers), sum(1 for a in agents if a.unsubmitted)
-    return f"{answers} answer(s), {partial} partial text(s), {turn.view.file_count or 0} file(s)"
+    return f"{count(answers, 'answer')}, {count(partial, 'partial text')}, {files}"
 
 
 def _dead_sweeps(root: Path) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import table_bundle
 from nb_agents.jupyter.panel import show_run, show_sweep
+from nb_agents.nouns import count
 from nb_agents.presentation import text
 from nb_agents.presentation.markdown import harmless
 from nb_agents.presentation.sweep_card import counts, score_of, spent, sweep_chip
@@ -96,7 +97,7 @@ def _sweep(view: SweepView, **_: object) -> dict[str, Any]:
     cells = (
         view.name,
         sweep_chip(view),
-        text.count(view.total, "row"),
+        count(view.total, "row"),
         rows,
         spent(view),
         score_of(view),

@@ -24,6 +24,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.events import Event, ModelFinished, TurnStarted
 from nb_agents.launch.trust import calls_again, is_yours, would_run
+from nb_agents.nouns import count
 from nb_agents.session.history import past_events
 from nb_agents.session.layout import TurnPaths
 from nb_agents.unicode import without_controls
@@ -74,9 +75,9 @@ class Preview:
 
     def __str__(self) -> str:
         """Return the preview in a sentence or two."""
-        kept = f"{self.answers} answer(s), {self.votes} vote(s)"
+        kept = f"{count(self.answers, 'answer')}, {count(self.votes, 'vote')}"
         if self.recipe is not None:
-            kept = f"{self.recipe.finished} finished step(s)"
+            kept = count(self.recipe.finished, "finished step")
         gates = self.recipe.gates if self.recipe else ()
         stuck = self.recipe.stuck if self.recipe else ""
         asks = f" Asks again: the gate of {', '.join(gates)}." if gates else ""
@@ -98,8 +99,9 @@ class Preview:
         ):
             if agents:
                 more += f" {what}: {', '.join(agents)}."
+        calls = count(self.calls, "finished model call")
         return (
-            f"Resumes turn {self.turn}: {kept} and {self.calls} finished model call(s) are kept. "
+            f"Resumes turn {self.turn}: {kept} and {calls} are kept. "
             f"Runs again: {self.runs_again}.{more}{asks}"
             + (f" {stuck}" if stuck else "")
             + self._warning
@@ -124,9 +126,8 @@ class Preview:
 
     def _parts(self) -> Iterator[str]:
         if self.asked_again:
-            count = len(self.asked_again)
             price = "" if self.cost is None else f", about ${self.cost:.3f}"
-            calls = f"{count} model call{'' if count == 1 else 's'}"
+            calls = count(len(self.asked_again), "model call")
             yield f"{calls} cut or failed ({', '.join(self.asked_again)}{price})"
         yield from (f"the round of {agent} (it failed)" for agent in self.begun_again)
         yield from (f"the round of {agent} (its journal is damaged)" for agent in self.unread)

@@ -16,6 +16,7 @@ from nb_agents.disk.entry import join_names, printable_name
 from nb_agents.errors import UserError
 from nb_agents.events import Event
 from nb_agents.launch.resume_plan import Preview, started_of, stored_team, what_resumes
+from nb_agents.nouns import count
 from nb_agents.process.writable import WritablePath
 from nb_agents.runs.turn_spec import RESERVED_NAMES
 from nb_agents.session.file_changes import MAX_FILES, FileChange, change_of, file_changes
@@ -78,14 +79,15 @@ class RewindPreview:
     def lines(self) -> list[str]:
         """The preview in sentences, but for what becomes of files."""
         kept = self.kept
-        what = f"{kept.answers} answer(s), {kept.votes} vote(s)"
+        what = f"{count(kept.answers, 'answer')}, {count(kept.votes, 'vote')}"
         if kept.recipe is not None:
-            what = f"{kept.recipe.finished} finished step(s)"
+            what = count(kept.recipe.finished, "finished step")
         cost = "" if not self.dropped else f", ${self.dropped:.3f}"
+        left_out = ", ".join(self.left_out) + f"{cost}; turn {self.turn} keeps it"
         lines = [
             f"Goes back to event {self.point} of {self.turn}: {self.at}.",
-            f"Kept, and not paid again: {what}, {kept.calls} model call(s).",
-            f"Left out: {', '.join(self.left_out) or 'nothing'}{cost}; turn {self.turn} keeps it.",
+            f"Kept, and not paid again: {what}, {count(kept.calls, 'model call')}.",
+            f"Left out: {left_out if self.left_out else 'nothing'}.",
         ]
         if kept.runs_again != "nothing":
             lines.append(f"Open at that moment, and made again: {kept.runs_again}.")
@@ -276,16 +278,16 @@ def preview_rewind(paths: TurnPaths, to: str, model: str = "") -> RewindPreview:
 
 
 def _counted(events: Sequence[Event]) -> list[str]:
-    words = {
-        ev.AnswerGiven: "answer(s)",
-        ev.VoteCast: "vote(s)",
-        ev.StepFinished: "step(s)",
-        ev.ModelFinished: "model call(s)",
-        ev.ToolFinished: "tool call(s)",
-        ev.Said: "text(s) of yours",
+    nouns = {
+        ev.AnswerGiven: "answer",
+        ev.VoteCast: "vote",
+        ev.StepFinished: "step",
+        ev.ModelFinished: "model call",
+        ev.ToolFinished: "tool call",
+        ev.Said: "follow-up text",
     }
     counts = Counter(map(type, events))
-    return [f"{counts[kind]} {what}" for kind, what in words.items() if counts[kind]]
+    return [count(counts[kind], noun) for kind, noun in nouns.items() if counts[kind]]
 
 
 def _cost_of(events: Sequence[Event]) -> float | None:

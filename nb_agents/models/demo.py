@@ -18,6 +18,7 @@ import anyio
 
 from nb_agents.config.decision_tools import ANSWER, VOTE
 from nb_agents.models.backend import PydanticBackend
+from nb_agents.nouns import count
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -135,7 +136,7 @@ def _judge(peers: list[str], done: list[str], prompt: str) -> tuple[str, str, di
         return said, "read_file", {"path": path}
     reason = "It covers the task in full. (The demo model prefers the first answer of another.)"
     return (
-        f"I compared {len(set(peers))} answer(s). ",
+        f"I compared {count(len(set(peers)), 'answer')}. ",
         VOTE.name,
         {"agent_id": best, "reason": reason},
     )

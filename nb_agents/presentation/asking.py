@@ -43,7 +43,7 @@ class Door:
 
     def line(self, verb: str, words: Sequence[str]) -> str:
         """Return a command on a turn."""
-        return f"{self.name} {verb} {self._words(words)}"
+        return f"{self.name} {verb} {self._words(words)}".rstrip()
 
     def next_line(self, words: Sequence[str]) -> str:
         """Return the command for the next turn."""

@@ -5,6 +5,7 @@ The kernel's widget and the server extension both send it to the page.
 
 from __future__ import annotations
 
+from nb_agents.nouns import count
 from nb_agents.presentation import text
 from nb_agents.presentation.panel_types import (
     AgentRow,
@@ -36,7 +37,7 @@ def panel_state(view: RunView, run: str, now: float) -> PanelState:
     """
     elapsed, fraction = text.elapsed(view, now)
     flying = [a.id for a in view.agents.values() if a.in_flight]
-    in_flight = f"{text.count(len(flying), 'call')} in flight: "
+    in_flight = f"{count(len(flying), 'call')} in flight: "
     return {
         "run": run,
         "session": view.session,
@@ -138,7 +139,7 @@ def _said(view: RunView) -> FollowUp | None:
     said = text.clip(view.said[-1], MAX_SAYS)
     if view.recipe:
         number = sum(a.heard >= len(view.said) for a in view.agents.values())
-        read = f"read in {text.count(number, 'step')}" if number else "not read yet"
+        read = f"read in {count(number, 'step')}" if number else "not read yet"
         return {"text": said, "read": read}
     # One that is called works on its input alone.
     readers = [a for a in view.agents.values() if a.outcome is None and not a.caller]

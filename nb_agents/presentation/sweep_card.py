@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nb_agents.nouns import count
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_template
 from nb_agents.presentation.markdown import as_html, harmless
@@ -100,7 +101,7 @@ def sweep_state(
         "task": text.clip(title, 300),
         "status": view.state,
         "chip": sweep_chip(view),
-        "round": f"{ended} of {text.count(view.total, 'row')}",
+        "round": f"{ended} of {count(view.total, 'row')}",
         "fraction": round(ended / view.total, 4) if view.total else 0.0,
         "bar": "Rows complete",
         "in_flight": _score(view),
@@ -365,7 +366,7 @@ def _card(view: SweepView, title: str, path: str, table: Sequence[Mapping[str, A
 
 
 def _summary(view: SweepView) -> str:
-    done = f"{view.completed} of {text.count(view.total, 'row')} are complete."
+    done = f"{view.completed} of {count(view.total, 'row')} are complete."
     if not view.is_over:
         return f"This sweep was live when this was written: {done}"
     if view.status == "completed":

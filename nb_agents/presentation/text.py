@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nb_agents.nouns import count
 from nb_agents.session.history import Session
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import AgentView, RunView
@@ -193,11 +194,6 @@ def pruned(done: Pruned, spec: PruneSpec) -> str:
     if spec.is_dry_run and done.files:
         said.append("Nothing is removed yet: add --yes.")
     return "\n".join(said)
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun, such as "2 rows"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def count_any(number: int, noun: str) -> str:

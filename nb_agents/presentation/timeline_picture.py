@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal
 
+from nb_agents.nouns import count
 from nb_agents.presentation import text
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import EntryKind, Stretch, Timeline, TimelineEntry
@@ -276,9 +277,9 @@ def _depth(agent: str, known: Container[str]) -> int:
 
 def _label(timeline: Timeline, scale: Scale) -> str:
     """Return the picture as a sentence, for those who can't see it."""
-    count: Counter[str] = Counter(e.kind for e in timeline.entries)
-    said = [text.count(count[kind], noun) for kind, noun in _NOUNS.items() if count[kind]]
-    agents = text.count(len(timeline.agents), "agent")
+    counts: Counter[str] = Counter(e.kind for e in timeline.entries)
+    said = [count(counts[kind], noun) for kind, noun in _NOUNS.items() if counts[kind]]
+    agents = count(len(timeline.agents), "agent")
     return f"Timeline of {agents} over {scale.clock(scale.total_s)}: {', '.join(said)}"
 
 
@@ -404,8 +405,8 @@ def _named(lines: list[Mark]) -> list[Mark]:
 
 
 def _calls(entries: Iterable[TimelineEntry]) -> str:
-    count: Counter[str] = Counter(e.kind for e in entries)
-    calls = (text.count(count[kind], _NOUNS[kind]) for kind in ("model", "tool") if count[kind])
+    counts: Counter[str] = Counter(e.kind for e in entries)
+    calls = (count(counts[kind], _NOUNS[kind]) for kind in ("model", "tool") if counts[kind])
     return ", ".join(calls)
 
 

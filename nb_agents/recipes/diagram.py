@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_step import Stage, Step
+from nb_agents.nouns import count
 
 MAX_SHOWN = 80
 """Characters of one text of a file that are shown."""
@@ -41,7 +42,7 @@ def does(step: Step) -> str:
         "agent": f"agent {step.agent}",
         "bash": "bash",
         "recipe": f"recipe {step.recipe}",
-        "group": f"{len(step.steps)} step{'' if len(step.steps) == 1 else 's'}",
+        "group": count(len(step.steps), "step"),
     }
     return one_line(details[step.kind])
 

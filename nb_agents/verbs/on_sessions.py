@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nb_agents.disk.entry import join_names
 from nb_agents.errors import UserError, said_by
+from nb_agents.nouns import count
 from nb_agents.presentation import text
 from nb_agents.session.history import PastTurn, load_session
 from nb_agents.session.layout import LISTED, sessions_in
@@ -110,7 +111,7 @@ def delete(session: Path, caller: Caller, *, yes: bool = False) -> Outcome:
 
 def _question(session: Path) -> str:
     turns = len(load_session(session).turns)
-    return f"Delete session {session.name} ({turns} turn(s)) and all its files?"
+    return f"Delete session {session.name} ({count(turns, 'turn')}) and all its files?"
 
 
 def prune(

@@ -157,8 +157,8 @@ def test_a_new_kernel_tells_of_a_turn_whose_kernel_died(
     notebook = open_notebook(load=False)
     told = notebook.text(notebook.kernel.run("%load_ext nb_agents"))
     assert "Incomplete turn lab/1: its kernel died." in told
-    assert "Kept: 1 answer(s)" in told
-    assert "2 file(s)" in told
+    assert "Kept: 1 answer" in told
+    assert "2 files" in told
     assert "`%agents resume lab` goes on" in told
     assert "stopped" in notebook.text(notebook.kernel.run("%agents sessions"))
     [card] = notebook.kernel.run("%agents show lab").displays

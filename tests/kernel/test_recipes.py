@@ -470,7 +470,7 @@ def test_a_killed_kernel_leaves_no_process_and_its_step_runs_again(open_notebook
     notebook = open_notebook(load=False)
     told = notebook.text(notebook.kernel.run("%load_ext nb_agents"))
     assert f"Incomplete turn {turn.name}: its kernel died." in told
-    assert "Kept: 1 step(s)" in told
+    assert "Kept: 1 step" in told
     assert f"`%agents resume {turn.session}` goes on" in told
     assert_resumes(notebook, command, turn.session, ["work", "last"])
     command.close()
@@ -498,7 +498,7 @@ def test_a_preview_tells_what_runs_again_and_runs_nothing(
     notebook.kernel.run(f"%agents stop {turn.run} --now")
     turn.wait_over()
     said = notebook.text(notebook.kernel.run(f"%agents resume {turn.session} --preview"))
-    assert "Resumes turn 1: 1 finished step(s)" in said
+    assert "Resumes turn 1: 1 finished step" in said
     assert "work" in said.partition("Runs again: ")[2]
     assert not (turn.path.parent / "turn_2").exists()
 

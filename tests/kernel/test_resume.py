@@ -31,7 +31,7 @@ def assert_whole(notebook: Notebook, old: Turn, turn: Turn, asked: list[Request]
     again = notebook.server.requests[len(asked) : len(asked) + 3]
     assert bodies(again) == bodies(asked)
     notice, _ = notebook.panel(turn).state["state"]["notices"]
-    assert notice.startswith("Resumes turn 1: 0 answer(s), 0 vote(s) and 0 finished")
+    assert notice.startswith("Resumes turn 1: 0 answers, 0 votes and 0 finished")
     assert AGAIN in notice
     assert "status" in old.metadata  # the old turn stays what it was
 

@@ -43,7 +43,7 @@ def test_a_session_is_listed_renamed_exported_and_deleted(kernel: Kernel) -> Non
     assert "first task" in said(kernel, "%agents show new/1")
     cell = kernel.send("%agents delete new")
     kernel.wait_until(lambda: kernel.input_prompts, what="the question")
-    assert "Delete session new (1 turn(s))" in str(kernel.input_prompts[-1])
+    assert "Delete session new (1 turn)" in str(kernel.input_prompts[-1])
     kernel.answer_input("n")
     assert "Nothing was deleted." in str(kernel.result(cell).displays[0].data)
     assert "new" in said(kernel, "%agents sessions")

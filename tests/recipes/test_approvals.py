@@ -127,7 +127,7 @@ def test_a_denial_stops_the_run_and_a_resume_asks_again(tmp_path: Path) -> None:
     assert not stopped.value.is_immediate
     assert ran(run) == ["plan/make"]
     assert str(preview("s", session_root=tmp_path / "sessions")) == (
-        "Resumes turn 1: 1 finished step(s) and 0 finished model call(s) are kept. "
+        "Resumes turn 1: 1 finished step and 0 finished model calls are kept. "
         "Runs again: nothing. Asks again: the gate of plan."
     )
     second = resume(run)

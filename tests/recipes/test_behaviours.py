@@ -305,7 +305,7 @@ steps:
     stopped(run)
     assert ran(run) == ["each[0]", "each[1]", "each[2]"]
     assert len(run.receipt.steps) < 10
-    assert "2 finished step(s)" in str(preview("s", session_root=tmp_path / "sessions"))
+    assert "2 finished steps" in str(preview("s", session_root=tmp_path / "sessions"))
 
 
 def test_a_hundred_megabytes_of_output_are_kept_to_the_bound_and_the_recipe_goes_on(

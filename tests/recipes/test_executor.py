@@ -64,7 +64,7 @@ def test_an_immediate_stop_closes_the_stream_and_ends_the_processes(tmp_path: Pa
             "both[1]/work": "killed",
         }
         assert str(preview(run.session, session_root=tmp_path / "sessions")) == (
-            "Resumes turn 1: 0 finished step(s) and 0 finished model call(s) are kept. Runs again: "
+            "Resumes turn 1: 0 finished steps and 0 finished model calls are kept. Runs again: "
             "1 model call cut or failed (both[0]/talk), "
             "the command of both[1]/work (cut: it may have happened in part)."
         )

@@ -375,7 +375,7 @@ def test_a_recipe_that_took_too_long_goes_on_with_what_was_cut(tmp_path: Path) -
     assert commands_alive(tmp_path) == []
     assert run.view.notices[-1] == "The recipe failed at sub: The recipe took longer than 1.5 s."
     assert str(preview("s", session_root=tmp_path / "sessions")) == (
-        "Resumes turn 1: 1 finished step(s) and 0 finished model call(s) are kept. "
+        "Resumes turn 1: 1 finished step and 0 finished model calls are kept. "
         "Runs again: the command of sub/two (it failed)."
     )
     (run.path / "workspaces/main/go").touch()

@@ -91,7 +91,7 @@ def test_a_value_that_is_no_plain_data_is_refused_and_nothing_begins(tmp_path: P
 def test_a_preview_takes_the_values_and_changes_nothing(tmp_path: Path) -> None:
     run, _ = lacking(tmp_path)
     told = preview("s", context={"branch": "main"}, session_root=tmp_path / "sessions")
-    assert "1 finished step(s)" in str(told)
+    assert "1 finished step" in str(told)
     assert not (run.path.parent / "turn_2").exists()
 
 

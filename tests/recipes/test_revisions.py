@@ -59,7 +59,7 @@ def test_a_resume_does_the_step_again_whose_output_the_next_can_not_use(tmp_path
     assert ran(run) == ["first", "board"] and run.status == "failed"
     for _ in range(2):  # as often as it is of no use
         told = preview("s", session_root=tmp_path / "sessions")
-        assert "1 finished step(s)" in str(told)
+        assert "1 finished step" in str(told)
         assert "Runs again: the step board (its output is not kept)." in str(told)
         run = again(run, model)
     assert (run.result["used"], ran(run)) == ("plain one", ["board", "use"])

@@ -67,7 +67,7 @@ def test_a_run_resumes_with_its_own_models(tmp_path: Path) -> None:
     assert len(events(again, ev.ToolStarted)) == 0
     assert (again.path / "workspaces/a/n.md").read_text() == "kept"
     assert again.view.notices[0] == (
-        "Resumes turn 1: 0 answer(s), 0 vote(s) and 1 finished model call(s) are kept. "
+        "Resumes turn 1: 0 answers, 0 votes and 1 finished model call are kept. "
         "Runs again: 1 model call cut or failed (a)."
     )
 

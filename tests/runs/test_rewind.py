@@ -184,6 +184,16 @@ def test_a_preview_names_what_each_file_becomes_and_changes_nothing(tmp_path: Pa
     assert _files(tmp_path) == before
 
 
+def test_counts_of_a_preview_agree_in_number_with_their_nouns(tmp_path: Path) -> None:
+    run = Played(tmp_path).run
+    told = run.preview_rewind("before a's 1st answer").lines
+    assert told[1] == "Kept, and not paid again: 0 answers, 0 votes, 2 model calls."
+    assert told[2] == "Left out: 1 answer, 1 model call; turn s/1 keeps it."
+    told = run.preview_rewind("a's 1st answer").lines
+    assert told[1] == "Kept, and not paid again: 1 answer, 0 votes, 3 model calls."
+    assert told[2] == "Left out: nothing."
+
+
 def test_a_panel_that_asks_for_it_by_a_message_is_refused_and_can_have_the_preview(
     tmp_path: Path,
 ) -> None:
