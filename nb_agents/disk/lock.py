@@ -10,44 +10,28 @@ from filelock import FileLock, Timeout
 from nb_agents.disk.entry import OUT_OF_RESOURCES
 
 PROBE_S = 0.05
-"""A process that only checks a lock holds it far more briefly, so it is not taken for the owner."""
+"""Where checks can't share a lock, one holds it more briefly than that: it is not the owner."""
 
 
-def is_held(lock: FileLock, probe_s: float = PROBE_S) -> bool:
+def is_held(lock: FileLock) -> bool:
     """Return whether this process or another holds a lock.
 
     When this process is out of file descriptors, the answer is True: callers check a living owner
     again, but record a dead one for good.
-
-    Args:
-        lock: The lock.
-        probe_s: Seconds for which a lock must be held to count as its owner's; with 0, another
-            process that is only checking may be mistaken for the owner.
     """
     if not os.path.exists(lock.lock_file):  # a check must not recreate a deleted lock or directory
         return False
-    try:
-        lock.acquire(timeout=probe_s, poll_interval=PROBE_S / 10)
-    except Timeout:
-        return True
-    except OSError as exc:
-        return exc.errno in OUT_OF_RESOURCES or _is_held_by_reading(lock.lock_file)
-    lock.release()
-    return False
-
-
-def _is_held_by_reading(path: str) -> bool:
-    """Return whether a lock is held whose file may only be read, such as another user's."""
     if sys.platform == "win32":
-        return False
+        return _is_held_for_a_while(lock)
     import fcntl
 
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        # It need not be written: it may be another user's.
+        file = os.open(lock.lock_file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as exc:
         return exc.errno in OUT_OF_RESOURCES
     try:
-        # A shared lock: NFS grants an exclusive one only to processes that may write.
+        # Those who check at the same time share it, and none takes another for the owner.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -55,4 +39,15 @@ def _is_held_by_reading(path: str) -> bool:
         return False
     finally:
         os.close(file)
+    return False
+
+
+def _is_held_for_a_while(lock: FileLock) -> bool:
+    try:
+        lock.acquire(timeout=PROBE_S, poll_interval=PROBE_S / 10)
+    except Timeout:
+        return True
+    except OSError as exc:
+        return exc.errno in OUT_OF_RESOURCES
+    lock.release()
     return False

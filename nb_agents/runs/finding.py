@@ -149,7 +149,7 @@ def _on_disk(name: str, root: Root) -> Run | None:
     if paths is None or (root is not None and not is_below(paths, Path(session_root(root)))):
         return None
     with suppress(UserError):  # it holds no turn's files
-        if not paths.is_live(0):
+        if not paths.is_live():
             return attach(paths.path, _ON_DISK)
         found = [turn for turn in live_turns(paths.session) if turn.paths == paths]
         return next(iter(_handles(found)), None) or attach(paths.path)

@@ -115,7 +115,7 @@ def live_turns(session: str = "", root: Path | None = None) -> tuple[LiveTurn, .
         turn = _read(entry)
         if turn is not None and root is not None and not is_below(turn.paths, root):
             continue
-        if turn is not None and turn.paths.is_live(0):
+        if turn is not None and turn.paths.is_live():
             found.append((turn.paths.path.stat().st_ctime, turn))
         else:  # its process has died, or has just finished it
             with suppress(OSError):

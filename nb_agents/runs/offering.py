@@ -130,7 +130,7 @@ class Offering:
         return _News([], [])
 
     def _take(self, turn: TurnPaths) -> _News | None:
-        is_over = not turn.is_live(0)  # checked first, so that the last calls are still taken
+        is_over = not turn.is_live()  # checked first, so that the last calls are still taken
         # Stops first: a stop is written after its call, which is then taken before or now.
         stops = self._offer.take_stops()
         calls = self._offer.take_calls()

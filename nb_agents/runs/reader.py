@@ -85,7 +85,7 @@ class TurnReader:
     @property
     def is_over(self) -> bool:
         """Whether no process runs the turn any more, by its lock alone."""
-        return self._is_over or not self._paths.is_live(0)
+        return self._is_over or not self._paths.is_live()
 
     @property
     def is_stopping(self) -> bool:
@@ -129,7 +129,7 @@ class TurnReader:
         if is_loop_thread():  # which must not wait
             send(self._paths, command)
             return StopResult(False, "asked") if isinstance(command, StopRequest) else True
-        answer = ask(self._paths, command, ANSWER_S, lambda: self._paths.is_live(0))
+        answer = ask(self._paths, command, ANSWER_S, self._paths.is_live)
         if isinstance(command, StopRequest):
             if answer is not None:
                 return StopResult(answer.changed, answer.status)  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ class TurnReader:
             self._restart()
 
     def _read_on(self) -> None:
-        is_over = not self._paths.is_live(0)  # checked first, so that the last events are read
+        is_over = not self._paths.is_live()  # checked first, so that the last events are read
         with ServiceLoop.FOLLOWED.item(), suppress(OSError):
             while events := self._reader.read():
                 if not self._view.seq:

@@ -45,6 +45,8 @@ PROBE_S = 0.5
 """Minimal interval between two checks of a lock whose owner has not reported its end, seconds."""
 SWEEP_S = 0.2
 """Minimal interval between two reads of a sweep, seconds."""
+UNREAD_S = 60.0
+"""How long a feed is kept that nobody reads, seconds; who follows one has it read all the time."""
 
 
 class Feed(ABC):
@@ -64,12 +66,17 @@ class Feed(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_live = True
+        self._made_at = time.monotonic()
         self._read_at = self._probed_at = float("-inf")
         self._state: tuple[tuple[object, int], Mapping[str, Any]] | None = None
 
     def is_due(self, now: float) -> bool:
         """Return whether the last read is long enough ago."""
         return self.is_live and now - self._read_at >= self.poll_s
+
+    def is_wanted(self, now: float) -> bool:
+        """Return whether there may be more to read, and somebody who reads it."""
+        return self.is_live and now - max(self._read_at, self._made_at) < UNREAD_S
 
     def read(self) -> bool:
         """Read what is new, blocking; return whether the state has changed."""
@@ -160,7 +167,7 @@ class TurnFeed(Feed):
 
     def _is_owned(self) -> bool:
         # Without a wait: who takes another one who looks for its writer is right a moment later.
-        return self._paths.is_live(0)
+        return self._paths.is_live()
 
     def _read_on(self, is_live: bool) -> bool:
         if not self._reader.is_same():
@@ -221,7 +228,7 @@ class SweepFeed(Feed):
         return self._changes
 
     def _is_owned(self) -> bool:
-        return is_held(owner_lock(self.path), 0)
+        return is_held(owner_lock(self.path))
 
     def _read_on(self, is_live: bool) -> bool:
         if not self._reader.is_same():
@@ -280,7 +287,8 @@ class Feeds:
 
     def _get(self, path: Path, kind: type[_Feed], make: Callable[[], _Feed]) -> _Feed:
         with self._making:
-            self._feeds = {path: feed for path, feed in self._feeds.items() if feed.is_live}
+            now = time.monotonic()
+            self._feeds = {path: feed for path, feed in self._feeds.items() if feed.is_wanted(now)}
             feed = self._feeds.get(path)
             if not isinstance(feed, kind):
                 feed = self._feeds[path] = make()

@@ -154,7 +154,7 @@ class Places:
         rows = {s: [turn for sweep, turn in found if sweep == s] for s in sorted(self._sweeps)}
         # Asked once more: a sweep ends after its rows.
         others = [(sweep, turn) for sweep, turn in found if sweep not in rows]
-        return Live([turn for sweep, turn in others if not sweep or turn.paths.is_live(0)], rows)
+        return Live([turn for sweep, turn in others if not sweep or turn.paths.is_live()], rows)
 
     def _only(self, name: str, is_one: Callable[[Path], bool]) -> Path:
         found = {path for path in self._candidates(name) if is_one(path)}

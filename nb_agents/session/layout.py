@@ -44,7 +44,7 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from nb_agents.config.spec import safe_name
-from nb_agents.disk.lock import PROBE_S, is_held
+from nb_agents.disk.lock import is_held
 from nb_agents.errors import (
     SessionBusyError,
     SessionChangedError,
@@ -185,9 +185,9 @@ class TurnPaths:
         files = (self.journal, self.metadata, self.answer, self.partial_answers)
         return any(os.path.isfile(path) and os.path.getsize(path) for path in files)
 
-    def is_live(self, probe_s: float = PROBE_S) -> bool:
-        """Return whether this process or another runs the turn; ``probe_s`` is as for `is_held`."""
-        return is_held(self.lock(), probe_s)
+    def is_live(self) -> bool:
+        """Return whether this process or another runs the turn."""
+        return is_held(self.lock())
 
 
 def session_root(root: str | os.PathLike[str] | None = None) -> Path:
@@ -425,7 +425,7 @@ def restore_workspaces(
         OSError: The copy failed; the turn has lost nothing.
     """
     for turn in turns_of(last.path.parent):  # of a rewind, a later one may have died there
-        if _works_in(turn, task) and not turn.is_live(0):
+        if _works_in(turn, task) and not turn.is_live():
             store_workspaces(turn, task)
     here, copy = task / "workspaces", task / ".workspaces.tmp"
     _remove(copy)

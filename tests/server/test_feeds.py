@@ -80,6 +80,16 @@ async def test_when_the_one_who_looks_goes_another_does() -> None:
     assert len(woken) == 1
 
 
+def test_a_turn_that_nobody_reads_any_more_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, feeds = turn_paths(tmp_path).path, Feeds()
+    feed = feeds.turn(path)
+    assert feeds.turn(path) is feed
+    monkeypatch.setattr("nb_agents.server.feeds.UNREAD_S", 0)
+    assert feeds.turn(path) is not feed
+
+
 @pytest.mark.parametrize("is_longer", [True, False])
 def test_a_session_that_was_made_anew_by_the_same_name_is_read_from_its_beginning(
     tmp_path: Path, is_longer: bool

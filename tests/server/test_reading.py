@@ -15,13 +15,15 @@ from threading import Event
 import httpx2
 import pytest
 
+import nb_agents
+from nb_agents import RunOptions
 from nb_agents.presentation.cards import TURN_MIME
 from nb_agents.runs.run import Run
 from nb_agents.server import handlers
 from nb_agents.server.places import Places
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths
-from nb_agents.testing import Answer, Gate, ScriptedModel, Vote
+from nb_agents.testing import Answer, Gate, ScriptedModel, Vote, scripted_team
 from tests.server.conftest import JupyterServer, jupyter_server
 from tests.team_kit import WAIT_S, finish, start
 
@@ -30,6 +32,7 @@ EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 
 STREAMS = 200
 KEEP_ALIVE = b": still here\n\n"
+_numbers = count()
 
 
 @pytest.fixture
@@ -51,7 +54,11 @@ def held(jupyter: JupyterServer, gate: Gate) -> Iterator[Run]:
 
 
 def over(root: Path, answer: str = "Use mmap.") -> Run:
-    return finish(start(root, ada=ScriptedModel(Answer(answer), Vote("agent1"), Answer(answer))))
+    # Sessions are named by the second: one of a test before, deleted by now, may have had the name,
+    # and have been read as live just before.
+    team = scripted_team(ada=ScriptedModel(Answer(answer), Vote("agent1"), Answer(answer)))
+    options = RunOptions(session_root=root)
+    return finish(nb_agents.start("the task", team, f"over-{next(_numbers)}", options=options))
 
 
 def test_a_live_run_is_listed_with_how_it_stands(jupyter: JupyterServer, held: Run) -> None:
@@ -158,9 +165,7 @@ def test_the_timeline_of_a_live_turn_grows_with_it_and_its_points_can_be_gone_ba
 
 
 def test_a_view_of_a_turn_that_is_over_is_its_card(jupyter: JupyterServer) -> None:
-    # Sessions are named by the second: among the others, one that is deleted by now may have had
-    # its name, and have been read as live just before.
-    run = over(jupyter.root / "reports" / ".nb_agents" / "sessions")
+    run = over(jupyter.sessions)
     session = jupyter.name(run.path.parent)
     for path in (f"runs/{session}/turn_1/view", f"sessions/{session}/turns/1/view"):
         with jupyter.stream(path) as messages:

@@ -52,7 +52,7 @@ def theirs(
         )
         run.wait(WAIT_S, raise_on_stop=False)
     yield run.path.parent
-    wait_until(lambda: not any(turn.is_live(0) for turn in turns_of(run.path.parent)))
+    wait_until(lambda: not any(turn.is_live() for turn in turns_of(run.path.parent)))
 
 
 Ask = Callable[[JupyterServer, str, bool], Any]
@@ -79,7 +79,7 @@ def test_nothing_over_http_goes_on_with_a_strangers_session(
     assert len(turns_of(theirs)) == 1 and ran() == 1
     taken = BY_HTTP[ask](jupyter, jupyter.name(theirs), True)
     assert taken.status_code == 202, taken.text
-    wait_until(lambda: not any(turn.is_live(0) for turn in turns_of(theirs)))
+    wait_until(lambda: not any(turn.is_live() for turn in turns_of(theirs)))
     assert len(turns_of(theirs)) == 2
     again = jupyter.post(f"sessions/{jupyter.name(theirs)}/continue", {"task": "And?"})
     assert again.status_code == 202, again.text
