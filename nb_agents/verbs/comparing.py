@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from nb_agents.disk.directory import Directory
+from nb_agents.disk.entry import printable_name
 from nb_agents.presentation import text
 from nb_agents.session.history import PastTurn, load_turn
 from nb_agents.session.lookup import find_turn
@@ -71,12 +73,22 @@ def _cost(turn: PastTurn) -> str:
 def _files(a: PastTurn, b: PastTurn) -> Iterator[tuple[str, ...]]:
     """Yield a row for each file that one lacks, or that holds something else there."""
     first, second = ({f"{f.agent}/{f.path}": f.size for f in turn.view.files} for turn in (a, b))
+    here, there = _by_name(a), _by_name(b)
     for name in sorted({*first, *second}):
-        here, there = a.paths.workspaces / name, b.paths.workspaces / name
-        if name in first and name in second and _is_same(here, there):
+        if name in here and name in there and _is_same(here[name], there[name]):
             continue
         sizes = (text.size(each[name]) if name in each else "—" for each in (first, second))
         yield f"file {name}", *sizes
+
+
+def _by_name(turn: PastTurn) -> dict[str, Path]:
+    """Return where each file is, by the name that is printed."""
+    root = turn.paths.workspaces
+    try:
+        with Directory.at(root) as directory:
+            return {printable_name(entry.path): root / entry.path for entry in directory.walk()}
+    except OSError:
+        return {}
 
 
 def _is_same(a: Path, b: Path) -> bool:
