@@ -136,11 +136,14 @@ def find_point(points: Sequence[Point], to: str, name: str) -> Point:
         UserError: There is no such point.
     """
     if not points:
-        raise UserError(f"Turn {name} has no journal of its own, so that there is no point in it.")
+        raise UserError(
+            f"Turn {name} has no journal of its own, so that there is no point in it. "
+            "`%%agents --continue` goes on from its answers."
+        )
     said = to.strip()
     if said.isdecimal() and len(said) < 16:
         return _last(points, int(said), name, to)
-    if (moment := _moment(points[0].at, said)) is not None:
+    if (moment := _moment(points[0].at, points[-1].at, said)) is not None:
         return _last([*points], max((p.seq for p in points if p.at < moment), default=0), name, to)
     is_before = said.startswith("before ")
     words = said.removeprefix("before ").removeprefix("after ")
@@ -158,7 +161,9 @@ def find_point(points: Sequence[Point], to: str, name: str) -> Point:
 def _last(points: Sequence[Point], seq: int, name: str, to: str) -> Point:
     place = bisect_right([point.seq for point in points], seq)
     if not place:
-        raise UserError(f"{to!r} lies before the start of turn {name}, which is event 1.")
+        raise UserError(
+            f"{to!r} lies before the start of turn {name}, which is event {points[0].seq}."
+        )
     return points[place - 1]
 
 
@@ -170,14 +175,17 @@ def _named(points: Sequence[Point], words: str) -> Point | None:
         return None
     kind = {"model call": "call"}.get(match["kind"], match["kind"])
     mine = [p for p in points if p.agent == match["agent"] and (kind == p.kind or kind == p.name)]
-    number = int(match["number"] or match["later"] or 0) or _WORDS.get(match["word"] or "last", -1)
+    number = int(match["number"] or match["later"] or _WORDS[match["word"] or "last"])
     if number == -1:
         return mine[-1] if mine else None
     return next((p for p in mine if p.number == number), None)
 
 
-def _moment(start: float, said: str) -> float | None:
-    """Return the end of the second that a time names; None for anything else."""
+def _moment(start: float, end: float, said: str) -> float | None:
+    """Return the end of the second that a time names; None for anything else.
+
+    A time before the start is one of the next day, if the turn went on until then.
+    """
     if since := _SINCE.match(said):
         return start + int(since[1] or 0) * 60 + int(since[2]) + 1
     if not (clock := _CLOCK.match(said)):
@@ -188,7 +196,8 @@ def _moment(start: float, said: str) -> float | None:
     except ValueError:
         return None
     moment = at.replace(microsecond=0).timestamp() + 1
-    return moment if moment > start else moment + 24 * 60 * 60
+    is_next_day = moment <= start and datetime.fromtimestamp(end).date() > day.date()
+    return moment + 24 * 60 * 60 if is_next_day else moment
 
 
 def _ordinal(number: int) -> str:
