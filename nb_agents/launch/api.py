@@ -19,7 +19,7 @@ from nb_agents.launch.start import StartRequest
 from nb_agents.masking import safe_errors
 from nb_agents.options import RunOptions
 from nb_agents.runs.finding import find_known
-from nb_agents.runs.run import Resumer, Run
+from nb_agents.runs.run import Resumer, Run, checked_words
 from nb_agents.session.layout import session_root
 from nb_agents.session.lookup import find_turn
 
@@ -225,20 +225,15 @@ def rewind(
     """
     options = options or RunOptions()
     at = TurnPrefix(find_turn(session_root(options.session_root), turn), str(to))
-    paths, point = at.paths, str(at.point.seq)
+    paths = at.paths
     if agent and not say:
         raise UserError(f"A text is given to {agent!r} alone, but no text: add say=, or --say.")
     if times is not None and not 1 <= times <= MAX_TIMES:
         raise UserError(f"A turn can't go on {times} times from a point. Give 1 to {MAX_TIMES}.")
-    if paths.is_live():
-        live = find_known(str(paths.path))
-        live.stop(now, reason="to go back to an earlier point")
-        live.wait(raise_on_stop=False)
-        at = TurnPrefix(paths, point)
     request = RewindRequest(
         session=paths.session,
         at=at,
-        say=say,
+        say=checked_words(say) if say else "",
         say_to=agent,
         model=model,
         config=config,
@@ -249,6 +244,12 @@ def rewind(
         tools=tools,
         options=replace(options, session_root=paths.root),
     )
+    if paths.is_live():
+        request.check()  # before the turn is stopped
+        live = find_known(str(paths.path))
+        live.stop(now, reason="to go back to an earlier point")
+        live.wait(raise_on_stop=False)
+        request = replace(request, at=TurnPrefix(paths, str(at.point.seq)))
     return begin(request) if times is None else Run.resumer.try_again(request, times)
 
 

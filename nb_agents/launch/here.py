@@ -19,8 +19,9 @@ from filelock import FileLock
 
 from nb_agents.config.spec import safe_name
 from nb_agents.config.team import TeamSpec
-from nb_agents.disk.entry import join_names, printable_name
+from nb_agents.disk.entry import RefusedError, join_names, printable_name
 from nb_agents.errors import StorageError, UnknownSessionError, said_by
+from nb_agents.launch.rewind_plan import files_read
 from nb_agents.loop import ensure_loop, interrupts_held, submit
 from nb_agents.options import RunOptions
 from nb_agents.runs.hiding import open_debug_log
@@ -229,11 +230,11 @@ def _fill_workspaces(trees: Mapping[str, str], before: TurnPaths, target: Path) 
         return copy_workspaces(before.workspaces, target)
     store = SnapshotStore(before.path.parent)
     target.mkdir(parents=True, exist_ok=True)
-    left_out = [
-        f"{name}/{each}"
-        for name, tree in trees.items()
-        for each in store.lay(tree, target / safe_name(name), before.workspaces / name)
-    ]
+    left_out = list[str]()
+    for name, tree in trees.items():
+        with files_read(name, RefusedError):
+            lacking = store.lay(tree, target / safe_name(name), before.workspaces / name)
+        left_out += [f"{name}/{each}" for each in lacking]
     others = copy_workspaces(before.workspaces, target, leaving_out=trees)
     return (*left_out, *others)
 

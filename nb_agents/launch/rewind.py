@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from nb_agents import events as ev
 from nb_agents.errors import SessionBusyError, UserError
-from nb_agents.events import Event, TurnStarted
+from nb_agents.events import Event
 from nb_agents.launch.resume import ResumedTeam, ResumeRequest
-from nb_agents.launch.resume_plan import Preview
+from nb_agents.launch.resume_plan import Preview, started_of
 from nb_agents.launch.rewind_plan import TurnPrefix, about_model, models_of_their_own
 from nb_agents.runs.live_runs import owner_of, wait_until_saved
 from nb_agents.runs.turn_spec import Resumed
@@ -44,9 +44,28 @@ class RewindRequest(ResumeRequest):
         found = load_session(path, turn)
         if any(turn.is_live for turn in found.turns[-1:]):
             raise SessionBusyError(path.name, owner_of(path))
-        if self.say_to:
-            _check_agent(turn.events, self.say_to)
+        self._check_agent()
         return turn, found
+
+    def check(self) -> None:
+        """Check what can be told of the request while its turn is live.
+
+        Raises:
+            UserError: There is no such point or agent, or the team is not the turn's.
+        """
+        self._check_agent()
+        self.team_of(self.at.events)
+
+    def _check_agent(self) -> None:
+        agent, started = self.say_to, started_of(self.at.events)
+        known = [each.id for each in started.agents]
+        if agent and started.recipe:
+            raise UserError(
+                f"The turn ran a recipe: a word to one agent ({agent!r}) has no reader. Say it "
+                "to all, without --agent."
+            )
+        if agent and agent not in known:
+            raise UserError(f"The turn has no agent {agent!r}. It has: {', '.join(known)}.")
 
     def team_of(self, events: Sequence[Event]) -> ResumedTeam:
         """Return the team that goes on from the point."""
@@ -68,12 +87,3 @@ class RewindRequest(ResumeRequest):
         """Return the new turn's first notice."""
         turn, point = self.at.paths.number, self.at.point.seq
         return f"Goes back to event {point} of turn {turn}, which stays as it was. {preview}"
-
-
-def _check_agent(events: Sequence[Event], agent: str) -> None:
-    started = [event for event in events if isinstance(event, TurnStarted)][-1]
-    known = [each.id for each in started.agents]
-    if started.recipe:
-        raise UserError(f"The turn ran a recipe: a word to one agent ({agent!r}) has no reader.")
-    if agent not in known:
-        raise UserError(f"The turn has no agent {agent!r}. It has: {', '.join(known)}.")

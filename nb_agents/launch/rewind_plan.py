@@ -192,7 +192,7 @@ class TurnPrefix:
         store = SnapshotStore(self.paths.path.parent)
         found: list[FileChange] = []
         for name, tree in self.prefix.trees.items():
-            with _readable(name):
+            with files_read(name):
                 found += file_changes(store, tree, self.paths.workspaces / name)
         for own in self.own_plan.back:
             found.append(change_of(store, own.name, Path(own.name), own.before, own.after))
@@ -201,7 +201,7 @@ class TurnPrefix:
     @cached_property
     def own_changes(self) -> OwnHistory:
         """What was changed behind the point in files of the person's own."""
-        with _readable("your own"):
+        with files_read("your own"):
             return changes_after(self.paths.path.parent, self.paths.number, self.point.seq)
 
     @cached_property
@@ -223,12 +223,19 @@ class TurnPrefix:
 
 
 @contextmanager
-def _readable(name: str) -> Iterator[None]:
+def files_read(name: str, failure: type[OSError] = OSError) -> Iterator[None]:
+    """Raise a `UserError` where files of a point can't be read.
+
+    Args:
+        name: Whose they are.
+        failure: The errors that mean so.
+    """
     try:
         yield
-    except OSError as exc:
+    except failure as exc:
         raise UserError(
-            f"The files of {name} at that point can't be read: {exc.strerror or exc}."
+            f"The files of {name} at that point can't be read: {exc.strerror or exc}. Go back to "
+            "a later point, or restore the session's `snapshots` from a copy."
         ) from None
 
 

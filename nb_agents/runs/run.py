@@ -322,15 +322,7 @@ class Run:
         Example:
             run.say("Leave out the appendix, and write in British English")
         """
-        text = well_formed(text.strip())
-        if not text:
-            raise UserError("The text is empty. Write what the agents should know.")
-        if len(text) > MAX_SAID:
-            raise UserError(
-                f"The text has {len(text)} characters; at most {MAX_SAID} are taken. Shorten it, "
-                "or let the agents read it from a file."
-            )
-        if self.is_over or not self._turn.send(Say(text)):
+        if self.is_over or not self._turn.send(Say(checked_words(text))):
             raise UserError(
                 f"Run {self.id} is over. "
                 f"`%%agents --continue --session {self.session}` asks its agents something new."
@@ -826,6 +818,23 @@ class Run:
         """Release the memory of a run that is over and saved; its files stay."""
         if isinstance(self._turn, TurnWriter) and self.is_over and self.view.is_saved:
             self._turn = TurnReader(self._paths, self._turn.crash)
+
+
+def checked_words(text: str) -> str:
+    """Return what a person says to agents as it is sent.
+
+    Raises:
+        UserError: It is empty or longer than `MAX_SAID`.
+    """
+    text = well_formed(text.strip())
+    if not text:
+        raise UserError("The text is empty. Write what the agents should know.")
+    if len(text) > MAX_SAID:
+        raise UserError(
+            f"The text has {len(text)} characters; at most {MAX_SAID} are taken. Shorten it, "
+            "or let the agents read it from a file."
+        )
+    return text
 
 
 def _words(view: RunView) -> dict[str, str]:

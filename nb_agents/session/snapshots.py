@@ -384,6 +384,8 @@ class SnapshotStore:
                 content = json.loads((self.path / "trees" / tree).read_bytes())
                 changes.append(content)
                 tree = content["parent"]
+            except FileNotFoundError:
+                raise RefusedError(f"the session lacks snapshots/trees/{tree}") from None
             except (ValueError, KeyError, TypeError) as exc:
                 raise RefusedError(f"is damaged ({type(exc).__name__})") from None
         found: dict[str, KeptPath] = {}
@@ -417,7 +419,8 @@ class SnapshotStore:
             What is not there as it was, in words.
 
         Raises:
-            OSError: The tree or a file of it is missing, or a write failed.
+            RefusedError: The tree or a file of it is missing or damaged.
+            OSError: A write failed.
         """
         entries = self.tree(tree)
         _check(entries)
@@ -452,7 +455,11 @@ class SnapshotStore:
                 pass
 
     def _lay_file(self, place: str, entry: KeptPath) -> None:
-        kept = os.open(self._blob(entry), _READ)
+        try:
+            kept = os.open(self._blob(entry), _READ)
+        except FileNotFoundError:
+            name = os.path.relpath(self._blob(entry), self.path.parent)
+            raise RefusedError(f"the session lacks {name}") from None
         try:
             file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             try:

@@ -1,5 +1,6 @@
 """Going back to a point of a turn: a new turn from a prefix of the old one's journal."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,43 @@ def test_a_live_turn_is_stopped_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        ({"say": "x", "agent": "z"}, "no agent 'z'"),
+        ({"say": " "}, "text is empty"),
+        ({"say": "x" * 20_001}, "at most 20000"),
+        ({"config": "other.yaml"}, "No such file"),
+        ({"model": "nonsense"}, "not type:model"),
+    ],
+)
+def test_a_mistake_does_not_stop_a_live_turn(
+    tmp_path: Path, mistake: dict[str, str], says: str
+) -> None:
+    gate = Gate()
+    model = ScriptedModel(Turn("so far", gate=gate), Answer("done"))
+    options = RunOptions(session_root=tmp_path)
+    run = nb_agents.start("t", team_by_rules({"a": model}), session="s", options=options)
+    gate.wait_reached()
+    with pytest.raises(UserError, match=says):
+        run.rewind(1, now=True, **mistake)
+    assert run.view.stop is None
+    gate.open()
+    assert finish(run).status == "completed"
+
+
+@pytest.mark.parametrize("part", ["files", "trees"])
+def test_a_point_whose_files_are_gone_from_the_session_is_told_and_nothing_is_done(
+    tmp_path: Path, part: str
+) -> None:
+    played = Played(tmp_path)
+    shutil.rmtree(tmp_path / "s" / "snapshots" / part)
+    before = _files(tmp_path / "s")
+    with pytest.raises(UserError, match=f"the session lacks snapshots/{part}/.* from a copy"):
+        played.run.rewind("a's 1st write_file")
+    assert _files(tmp_path / "s") == before
+
+
+@pytest.mark.parametrize(
     ("to", "begins"),
     [
         ("a's 1st answer", "a's 1st answer"),
@@ -155,7 +193,9 @@ def test_a_point_is_named_in_words(tmp_path: Path, to: str, begins: str) -> None
         assert played.run.preview_rewind(to).at == begins
 
 
-@pytest.mark.parametrize("to", ["0", "b's 1st answer", "a's 9th answer", "nonsense", "25:99"])
+@pytest.mark.parametrize(
+    "to", ["0", "b's 1st answer", "a's 0th answer", "a's 9th answer", "nonsense", "25:99"]
+)
 def test_a_point_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, to: str) -> None:
     played = Played(tmp_path)
     with pytest.raises(UserError, match=r"The last points are|before the start"):
