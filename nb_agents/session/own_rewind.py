@@ -353,15 +353,23 @@ def _patch(refused: RefusedFile, own: OwnFiles) -> bytes:
     if not refused.kept.endswith(".patch"):
         assert then is not None
         return own.read(then)
-    path, lines = printable_name(first.path), [f"patch -d {shlex.quote(first.place)} -p1 <THIS\n"]
+    path, lines = first.path, [f"patch -d {shlex.quote(first.place)} -p1 <THIS\n"]
     for change in refused.changes:
         texts = _texts(change, own)
         assert texts is not None
-        old = f"a/{path}" if change.after else os.devnull
-        new = f"b/{path}" if change.before else os.devnull
+        old = _header(f"a/{path}") if change.after else os.devnull
+        new = _header(f"b/{path}") if change.before else os.devnull
         for line in difflib.unified_diff(*texts, old, new):
             lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(lines).encode("utf-8", "surrogateescape")
+
+
+def _header(path: str) -> str:
+    """Return a path as `patch` reads it: in quotes, or up to a tab where it has spaces."""
+    quoted = re.sub(r'[\x00-\x1f\x7f"\\]', lambda found: f"\\{ord(found[0]):03o}", path)
+    if quoted != path:
+        return f'"{quoted}"'
+    return f"{path}\t" if " " in path else path
 
 
 def _texts(change: OwnChange, own: OwnFiles) -> tuple[list[str], list[str]] | None:

@@ -1,6 +1,7 @@
 """Going back with files of the person's own: what agents changed there goes back, and no more."""
 
 import errno
+import shlex
 import signal
 import subprocess
 import threading
@@ -25,7 +26,7 @@ from tests.cli.calls import call_here
 from tests.model_server import wait_until
 from tests.recipes.live import write
 from tests.session.test_snapshots import State, state
-from tests.team_kit import WAIT_S, events, finish, script
+from tests.team_kit import WAIT_S, events, finish, script, team_by_rules
 
 
 @pytest.fixture
@@ -143,6 +144,28 @@ def test_what_the_person_changed_since_stays_and_preview_and_result_name_the_pat
         assert (again.path / name).is_file()
         assert f"{again.path}/{name}" in notice
     assert any(n.startswith("Put back of your own files:") for n in again.view.notices)
+
+
+@pytest.mark.parametrize("name", ["index", "my file", "new\nline", 'q"\\x', "tab\t1", "é b/in"])
+def test_the_first_line_of_a_patch_applies_it_whatever_the_file_is_called(
+    tmp_path: Path, site: Path, name: str
+) -> None:
+    file = site / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("1\n2\n3\n4\n5\n")
+    by_agent = {"path": str(file), "content": "one\n2\n3\n4\n5\n"}
+    model = ScriptedModel(Turn(calls=(Call("write_file", by_agent),)), Answer("done"))
+    options = RunOptions(session_root=tmp_path / "sessions")
+    given = {"context_paths": [{"path": str(site), "permission": "write"}]}
+    run = finish(
+        nb_agents.start("t", team_by_rules({"a": model}, **given), session="s", options=options)
+    )
+    file.write_text("one\n2\n3\n4\nfive\n")
+    again = finish(run.rewind("the start"))
+    (patch,) = (again.path / "changes").iterdir()
+    command = patch.read_text().splitlines()[0].replace("THIS", shlex.quote(str(patch)))
+    subprocess.run(command, shell=True, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    assert file.read_text() == "1\n2\n3\n4\nfive\n"
 
 
 def test_the_persons_repository_is_not_written_to(tmp_path: Path, site: Path) -> None:
