@@ -271,7 +271,7 @@ def preview_rewind(paths: TurnPaths, to: str, model: str = "") -> RewindPreview:
         point=prefix.point.seq,
         at=str(prefix.point),
         kept=kept,
-        left_out=tuple(_counted(prefix.left_out)),
+        left_out=tuple(_counted(prefix)),
         dropped=_cost_of(prefix.left_out),
         files=tuple(files[:MAX_FILES]),
         file_count=len(files) if prefix.prefix.is_kept else -1,
@@ -284,7 +284,7 @@ def preview_rewind(paths: TurnPaths, to: str, model: str = "") -> RewindPreview:
     )
 
 
-def _counted(events: Sequence[Event]) -> list[str]:
+def _counted(prefix: TurnPrefix) -> list[str]:
     nouns = {
         ev.AnswerGiven: "answer",
         ev.VoteCast: "vote",
@@ -293,7 +293,17 @@ def _counted(events: Sequence[Event]) -> list[str]:
         ev.ToolFinished: "tool call",
         ev.Said: "follow-up text",
     }
-    counts = Counter(map(type, events))
+    # Those of agents and commands alone, as what is kept is counted.
+    steps = {
+        event.step
+        for event in prefix.own
+        if isinstance(event, ev.StepStarted) and event.unit in ("agent", "bash")
+    }
+    counts = Counter(
+        type(event)
+        for event in prefix.left_out
+        if not isinstance(event, ev.StepFinished) or event.step in steps
+    )
     return [count(counts[kind], noun) for kind, noun in nouns.items() if counts[kind]]
 
 

@@ -112,6 +112,25 @@ def test_from_each_point_of_a_recipe_files_and_outputs_come_out_the_same(tmp_pat
     assert kinds >= {"start", "step", "call", "tool", "approval"}
 
 
+def test_a_preview_counts_the_steps_that_it_keeps_as_those_that_it_leaves_out(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "inner.yaml").write_text(INNER)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    team, options = team_by_rules({"a": _model([])}), RunOptions(session_root=tmp_path)
+    run = nb_agents.start("", team, "s", recipe=tmp_path / "recipe.yaml", options=options)
+    approve(run)
+    finish(run)
+    for to, kept, left_out in (
+        ("the start", "0 finished steps", "7 steps"),
+        ("step begin/first", "1 finished step", "6 steps"),
+        ("before step end/last", "6 finished steps", "1 step"),
+    ):
+        told = run.preview_rewind(to)
+        assert told.lines[1].startswith(f"Kept, and not paid again: {kept}, ")
+        assert told.left_out[0] == left_out
+
+
 def test_a_gate_is_decided_otherwise(tmp_path: Path) -> None:
     (tmp_path / "inner.yaml").write_text(INNER)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
