@@ -170,7 +170,8 @@ class TurnPrefix:
         Raises:
             UserError: There is no such point.
         """
-        return find_point(self.points, self.to, self.name)
+        last = self.own[-1].seq if self.own else 0
+        return find_point(self.points, self.to, self.name, last)
 
     @cached_property
     def prefix(self) -> Prefix:

@@ -123,7 +123,7 @@ class _Points:
         return None
 
 
-def find_point(points: Sequence[Point], to: str, name: str) -> Point:
+def find_point(points: Sequence[Point], to: str, name: str, last: int) -> Point:
     """Return the point that a person means.
 
     Args:
@@ -131,6 +131,7 @@ def find_point(points: Sequence[Point], to: str, name: str) -> Point:
         to: The number of an event, which means the last point up to it; or words, such as "before
             ben's 2nd answer", "step look"; or a time: "14:32:05", or "+1:05" since the start.
         name: The turn's name, for errors.
+        last: Number of the turn's last event.
 
     Raises:
         UserError: There is no such point.
@@ -142,6 +143,11 @@ def find_point(points: Sequence[Point], to: str, name: str) -> Point:
         )
     said = to.strip()
     if said.isdecimal() and len(said) < 16:
+        if int(said) > last:
+            raise UserError(
+                f"Turn {name} has no event {said}: its last one is {last}. "
+                f"`%agents log {name}` lists them."
+            )
         return _last(points, int(said), name, to)
     if (moment := _moment(points[0].at, points[-1].at, said)) is not None:
         return _last([*points], max((p.seq for p in points if p.at < moment), default=0), name, to)
