@@ -154,6 +154,8 @@ def test_a_running_turn_goes_back_by_its_timeline_and_the_keyboard_and_is_stoppe
     for name, theme in THEMES.items():
         story.page.set_theme(theme)
         page.screenshot(path=artifacts / f"timeline-live-{name}.png")
+    # JupyterLab lays the notebook out anew with a theme, and may take the cell out meanwhile.
+    panel.locator(f"[data-point='1:{at}']").focus()
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
     points = dialog.get_by_role("listbox")
