@@ -23,6 +23,7 @@ from nb_agents.config.programs import TEAM
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import NbAgentsError
 from nb_agents.launch.api import resume, start
+from nb_agents.nouns import count
 from nb_agents.options import RunOptions
 from nb_agents.presentation.asking import TERMINAL
 from nb_agents.presentation.cards import card_text
@@ -236,5 +237,5 @@ def _said_of(run: Run) -> str:
 
 def _line(session: SessionFacts) -> str:
     last = session.turns[-1]
-    turns = f"{len(session.turns)} turns, the last one {last.state}"
+    turns = f"{count(len(session.turns), 'turn')}, the last one {last.state}"
     return f"{session.session}: {turns}: {last.task[:80]}"

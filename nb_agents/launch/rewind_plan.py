@@ -336,7 +336,7 @@ def _refused(prefix: TurnPrefix) -> tuple[str, ...]:
     following = turns_of(prefix.paths.path.parent)[-1].number + 1
     found = [*lines_of(prefix.own_plan.refused, f"turn_{following}")]
     more = len(found) - MAX_NAMED
-    return (*found[:MAX_NAMED], *([f"{more} more files"] if more > 0 else ()))
+    return (*found[:MAX_NAMED], *([count(more, "more file")] if more > 0 else ()))
 
 
 def _worktrees(events: Sequence[Event]) -> Iterator[str]:

@@ -168,6 +168,24 @@ def test_the_first_line_of_a_patch_applies_it_whatever_the_file_is_called(
     assert file.read_text() == "1\n2\n3\n4\nfive\n"
 
 
+def test_a_preview_names_twenty_files_that_stay_and_counts_the_others(
+    tmp_path: Path, site: Path
+) -> None:
+    files = [site / f"{number}.md" for number in range(21)]
+    calls = tuple(Call("write_file", {"path": str(f), "content": "by a"}) for f in files)
+    model = ScriptedModel(Turn(calls=calls), Answer("done"))
+    options = RunOptions(session_root=tmp_path / "sessions")
+    given = {"context_paths": [{"path": str(site), "permission": "write"}]}
+    run = finish(
+        nb_agents.start("t", team_by_rules({"a": model}, **given), session="s", options=options)
+    )
+    for file in files:
+        file.write_text("mine")
+    lines = [line for line in run.preview_rewind(1).lines if line.startswith("Not put back: ")]
+    assert len(lines) == 21
+    assert lines[-1] == "Not put back: 1 more file"
+
+
 def test_the_persons_repository_is_not_written_to(tmp_path: Path, site: Path) -> None:
     hook = site / ".git" / "hooks" / "post-checkout"
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
