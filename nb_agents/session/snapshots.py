@@ -406,6 +406,9 @@ class SnapshotStore:
             raise RefusedError("is no kept file")
         return f"{self.path}/files/{entry.value[:2]}/{entry.value[2:]}"
 
+    def _name_of(self, entry: KeptPath) -> str:
+        return os.path.relpath(self._blob(entry), self.path.parent)
+
     def lay(self, tree: str, target: Path, now: Path | None = None) -> tuple[str, ...]:
         """Write a workspace as a tree says.
 
@@ -458,8 +461,7 @@ class SnapshotStore:
         try:
             kept = os.open(self._blob(entry), _READ)
         except FileNotFoundError:
-            name = os.path.relpath(self._blob(entry), self.path.parent)
-            raise RefusedError(f"the session lacks {name}") from None
+            raise RefusedError(f"the session lacks {self._name_of(entry)}") from None
         try:
             file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             try:
@@ -468,6 +470,10 @@ class SnapshotStore:
                     left -= len(data)
                     while data:  # a full disk takes a part before it says so
                         data = data[os.write(file, data) :]
+                if left > 0:
+                    raise RefusedError(
+                        f"{self._name_of(entry)} is cut short, by {left} of its {entry.size} bytes"
+                    )
                 os.fchmod(file, entry.mode & 0o777)
                 os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))
             finally:

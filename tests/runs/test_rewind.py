@@ -1,5 +1,6 @@
 """Going back to a point of a turn: a new turn from a prefix of the old one's journal."""
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -170,6 +171,19 @@ def test_a_point_whose_files_are_gone_from_the_session_is_told_and_nothing_is_do
     shutil.rmtree(tmp_path / "s" / "snapshots" / part)
     before = _files(tmp_path / "s")
     with pytest.raises(UserError, match=f"the session lacks snapshots/{part}/.* from a copy"):
+        played.run.rewind("a's 1st write_file")
+    assert _files(tmp_path / "s") == before
+
+
+def test_a_point_of_which_a_kept_file_was_cut_short_is_told_and_nothing_is_done(
+    tmp_path: Path,
+) -> None:
+    played = Played(tmp_path)
+    for path in (tmp_path / "s" / "snapshots" / "files").rglob("*"):
+        if path.is_file():
+            os.truncate(path, path.stat().st_size - 1)
+    before = _files(tmp_path / "s")
+    with pytest.raises(UserError, match="snapshots/files/.* is cut short, by 1 of its"):
         played.run.rewind("a's 1st write_file")
     assert _files(tmp_path / "s") == before
 
