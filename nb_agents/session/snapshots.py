@@ -471,9 +471,8 @@ class SnapshotStore:
                     while data:  # a full disk takes a part before it says so
                         data = data[os.write(file, data) :]
                 if left > 0:
-                    raise RefusedError(
-                        f"{self._name_of(entry)} is cut short, by {left} of its {entry.size} bytes"
-                    )
+                    name = self._name_of(entry)
+                    raise RefusedError(f"{name} is cut short, by {left} of its {entry.size} bytes")
                 os.fchmod(file, entry.mode & 0o777)
                 os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))
             finally:
