@@ -17,7 +17,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import blake2b
@@ -247,11 +247,12 @@ class Directory:
         finally:
             os.close(scanned.folder)
 
-    def walk(self, path: str = ".") -> Generator[DirEntry]:
+    def walk(self, path: str = ".", leaving_out: Container[str] = ()) -> Generator[DirEntry]:
         """Walk a directory tree, without following links.
 
         Args:
             path: The directory to start from.
+            leaving_out: The paths of entries that are neither yielded nor entered.
 
         Yields:
             For each directory its files, sorted, then each subdirectory followed by its contents.
@@ -268,6 +269,8 @@ class Directory:
                 entry = next(stack[-1].entries, None)
                 if entry is None:
                     os.close(stack.pop().folder)
+                elif entry.path in leaving_out:
+                    continue
                 elif entry.kind != "folder":
                     yield entry
                 elif len(stack) > MAX_DEPTH:

@@ -44,14 +44,16 @@ def copy_workspaces(
         return ()
 
     def is_wanted(entry: DirEntry) -> bool:
-        is_link = entry.kind == "link" and not entry.depth
-        return not is_link and entry.path.partition("/")[0] not in leaving_out
+        return entry.kind != "link" or bool(entry.depth)
 
-    return copy_tree(source, target, is_wanted)
+    return copy_tree(source, target, is_wanted, leaving_out)
 
 
 def copy_tree(
-    source: Path, target: Path, is_wanted: Callable[[DirEntry], bool] = lambda entry: True
+    source: Path,
+    target: Path,
+    is_wanted: Callable[[DirEntry], bool] = lambda entry: True,
+    leaving_out: Container[str] = (),
 ) -> tuple[str, ...]:
     """Copy the contents of a directory.
 
@@ -59,6 +61,7 @@ def copy_tree(
         source: The directory; it may not be a link.
         target: The destination, created if missing. Existing files are not replaced.
         is_wanted: Returns whether to copy an entry.
+        leaving_out: Paths that are not copied, with all that is below.
 
     Returns:
         Descriptions of the skipped entries.
@@ -70,7 +73,8 @@ def copy_tree(
     target.mkdir(parents=True, exist_ok=True)
     with Directory.at(source) as old, Directory.at(target) as new:
         # Each directory is opened once, not again for each of its files.
-        for path, entries in groupby(filter(is_wanted, old.walk()), lambda entry: entry.above):
+        found = filter(is_wanted, old.walk(leaving_out=leaving_out))
+        for path, entries in groupby(found, lambda entry: entry.above):
             with new.inner(path) as folder:
                 for entry in entries:
                     _copy(entry, folder, left_out)

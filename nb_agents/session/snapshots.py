@@ -48,7 +48,7 @@ _RACY_NS = 20_000_000
 _PIECE = 1_000_000
 _PART = 250
 """Files that one thread writes before it looks for more."""
-_WRITERS = 4
+_WRITERS = 2
 LeavesOut = Callable[[str, Collection[str]], Collection[str]]
 """Given a directory's prefix and the names there, returns those that are not kept."""
 
@@ -447,23 +447,26 @@ class SnapshotStore:
 
     def _lay_files(self, root: str, files: Sequence[tuple[str, KeptPath]]) -> None:
         """Write files, some at a time: nearly all that takes time is the file system's work."""
+        exact = set[int]()
 
         def lay(part: Sequence[tuple[str, KeptPath]]) -> None:
             for path, entry in part:
-                self._lay_file(f"{root}/{path}", entry)
+                self._lay_file(f"{root}/{path}", entry, exact)
 
         parts = [files[start : start + _PART] for start in range(0, len(files), _PART)]
         with ThreadPoolExecutor(_WRITERS) as pool:
             for _ in pool.map(lay, parts):
                 pass
 
-    def _lay_file(self, place: str, entry: KeptPath) -> None:
+    def _lay_file(self, place: str, entry: KeptPath, exact: set[int]) -> None:
+        """Write a file; ``exact`` are the permissions that the umask leaves, as found so far."""
+        mode = entry.mode & 0o777
         try:
             kept = os.open(self._blob(entry), _READ)
         except FileNotFoundError:
             raise RefusedError(f"the session lacks {self._name_of(entry)}") from None
         try:
-            file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
             try:
                 left = entry.size
                 while left > 0 and (data := os.read(kept, min(left, _PIECE))):
@@ -473,7 +476,10 @@ class SnapshotStore:
                 if left > 0:
                     name = self._name_of(entry)
                     raise RefusedError(f"{name} is cut short, by {left} of its {entry.size} bytes")
-                os.fchmod(file, entry.mode & 0o777)
+                if mode not in exact:
+                    if stat.S_IMODE(os.fstat(file).st_mode) == mode:
+                        exact.add(mode)
+                    os.fchmod(file, mode)
                 os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))
             finally:
                 os.close(file)
