@@ -46,8 +46,8 @@ export interface Choice {
   readonly now?: boolean;
 }
 
-/** Behind every event. */
-const LAST = 999_999_999_999;
+/** The last point of a turn. */
+const END = "the end";
 
 const MAX_TIMES = 100;
 
@@ -62,7 +62,7 @@ const WHAT = { back: "is there again", gone: "is gone", changed: "is as it was" 
  * @param at The number of the event that is chosen first; by default the last point.
  */
 export async function chooseRewind(look: (to: string) => Promise<Preview>, at?: number): Promise<Choice | undefined> {
-  const first = await look(String(at ?? LAST));
+  const first = await look(at === undefined ? END : String(at));
   const body = new RewindBody(look, first);
   const { button } = await showDialog({
     title: "Go back to here…",

@@ -129,7 +129,8 @@ def find_point(points: Sequence[Point], to: str, name: str, last: int) -> Point:
     Args:
         points: Those of the turn, in order.
         to: The number of an event, which means the last point up to it; or words, such as "before
-            ben's 2nd answer", "step look"; or a time: "14:32:05", or "+1:05" since the start.
+            ben's 2nd answer", "step look", "the end"; or a time: "14:32:05", or "+1:05" since the
+            start.
         name: The turn's name, for errors.
         last: Number of the turn's last event.
 
@@ -142,6 +143,8 @@ def find_point(points: Sequence[Point], to: str, name: str, last: int) -> Point:
             "`%%agents --continue` goes on from its answers."
         )
     said = to.strip()
+    if said == "the end":
+        return points[-1]
     if said.isdecimal() and len(said) < 16:
         if int(said) > last:
             raise UserError(

@@ -30,6 +30,10 @@ def test_a_time_after_midnight_is_one_of_the_next_day(to: str, seq: int) -> None
     assert find_point(turn, to, "s/1", 9).seq == seq
 
 
+def test_the_end_is_the_last_point() -> None:
+    assert find_point(_turn("20 14:32:05", "20 14:33:00"), "the end", "s/1", 9).seq == 2
+
+
 def test_a_number_of_an_event_that_the_turn_lacks_is_told_with_its_last_one() -> None:
     turn = _turn("20 14:32:05", "20 14:33:00")
     assert find_point(turn, "9", "s/1", 9).seq == 2
