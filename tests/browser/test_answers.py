@@ -120,6 +120,9 @@ def test_an_answer_shows_an_image_of_its_workspace_and_opens_its_files(
 def test_a_long_answer_folds_until_a_person_wants_it_all(story: Story, server: ModelServer) -> None:
     i = complete(story, server, "\n\n".join(f"Paragraph {n} of it." for n in range(60)))
     card = story.card(i)
+    # Until then the card is drawn again, and is folded again with it.
+    drawn = card.locator(".nb-answer .jp-RenderedMarkdown").last
+    expect(drawn.get_by_text("Paragraph 59 of it.")).to_be_attached()
     assert height(card) <= 600
     card.get_by_role("checkbox", name="Show all").check(force=True)
     story.page.wait_until(lambda: height(card) > 1500)
