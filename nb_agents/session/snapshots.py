@@ -385,7 +385,8 @@ class SnapshotStore:
                 changes.append(content)
                 tree = content["parent"]
             except FileNotFoundError:
-                raise RefusedError(f"the session lacks snapshots/trees/{tree}") from None
+                name = self._name_of(f"{self.path}/trees/{tree}")
+                raise RefusedError(f"the session lacks {name}") from None
             except (ValueError, KeyError, TypeError) as exc:
                 raise RefusedError(f"is damaged ({type(exc).__name__})") from None
         found: dict[str, KeptPath] = {}
@@ -406,8 +407,9 @@ class SnapshotStore:
             raise RefusedError("is no kept file")
         return f"{self.path}/files/{entry.value[:2]}/{entry.value[2:]}"
 
-    def _name_of(self, entry: KeptPath) -> str:
-        return os.path.relpath(self._blob(entry), self.path.parent)
+    def _name_of(self, path: str) -> str:
+        """Return the name of a part of the store in the session's directory."""
+        return os.path.relpath(path, self._root.parent)
 
     def lay(self, tree: str, target: Path, now: Path | None = None) -> tuple[str, ...]:
         """Write a workspace as a tree says.
@@ -447,26 +449,24 @@ class SnapshotStore:
 
     def _lay_files(self, root: str, files: Sequence[tuple[str, KeptPath]]) -> None:
         """Write files, some at a time: nearly all that takes time is the file system's work."""
-        exact = set[int]()
 
         def lay(part: Sequence[tuple[str, KeptPath]]) -> None:
             for path, entry in part:
-                self._lay_file(f"{root}/{path}", entry, exact)
+                self._lay_file(f"{root}/{path}", entry)
 
         parts = [files[start : start + _PART] for start in range(0, len(files), _PART)]
         with ThreadPoolExecutor(_WRITERS) as pool:
             for _ in pool.map(lay, parts):
                 pass
 
-    def _lay_file(self, place: str, entry: KeptPath, exact: set[int]) -> None:
-        """Write a file; ``exact`` are the permissions that the umask leaves, as found so far."""
-        mode = entry.mode & 0o777
+    def _lay_file(self, place: str, entry: KeptPath) -> None:
+        blob = self._blob(entry)
         try:
-            kept = os.open(self._blob(entry), _READ)
+            kept = os.open(blob, _READ)
         except FileNotFoundError:
-            raise RefusedError(f"the session lacks {self._name_of(entry)}") from None
+            raise RefusedError(f"the session lacks {self._name_of(blob)}") from None
         try:
-            file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+            file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             try:
                 left = entry.size
                 while left > 0 and (data := os.read(kept, min(left, _PIECE))):
@@ -474,12 +474,9 @@ class SnapshotStore:
                     while data:  # a full disk takes a part before it says so
                         data = data[os.write(file, data) :]
                 if left > 0:
-                    name = self._name_of(entry)
+                    name = self._name_of(blob)
                     raise RefusedError(f"{name} is cut short, by {left} of its {entry.size} bytes")
-                if mode not in exact:
-                    if stat.S_IMODE(os.fstat(file).st_mode) == mode:
-                        exact.add(mode)
-                    os.fchmod(file, mode)
+                os.fchmod(file, entry.mode & 0o777)
                 os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))
             finally:
                 os.close(file)

@@ -154,7 +154,7 @@ def test_a_running_turn_goes_back_by_its_timeline_and_the_keyboard_and_is_stoppe
     for name, theme in THEMES.items():
         story.page.set_theme(theme)
         page.screenshot(path=artifacts / f"timeline-live-{name}.png")
-    # JupyterLab lays the notebook out anew with a theme, and may take the cell out meanwhile.
+    # The change of theme is for the pictures; once, no point had the focus behind it.
     panel.locator(f"[data-point='1:{at}']").focus()
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")

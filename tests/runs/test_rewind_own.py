@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +146,17 @@ def test_what_the_person_changed_since_stays_and_preview_and_result_name_the_pat
     assert any(n.startswith("Put back of your own files:") for n in again.view.notices)
 
 
+def _written(place: Path, site: Path, files: Mapping[Path, str]) -> Run:
+    """Run an agent that writes these files of the person's own."""
+    calls = tuple(
+        Call("write_file", {"path": str(path), "content": text}) for path, text in files.items()
+    )
+    given = {"context_paths": [{"path": str(site), "permission": "write"}]}
+    team = team_by_rules({"a": ScriptedModel(Turn(calls=calls), Answer("done"))}, **given)
+    options = RunOptions(session_root=place / "sessions")
+    return finish(nb_agents.start("t", team, session="s", options=options))
+
+
 @pytest.mark.parametrize("name", ["index", "my file", "new\nline", 'q"\\x', "tab\t1", "é b/in"])
 def test_the_first_line_of_a_patch_applies_it_whatever_the_file_is_called(
     tmp_path: Path, site: Path, name: str
@@ -153,13 +164,7 @@ def test_the_first_line_of_a_patch_applies_it_whatever_the_file_is_called(
     file = site / name
     file.parent.mkdir(exist_ok=True)
     file.write_text("1\n2\n3\n4\n5\n")
-    by_agent = {"path": str(file), "content": "one\n2\n3\n4\n5\n"}
-    model = ScriptedModel(Turn(calls=(Call("write_file", by_agent),)), Answer("done"))
-    options = RunOptions(session_root=tmp_path / "sessions")
-    given = {"context_paths": [{"path": str(site), "permission": "write"}]}
-    run = finish(
-        nb_agents.start("t", team_by_rules({"a": model}, **given), session="s", options=options)
-    )
+    run = _written(tmp_path, site, {file: "one\n2\n3\n4\n5\n"})
     file.write_text("one\n2\n3\n4\nfive\n")
     again = finish(run.rewind("the start"))
     (patch,) = (again.path / "changes").iterdir()
@@ -172,13 +177,7 @@ def test_a_preview_names_twenty_files_that_stay_and_counts_the_others(
     tmp_path: Path, site: Path
 ) -> None:
     files = [site / f"{number}.md" for number in range(21)]
-    calls = tuple(Call("write_file", {"path": str(f), "content": "by a"}) for f in files)
-    model = ScriptedModel(Turn(calls=calls), Answer("done"))
-    options = RunOptions(session_root=tmp_path / "sessions")
-    given = {"context_paths": [{"path": str(site), "permission": "write"}]}
-    run = finish(
-        nb_agents.start("t", team_by_rules({"a": model}, **given), session="s", options=options)
-    )
+    run = _written(tmp_path, site, dict.fromkeys(files, "by a"))
     for file in files:
         file.write_text("mine")
     lines = [line for line in run.preview_rewind(1).lines if line.startswith("Not put back: ")]

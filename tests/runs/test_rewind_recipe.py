@@ -99,14 +99,19 @@ def go_on_from_each_point(run: Run, heard: list[str]) -> set[str]:
     return {point.kind for point in points}
 
 
-def test_from_each_point_of_a_recipe_files_and_outputs_come_out_the_same(tmp_path: Path) -> None:
-    (tmp_path / "inner.yaml").write_text(INNER)
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    heard: list[str] = []
-    team, options = team_by_rules({"a": _model(heard)}), RunOptions(session_root=tmp_path)
-    run = nb_agents.start("", team, "s", recipe=tmp_path / "recipe.yaml", options=options)
+def _finished(place: Path, heard: list[str]) -> Run:
+    """Run the recipe to its end, and note what its model hears."""
+    (place / "inner.yaml").write_text(INNER)
+    (place / "recipe.yaml").write_text(RECIPE)
+    team, options = team_by_rules({"a": _model(heard)}), RunOptions(session_root=place)
+    run = nb_agents.start("", team, "s", recipe=place / "recipe.yaml", options=options)
     approve(run)
-    finish(run)
+    return finish(run)
+
+
+def test_from_each_point_of_a_recipe_files_and_outputs_come_out_the_same(tmp_path: Path) -> None:
+    heard: list[str] = []
+    run = _finished(tmp_path, heard)
     assert run.status == "completed", run.view.notices
     kinds = go_on_from_each_point(run, heard)
     assert kinds >= {"start", "step", "call", "tool", "approval"}
@@ -115,12 +120,7 @@ def test_from_each_point_of_a_recipe_files_and_outputs_come_out_the_same(tmp_pat
 def test_a_preview_counts_the_steps_that_it_keeps_as_those_that_it_leaves_out(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "inner.yaml").write_text(INNER)
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    team, options = team_by_rules({"a": _model([])}), RunOptions(session_root=tmp_path)
-    run = nb_agents.start("", team, "s", recipe=tmp_path / "recipe.yaml", options=options)
-    approve(run)
-    finish(run)
+    run = _finished(tmp_path, [])
     for to, kept, left_out in (
         ("the start", "0 finished steps", "7 steps"),
         ("step begin/first", "1 finished step", "6 steps"),
@@ -132,12 +132,7 @@ def test_a_preview_counts_the_steps_that_it_keeps_as_those_that_it_leaves_out(
 
 
 def test_a_gate_is_decided_otherwise(tmp_path: Path) -> None:
-    (tmp_path / "inner.yaml").write_text(INNER)
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    team, options = team_by_rules({"a": _model([])}), RunOptions(session_root=tmp_path)
-    run = nb_agents.start("", team, "s", recipe=tmp_path / "recipe.yaml", options=options)
-    approve(run)
-    finish(run)
+    run = _finished(tmp_path, [])
     again = run.rewind("before approval begin")
     approve(again, "Sell it.")
     finish(again)
