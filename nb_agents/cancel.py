@@ -17,11 +17,13 @@ from __future__ import annotations
 import enum
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
+
+from nb_agents.context import within
 
 StopSource = Literal[
     "widget", "interrupt", "notebook", "api", "magic", "rest", "cli",
@@ -285,14 +287,9 @@ class CancelToken:
 _current: ContextVar[CancelToken | None] = ContextVar("nb_agents_cancel_token", default=None)
 
 
-@contextmanager
-def bind(token: CancelToken) -> Iterator[CancelToken]:
+def bind(token: CancelToken) -> AbstractContextManager[None]:
     """Make ``token`` the current one of `checkpoint` and `should_stop` within the block."""
-    reset = _current.set(token)
-    try:
-        yield token
-    finally:
-        _current.reset(reset)
+    return within(_current, token)
 
 
 def current_token() -> CancelToken | None:

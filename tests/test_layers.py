@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "nb_agents"
 
 FLOORS = {
+    "context": 0,
     "disk": 0,
     "errors": 0,
     "imports": 0,

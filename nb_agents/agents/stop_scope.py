@@ -13,7 +13,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -21,6 +21,7 @@ from types import TracebackType
 import anyio
 
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, bind
+from nb_agents.context import within
 from nb_agents.models.retry import retry_delay_s
 
 
@@ -91,14 +92,9 @@ def current_policy() -> RunPolicy:
     return _current.get() or RunPolicy()
 
 
-@contextmanager
-def bind_policy(granted: RunPolicy) -> Iterator[None]:
+def bind_policy(granted: RunPolicy) -> AbstractContextManager[None]:
     """Make ``granted`` the current policy within the block and in the tasks that it starts."""
-    reset = _current.set(granted)
-    try:
-        yield
-    finally:
-        _current.reset(reset)
+    return within(_current, granted)
 
 
 _around: ContextVar[tuple[StopScope, ...]] = ContextVar("nb_agents_boundaries", default=())

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, current_token
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
+from nb_agents.context import within
 from nb_agents.errors import ModelCallError, UserError, said_by
 from nb_agents.loop import submit
 from nb_agents.tools.base import (
@@ -170,14 +171,9 @@ class SubAgents:
         definition = ToolDefinition(CALL_AGENT, described, schema)
         return Tool.from_definition(definition, ask, is_repeatable=True)
 
-    @contextmanager
-    def bound(self) -> Iterator[None]:
+    def bound(self) -> AbstractContextManager[None]:
         """Make `call` use these sub-agents within the block."""
-        reset = _children.set(self)
-        try:
-            yield
-        finally:
-            _children.reset(reset)
+        return within(_children, self)
 
     async def close(self) -> None:
         """Stop sub-agents that are still working when the run ends, and record no more events."""

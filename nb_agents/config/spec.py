@@ -7,7 +7,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +23,8 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
+
+from nb_agents.context import within
 
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
@@ -135,15 +137,10 @@ def start_place() -> Path:
     return _place.get() or Path.cwd()
 
 
-@contextmanager
-def started_in(place: Path) -> Iterator[None]:
+def started_in(place: Path) -> AbstractContextManager[None]:
     """Set the directory in which runs start within the block.
 
     Args:
         place: It, absolute.
     """
-    reset = _place.set(place)
-    try:
-        yield
-    finally:
-        _place.reset(reset)
+    return within(_place, place)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from nb_agents.config.spec import safe_name
 from nb_agents.config.team import TeamSpec
+from nb_agents.context import within
 from nb_agents.disk.entry import RefusedError, join_names, printable_name
 from nb_agents.errors import StorageError, UnknownSessionError, said_by
 from nb_agents.launch.rewind_plan import files_read
@@ -108,18 +109,13 @@ class Job(NamedTuple):
     place: Path
 
 
-@contextmanager
-def asking_before_start(ask: Callable[[Path, str], object]) -> Iterator[None]:
+def asking_before_start(ask: Callable[[Path, str], object]) -> AbstractContextManager[None]:
     """Call a function with the turn's path and the run's id before a run starts in the block.
 
     Args:
         ask: May raise an error, and the run does not start; its turn is discarded.
     """
-    token = _before_start.set(ask)
-    try:
-        yield
-    finally:
-        _before_start.reset(token)
+    return within(_before_start, ask)
 
 
 def launch(spec: TurnSpec, session: Session) -> Run:

@@ -13,8 +13,13 @@ Not to be imported before a run needs it: it takes httpx2 along.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import (
+    AbstractContextManager,
+    aclosing,
+    asynccontextmanager,
+    suppress,
+)
 from contextvars import ContextVar
 from types import AsyncGeneratorType
 from typing import cast
@@ -23,6 +28,7 @@ import httpx2
 from anyio import CancelScope, current_time, move_on_after, sleep
 from anyio.lowlevel import checkpoint
 
+from nb_agents.context import within
 from nb_agents.errors import ReplyTooLongError
 from nb_agents.models.reading import rest_s
 
@@ -86,14 +92,9 @@ async def finishing() -> AsyncIterator[None]:
             await stream.finish()
 
 
-@contextmanager
-def expecting_images(are_expected: bool) -> Iterator[None]:
+def expecting_images(are_expected: bool) -> AbstractContextManager[None]:
     """Raise the size limit of a reply's events within the block, if images are expected."""
-    token = _event_bytes.set(MAX_IMAGE_EVENT_BYTES if are_expected else MAX_EVENT_BYTES)
-    try:
-        yield
-    finally:
-        _event_bytes.reset(token)
+    return within(_event_bytes, MAX_IMAGE_EVENT_BYTES if are_expected else MAX_EVENT_BYTES)
 
 
 async def limit(response: httpx2.Response) -> None:

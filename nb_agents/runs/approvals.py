@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,6 +13,7 @@ import anyio
 from nb_agents import events as ev
 from nb_agents.agents.stop_scope import StopScope, person_asked
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, current_token
+from nb_agents.context import within
 from nb_agents.errors import UserError
 from nb_agents.loop import post
 from nb_agents.tools.base import ToolCall, current_call
@@ -273,11 +274,6 @@ def ask(prompt: str) -> str:
     return asker(prompt)
 
 
-@contextmanager
-def bind_asker(asker: Callable[[str], str]) -> Iterator[None]:
+def bind_asker(asker: Callable[[str], str]) -> AbstractContextManager[None]:
     """Make `ask` use ``asker`` within the block and the tasks started there."""
-    reset = _current.set(asker)
-    try:
-        yield
-    finally:
-        _current.reset(reset)
+    return within(_current, asker)

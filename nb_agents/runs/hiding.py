@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nb_agents.context import within
 from nb_agents.events import Event, OutputStreamed, TextStreamed, ToolStarted, ToolTold, TurnEnded
 from nb_agents.masking import Mask, MaskedStream
 from nb_agents.tools.base import hide_arguments, summarize
@@ -143,11 +144,10 @@ def mask_logs(mask: Mask, turn: Path | None = None) -> Iterator[None]:
             other turn's does.
     """
     _filter.masks = (*_filter.masks, mask)
-    reset = _logged.set(turn or _logged.get())
     try:
-        yield
+        with within(_logged, turn or _logged.get()):
+            yield
     finally:
-        _logged.reset(reset)
         _filter.masks = tuple(each for each in _filter.masks if each is not mask)
 
 

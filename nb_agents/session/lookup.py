@@ -10,12 +10,12 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
 
+from nb_agents.context import within
 from nb_agents.errors import UnknownSessionError, UserError
 from nb_agents.session.layout import LISTED, SessionList, TurnPaths, sessions_in, turns_of
 from nb_agents.session.views import read_json
@@ -32,14 +32,9 @@ MAX_TASK = 60
 _origin: ContextVar[str | None] = ContextVar("nb_agents_origin", default=None)
 
 
-@contextmanager
-def acting_for(origin: str) -> Iterator[None]:
+def acting_for(origin: str) -> AbstractContextManager[None]:
     """Begin turns within the block for another origin, such as that of a run's starter."""
-    reset = _origin.set(origin)
-    try:
-        yield
-    finally:
-        _origin.reset(reset)
+    return within(_origin, origin)
 
 
 def origin_here(root: Path) -> str:

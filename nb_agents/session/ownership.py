@@ -23,8 +23,8 @@ import logging
 import os
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -34,6 +34,7 @@ from pathlib import Path
 
 from platformdirs import user_state_path
 
+from nb_agents.context import within
 from nb_agents.disk.directory import read_file
 from nb_agents.errors import as_storage_error
 from nb_agents.session.layout import TurnPaths, turns_of
@@ -217,14 +218,9 @@ def confirm_turns(turns: Sequence[Evidence]) -> OwnerMark:
 _handed: ContextVar[OwnerMark | None] = ContextVar("mark", default=None)
 
 
-@contextmanager
-def handed(mark: OwnerMark) -> Iterator[None]:
+def handed(mark: OwnerMark) -> AbstractContextManager[None]:
     """Use a session's mark within the block, without its owner's key."""
-    token = _handed.set(mark)
-    try:
-        yield
-    finally:
-        _handed.reset(token)
+    return within(_handed, mark)
 
 
 def new_mark() -> OwnerMark:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import checkpoint
 from nb_agents.config.secret_names import MASK, is_secret_name
+from nb_agents.context import within
 from nb_agents.errors import leaves_of
 from nb_agents.masking import Mask
 from nb_agents.process.writable import WritablePath, WriteAccess
@@ -166,18 +167,13 @@ class ToolCall:
 _current: ContextVar[ToolCall | None] = ContextVar("nb_agents_tool_call", default=None)
 
 
-@contextmanager
-def calling(call: ToolCall) -> Iterator[ToolCall]:
+def calling(call: ToolCall) -> AbstractContextManager[None]:
     """Make a call the current one within the block.
 
     Args:
         call: Returned by `current_call` in the block, and in tasks and threads that begin there.
     """
-    reset = _current.set(call)
-    try:
-        yield call
-    finally:
-        _current.reset(reset)
+    return within(_current, call)
 
 
 def current_call() -> ToolCall:

@@ -40,8 +40,9 @@ async def cut(agent: str, held: Held, cleanup_s: float, *, ends: bool = False) -
         if ends:
             held.let_go.set()
 
+    attempt = ToolCall(agent)
     async with anyio.create_task_group() as group:
-        with calling(ToolCall(agent)) as attempt, anyio.CancelScope() as scope:
+        with calling(attempt), anyio.CancelScope() as scope:
             group.start_soon(cancel)
             await ThreadCall("f").run(held, cleanup_s)
     assert scope.cancelled_caught is not ends
@@ -49,8 +50,8 @@ async def cut(agent: str, held: Held, cleanup_s: float, *, ends: bool = False) -
 
 
 async def test_a_call_that_is_cancelled_before_it_begins_is_never_made() -> None:
-    made: list[str] = []
-    with calling(ToolCall("a")) as attempt, anyio.CancelScope() as scope:
+    made, attempt = list[str](), ToolCall("a")
+    with calling(attempt), anyio.CancelScope() as scope:
         scope.cancel()
         await ThreadCall("f").run(lambda: made.append("made"), 1.0)
     assert scope.cancelled_caught

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from nb_agents.agents.placed_calls import PlacedCall, fate_of
 from nb_agents.agents.replay import PastRound
 from nb_agents.agents.runner import Round, WordStream
 from nb_agents.cancel import AgentStopped
+from nb_agents.context import within
 from nb_agents.errors import said_by
 from nb_agents.tools.base import ToolCall, ToolResult, calling
 from nb_agents.unicode import well_formed
@@ -80,19 +81,9 @@ class CallLog:
         """Return the place of a name where the program is now."""
         return f"{_path.get()}/{name}"
 
-    @contextmanager
-    def run(self) -> Iterator[None]:
+    def run(self) -> AbstractContextManager[None]:
         """Number the run of an agent that the block is."""
-        with self._within(self.next_place("r")):
-            yield
-
-    @contextmanager
-    def _within(self, place: str) -> Iterator[None]:
-        token = _path.set(place)
-        try:
-            yield
-        finally:
-            _path.reset(token)
+        return within(_path, self.next_place("r"))
 
     # Boundaries -------------------------------------------------------------------------------
 
@@ -219,7 +210,7 @@ class CallLog:
             return told
         await self.checkpoint()
         made = ToolCall(self.round.agent, place, is_repeated=place in self._past)
-        with self._holding(place), self._within(place), calling(made):
+        with self._holding(place), within(_path, place), calling(made):
             self.round.begin_tool(place, name, args, is_repeatable=is_repeatable, digest=digest)
             return await self._run(made, name, run)
 
