@@ -370,5 +370,4 @@ def _forget() -> None:
     _lock, _background = threading.Lock(), None
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_forget)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import select
 import sys
+import termios
 import threading
+import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -18,16 +20,12 @@ def keys(press: Callable[[str], object]) -> Iterator[None]:
     """Call ``press`` with each character typed within the block; Ctrl-C interrupts as ever.
 
     Args:
-        press: Called in a thread of its own. Nothing is taken where the input is no terminal,
-            nor on Windows.
+        press: Called in a thread of its own. Nothing is taken where the input is no terminal.
     """
     fd = _terminal()
     if fd is None:
         yield
         return
-    import termios  # not on Windows
-    import tty
-
     before = termios.tcgetattr(fd)
     over = threading.Event()
 
@@ -52,7 +50,7 @@ def keys(press: Callable[[str], object]) -> Iterator[None]:
 
 def _terminal() -> int | None:
     """Return the descriptor of the input if it is a terminal, else None."""
-    if os.name != "posix" or not sys.stdin.isatty():
+    if not sys.stdin.isatty():
         return None
     try:
         fd = sys.stdin.fileno()

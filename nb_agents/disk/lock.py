@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-import sys
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from nb_agents.disk.entry import OUT_OF_RESOURCES
 
 PROBE_S = 0.05
-"""Where checks can't share a lock, one holds it more briefly than that: it is not the owner."""
+"""Time within which a check lets go of a lock: who holds it for longer is the owner."""
 
 
 def is_held(lock: FileLock) -> bool:
@@ -21,10 +21,6 @@ def is_held(lock: FileLock) -> bool:
     """
     if not os.path.exists(lock.lock_file):  # a check must not recreate a deleted lock or directory
         return False
-    if sys.platform == "win32":
-        return _is_held_for_a_while(lock)
-    import fcntl
-
     try:
         # It need not be written: it may be another user's.
         file = os.open(lock.lock_file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -39,15 +35,4 @@ def is_held(lock: FileLock) -> bool:
         return False
     finally:
         os.close(file)
-    return False
-
-
-def _is_held_for_a_while(lock: FileLock) -> bool:
-    try:
-        lock.acquire(timeout=PROBE_S, poll_interval=PROBE_S / 10)
-    except Timeout:
-        return True
-    except OSError as exc:
-        return exc.errno in OUT_OF_RESOURCES
-    lock.release()
     return False

@@ -193,8 +193,7 @@ def _forget() -> None:
     _closing.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_forget)
 
 
 @atexit.register

@@ -60,8 +60,7 @@ def _forget() -> None:
     _runs.clear()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_forget)
 
 
 def wait_until_saved(session: Path) -> None:

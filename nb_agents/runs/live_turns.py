@@ -223,5 +223,4 @@ def _forget() -> None:
     _watches.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_forget)

@@ -6,6 +6,7 @@ file, directory nor link, are skipped and reported.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import sys
@@ -135,8 +136,6 @@ def _fill(old: int, new: int) -> None:
 def _reflink(old: int, new: int) -> bool:
     if not sys.platform.startswith("linux"):
         return False
-    import fcntl
-
     try:
         fcntl.ioctl(new, _FICLONE, old)
     except OSError:

@@ -373,7 +373,7 @@ def _working_in(paths: TurnPaths, task: Path | None) -> Path | None:
             directory.mkdir(exist_ok=True)
             (directory / "workspaces").mkdir()
         paths.workspaces.symlink_to(f"../{directory.name}/workspaces", True)
-    except (OSError, NotImplementedError):
+    except OSError:
         # Links are not supported, or the task directory is left from a turn that was removed.
         paths.workspaces.mkdir()
         return None

@@ -330,7 +330,7 @@ def _link_workspace(paths: TurnPaths, winner: str) -> None:
         return
     try:
         paths.workspace.symlink_to(target, target_is_directory=True)
-    except OSError:  # Windows without the right to, FAT, some network drives
+    except OSError:  # FAT, some network drives
         copy_tree(paths.path / target, paths.workspace)
 
 

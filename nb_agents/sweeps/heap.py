@@ -66,5 +66,4 @@ def _forget() -> None:
     _lock, _within = threading.Lock(), 0
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_forget)
