@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -179,6 +179,12 @@ class Recipe(Spec):
         if not self.is_staged:
             return (PlacedStage(self.stages[0], ()),)
         return tuple(PlacedStage(each, ("stages", i)) for i, each in enumerate(self.stages))
+
+    def walk(self) -> Iterator[Step]:
+        """Yield its steps in order, each before those within it."""
+        for stage in self.stages:
+            for step in stage.steps:
+                yield from step.walk()
 
     def fault(self, what: str, *path: object) -> ConfigError:
         """Return an error with the place of its cause in the file.

@@ -9,6 +9,7 @@ as in its `executor.py`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -161,6 +162,12 @@ class Step(Spec):
     def is_loop(self) -> bool:
         """Whether it may run more than once."""
         return bool(self.foreach or self.while_condition)
+
+    def walk(self) -> Iterator[Step]:
+        """Yield the step, and then those within it."""
+        yield self
+        for step in self.steps:
+            yield from step.walk()
 
 
 class Approval(Spec):

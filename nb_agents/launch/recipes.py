@@ -27,7 +27,6 @@ from nb_agents.recipes.plan import fatal, plan
 from nb_agents.recipes.progress import Progress, Unit, apply, forget, revise
 from nb_agents.recipes.revisions import (
     given_outputs,
-    nested_steps,
     steps_from,
     unusable_steps,
 )
@@ -47,6 +46,15 @@ _OF_TEAMS = (
     "max_orchestration_restarts",
 )
 """Options of ``orchestrator.coordination`` without effect in a recipe, which has no rounds."""
+
+_KEEPS_ITS_TEXT = (
+    "This goes on with the text that the turn has kept; a resume with `--recipe FILE` takes "
+    "another."
+)
+_STEPS_KEEP_ITS_TEXT = (
+    "Steps that have begun with it go on with the text that the turn has kept; others read the "
+    "file."
+)
 
 READ_ONLY_IN_A_RECIPE = "Context paths are only read in a recipe: none of its agents presents."
 
@@ -185,7 +193,7 @@ def keep_recipe(paths: TurnPaths, recipe: Recipe, mask: Mask, was: str = "") -> 
     old, new = paths.live_workspaces / was, paths.live_workspaces / recipe.name
     if was and old.is_dir() and not new.exists():
         old.rename(new)
-        with suppress(OSError, NotImplementedError):  # for values that contain the old path
+        with suppress(OSError):  # for values that contain the old path
             old.symlink_to(new.name, target_is_directory=True)
     (paths.path / "recipe.yaml").write_text(mask.text(recipe.text), encoding="utf-8")
 
@@ -243,13 +251,13 @@ def plan_resume(
             "The turn's journal does not hold the recipe that it ran. Give it again: "
             "--recipe FILE, or recipe=."
         )
-    notices = () if changed else _notice(recipe)
+    notices = () if changed else _notice(recipe, _KEEPS_ITS_TEXT)
     new = plain_values(given)
     notices += (*unread(recipe, new), *_done_without(recipe, progress, new))
     progress = replace(progress, context={**progress.context, **new})
     progress = replace(progress, recipes=_still_called(progress, kept, recipe))
     for called in {r.path: r for step, r in progress.recipes.items() if step}.values():
-        notices += _notice_called(called)
+        notices += _notice(called, _STEPS_KEEP_ITS_TEXT)
     progress = replace(progress, recipes={**progress.recipes, "": recipe})
     revised = {**given_outputs(recipe, events, new), **steps_from(recipe, from_step)}
     notices += tuple(
@@ -289,13 +297,9 @@ def _stuck(progress: Progress) -> str:
 def _done_without(recipe: Recipe, progress: Progress, new: Mapping[str, Any]) -> Iterator[str]:
     """Yield notices on the finished steps, which are kept, that read a value now replaced."""
     before = {**recipe.context, **progress.context}
-    done = {last_part(a) for a in _own_units(progress) if progress.units[a].outcome}
-    reads = {
-        step.id: names_read_by(step)
-        for stage in recipe.stages
-        for step in nested_steps(stage.steps)
-        if join("", step.id) in done
-    }
+    own = _called_by_none(progress.units, progress.recipes)
+    done = {last_part(address) for address in own if progress.units[address].outcome}
+    reads = {s.id: names_read_by(s) for s in recipe.walk() if join("", s.id) in done}
     for name, value in new.items():
         kept = [step for step, names in reads.items() if name in names]
         if kept and (name not in before or before[name] != value):
@@ -305,18 +309,14 @@ def _done_without(recipe: Recipe, progress: Progress, new: Mapping[str, Any]) ->
             )
 
 
-def started_values(events: Sequence[ev.Event]) -> Mapping[str, Any]:
-    """Return the values that a recipe's turn was started with."""
-    return fold_turns(events).context
-
-
 def _still_called(progress: Progress, kept: Recipe | None, recipe: Recipe) -> Mapping[str, Recipe]:
     """Return the loaded recipes, except those of unfinished steps that call another file now."""
     before, now = _calls(kept) if kept else {}, _calls(recipe)
     others = [
         address
-        for address, step in _called_by_itself(progress.recipes)
-        if before.get(step) != now.get(step) and _is_open(progress.units.get(address))
+        for address in _called_by_none(filter(None, progress.recipes), progress.recipes)
+        if before.get(step := last_part(address)) != now.get(step)
+        and _is_open(progress.units.get(address))
     ]
     return {
         address: called
@@ -325,10 +325,10 @@ def _still_called(progress: Progress, kept: Recipe | None, recipe: Recipe) -> Ma
     }
 
 
-def _own_units(progress: Progress) -> Iterator[str]:
-    """Yield the addresses of units in the run's own recipe, not in called ones."""
-    called = [address for address in progress.recipes if address]
-    for address in progress.units:
+def _called_by_none(addresses: Iterable[str], recipes: Iterable[str]) -> Iterator[str]:
+    """Yield those of some addresses that are in the run's own recipe, not in a called one."""
+    called = [address for address in recipes if address]
+    for address in addresses:
         if not any(is_within(address, other) for other in called if other != address):
             yield address
 
@@ -337,46 +337,18 @@ def _is_open(unit: Unit | None) -> bool:
     return unit is None or not unit.outcome
 
 
-def _called_by_itself(addresses: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the calls in the run's own recipe: the address and its last part."""
-    called = [address for address in addresses if address]
-    for address in called:
-        if not any(is_within(address, other) for other in called if other != address):
-            yield address, last_part(address)
-
-
 def _calls(recipe: Recipe) -> dict[str, str]:
     """Return the files that a recipe's steps call, by the last part of the step's address."""
-    return {
-        join("", step.id): step.recipe
-        for stage in recipe.stages
-        for step in nested_steps(stage.steps)
-    }
+    return {join("", step.id): step.recipe for step in recipe.walk()}
 
 
-def _notice(kept: Recipe) -> tuple[str, ...]:
-    if not _differs(kept):
-        return ()
-    return (
-        f"{kept.path} is another by now. This goes on with the text that the turn has kept; "
-        "a resume with `--recipe FILE` takes another.",
-    )
-
-
-def _notice_called(kept: Recipe) -> tuple[str, ...]:
-    if not _differs(kept):
-        return ()
-    return (
-        f"{kept.path} is another by now. Steps that have begun with it go on with the text that "
-        "the turn has kept; others read the file.",
-    )
-
-
-def _differs(kept: Recipe) -> bool:
+def _notice(kept: Recipe, consequence: str) -> tuple[str, ...]:
+    """Return a notice on a recipe whose file is not as the turn has kept it."""
     try:
-        return kept.path is not None and read_source(kept.path, RECIPE_FILE) != kept.text
+        differs = kept.path is not None and read_source(kept.path, RECIPE_FILE) != kept.text
     except ConfigError:
-        return False
+        differs = False
+    return (f"{kept.path} is another by now. {consequence}",) if differs else ()
 
 
 class RecipePreview(NamedTuple):

@@ -245,9 +245,9 @@ def _resumption(
         _check_agent(agent, events)
     changed = None
     if recipe is not None and team is not None:
-        from nb_agents.launch.recipes import read_recipe, started_values
+        from nb_agents.launch.recipes import fold_turns, read_recipe
 
-        changed = read_recipe(recipe, {**started_values(events), **given}, team)
+        changed = read_recipe(recipe, {**fold_turns(events).context, **given}, team)
     return what_resumes(events, (agent,) if agent else (), team, changed, given, from_step)
 
 

@@ -28,7 +28,6 @@ from nb_agents.session.ownership import (
 if TYPE_CHECKING:
     from nb_agents.agents.replay import Past
     from nb_agents.config.recipe import Recipe
-    from nb_agents.config.recipe_step import Step
 
 MAX_LINES = 200
 MAX_CHARS = 2_000
@@ -87,18 +86,11 @@ def would_run(
 
 def _of_recipes(recipes: Iterable[Recipe]) -> Iterator[str]:
     for recipe in recipes:
-        for stage in recipe.stages:
-            for step in _all(stage.steps):
-                if step.command:
-                    yield f"command of {step.id}: {step.command}"
-                elif step.recipe:
-                    yield f"recipe of {step.id}: {step.recipe}"
-
-
-def _all(steps: Iterable[Step]) -> Iterator[Step]:
-    for step in steps:
-        yield step
-        yield from _all(step.steps)
+        for step in recipe.walk():
+            if step.command:
+                yield f"command of {step.id}: {step.command}"
+            elif step.recipe:
+                yield f"recipe of {step.id}: {step.recipe}"
 
 
 def _of_agent(agent: AgentSpec) -> Iterator[str]:

@@ -6,7 +6,7 @@ the step whose output can't be used runs again, as one that has failed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nb_agents import events as ev
@@ -75,13 +75,6 @@ def unusable_steps(progress: Progress) -> dict[str, None]:
     return dict.fromkeys(address for each in failed for address in _unusable_for(progress, each))
 
 
-def nested_steps(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yield steps, each before those within it."""
-    for step in steps:
-        yield step
-        yield from nested_steps(step.steps)
-
-
 def _own_steps(recipe: Recipe) -> Iterator[tuple[str, str, Step]]:
     """Yield the steps that are in no other one: the address of the stage, its own, the step."""
     for stage in recipe.stages:
@@ -92,8 +85,7 @@ def _own_steps(recipe: Recipe) -> Iterator[tuple[str, str, Step]]:
 
 def _unusable_for(progress: Progress, failed: str) -> Iterator[str]:
     holder = recipe_of(progress.recipes, failed)
-    stages = progress.recipes[holder].stages
-    steps = {join("", s.id): s for stage in stages for s in nested_steps(stage.steps)}
+    steps = {join("", step.id): step for step in progress.recipes[holder].walk()}
     if (reader := steps.get(last_part(failed))) is None:
         return
     gave: dict[str, str] = {}
