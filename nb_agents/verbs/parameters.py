@@ -51,6 +51,14 @@ _BUNDLES = _option(
     metavar="NAME=DIR",
     flags=("--bundle",),
 )
+_MODEL = _option(
+    "model",
+    "one agent of this model: openai:gpt-5-mini",
+    None,
+    metavar="T:M",
+    flags=("--model", "-m"),
+)
+_TRUST = _flag("trust", "go on with a session that you have not made here")
 _TOOLS = _cell_option("tools", "functions of the notebook that the agents may call", metavar="F,G")
 _TIMEOUT = _option(
     "timeout",
@@ -71,7 +79,7 @@ _HOW = (
         None,
         metavar="ADDRESS",
     ),
-    _flag("trust", "go on with a session that you have not made here"),
+    _TRUST,
     _cell_flag("wait", "stay in the cell until the run is over"),
 )
 _SWEEP = (
@@ -91,13 +99,7 @@ RUN = (
     _SETTINGS,
     _BUNDLES,
     _TOOLS,
-    _option(
-        "model",
-        "one agent of this model: openai:gpt-5-mini",
-        None,
-        metavar="T:M",
-        flags=("--model", "-m"),
-    ),
+    _MODEL,
     _cell_option(
         "agents",
         "agents of the notebook: functions, or agents of other frameworks",
@@ -166,16 +168,10 @@ REWIND = (
     _option("agent", "the text is for this agent alone", None, metavar="A"),
     _option("times", "go on from there N times, as a sweep", None, metavar="N", kind=int),
     _CONFIG._replace(help="go on with this team file, of the same agents"),
-    _option(
-        "model",
-        "go on with this model for all agents: openai:gpt-5-mini",
-        None,
-        metavar="T:M",
-        flags=("--model", "-m"),
-    ),
+    _MODEL._replace(help="go on with this model for all agents: openai:gpt-5-mini"),
     _flag("preview", "only say what would be kept and left out"),
     _flag("now", "cut the calls in flight of a live turn"),
-    _flag("trust", "go on with a session that you have not made here"),
+    _TRUST,
 )
 CHECK = (
     _CONFIG._replace(help="for a recipe: its team file"),
