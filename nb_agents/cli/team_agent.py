@@ -11,7 +11,7 @@ import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -301,11 +301,8 @@ async def _ended(known: _Conversation) -> None:
     if run is not None and not run.is_over:
         run.stop(now=True, reason="the client closed the session")
         wait = partial(run.wait, _LAST_S, raise_on_stop=False)
-        with_deadline = to_thread.run_sync(wait, abandon_on_cancel=True)
-        try:
-            await with_deadline
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            await to_thread.run_sync(wait, abandon_on_cancel=True)
 
 
 def _was_stopped(root: Path, session: str) -> bool:

@@ -98,11 +98,6 @@ class TurnReader:
         return tuple(self.view.agents)
 
     @property
-    def next_step(self) -> str:
-        """The next step of a stopped recipe; else ""."""
-        return next(iter(self.view.next), "")
-
-    @property
     def subscribers(self) -> Subscribers:
         """The subscribers to the view."""
         self._watch()

@@ -302,7 +302,7 @@ class Run:
         if not view.recipe:
             raise RunCancelled(*kept)
         hard = view.stop is not None and view.stop.level == "immediate"
-        step = view.current_step or self._turn.next_step
+        step = view.current_step or next(iter(view.next), "")
         raise CancellationRequestedError(*kept, self.session, hard, step)
 
     # Follow-up texts ------------------------------------------------------------------------

@@ -625,11 +625,6 @@ class TurnWriter:
 
     # The end ---------------------------------------------------------------------------------
 
-    @property
-    def next_step(self) -> str:
-        """The next step of a stopped recipe; else ""."""
-        return next(iter(self.view.next), "")
-
     async def _finish(self, result: TurnResult | None, news: asyncio.Event) -> None:
         """Save the turn and resolve `done`, whatever fails on the way."""
         try:
