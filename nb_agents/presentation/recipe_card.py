@@ -16,7 +16,7 @@ from nb_agents.presentation import text
 from nb_agents.presentation.markdown import marked
 from nb_agents.presentation.rows import UnitRow, called_by, decided, standing_of, to_do, units
 from nb_agents.view.run_view import AgentView, RunView
-from nb_agents.view.steps import StepView, parent_of
+from nb_agents.view.steps import StepView, holders_of, parent_of
 
 MAX_FINAL = 20_000
 """Characters of the first output; the turn's files have all of it."""
@@ -321,10 +321,10 @@ def _fatal(view: RunView) -> list[StepView]:
         return []
     failed = {address for address, step in view.steps.items() if step.status == "failed"}
     holders = {parent_of(address) for address in failed}
-    ends = [view.steps[a] for a in failed - holders if _holders(a) <= failed]
+    ends = [view.steps[a] for a in failed - holders if failed.issuperset(holders_of(a))]
     # What a recipe tolerates has failed before: of steps in no stage, the last one ended it.
     last = max((step.ended_at or 0.0 for step in ends), default=0.0)
-    return [step for step in ends if _holders(step.address) or step.ended_at == last]
+    return [step for step in ends if parent_of(step.address) or step.ended_at == last]
 
 
 def _denied(view: RunView) -> list[str]:
@@ -332,11 +332,6 @@ def _denied(view: RunView) -> list[str]:
     denied = [given.address for given in view.approvals if not given.approved]
     ended = view.stop.gate if view.stop else ""
     return [gate for gate in denied if gate in view.steps or gate == ended]
-
-
-def _holders(address: str) -> set[str]:
-    parent = parent_of(address)
-    return {parent, *_holders(parent)} if parent else set()
 
 
 def _next(view: RunView, again: Preview | None) -> tuple[tuple[str, ...], int]:

@@ -453,7 +453,7 @@ def _settled(recipe: Recipe, given: set[str]) -> dict[str, Any]:
     An empty one is there to be given; an index is a number.
     """
     changed: set[str | None] = {*given}
-    for step in _all_steps(recipe):
+    for step in recipe.walk():
         changed |= {step.output, step.output_exit_code, step.collect, step.as_}
         changed |= step.update_context.keys()
     index = {"index": 0}
@@ -465,14 +465,9 @@ def _settled(recipe: Recipe, given: set[str]) -> dict[str, Any]:
     return {**settled, "step": index, "stage": index, "_loop_index": 0, "_loop_iteration": 1}
 
 
-def _all_steps(recipe: Recipe) -> Iterator[Step]:
-    for stage, path in recipe.placed_stages:
-        yield from (step for step, _ in _steps(stage.steps, path))
-
-
 def _fenced(recipe: Recipe, given: Set[str]) -> set[str]:
     """Return the names of the values that are a step's, or made of such."""
-    steps = list(_all_steps(recipe))
+    steps = list(recipe.walk())
     fenced = {*given, "_approval_message"}
     fenced |= {name for s in steps for name in (s.output, s.output_exit_code, s.collect) if name}
     made = [(step.as_, step.foreach) for step in steps if step.foreach]

@@ -7,8 +7,7 @@ is nothing but the fold of an older journal.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from nb_agents.config.recipe import Recipe
 from nb_agents.recipes.output import Output
 from nb_agents.recipes.units import is_within
 from nb_agents.view.growing import grown
+from nb_agents.view.steps import holders_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def forget(progress: Progress, failed: Iterable[str]) -> Progress:
         that was not passed is asked again.
     """
     failed = frozenset(failed)
-    again = {holder for address in failed for holder in _holders(address)}
+    again = failed.union(*map(holders_of, failed))
     units = {
         address: unit if unit.outcome else replace(unit, failures=0, cut_by="")
         for address, unit in progress.units.items()
@@ -213,13 +213,6 @@ def revise(progress: Progress, revised: Mapping[str, str | None]) -> Progress:
         gates=gates,
         agent_steps=sum(unit.kind == "agent" for unit in units.values()),
     )
-
-
-def _holders(address: str) -> Iterator[str]:
-    """Yield the addresses of a unit and of its ancestors."""
-    yield address
-    for found in re.finditer(r"[/[]", address):
-        yield address[: found.start()]
 
 
 def _cut_within(progress: Progress, recipe: str) -> Progress:
