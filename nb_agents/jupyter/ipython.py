@@ -123,11 +123,6 @@ def parse_message(function: Any, line: str) -> Any:
     return function.parser.parse_args([*options, "--", *filter(None, (word, message))])
 
 
-def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
-    """Display rows under their heads, or a sentence when there are none."""
-    display(table_bundle(heads, rows) if rows else {"text/plain": empty})
-
-
 def table_bundle(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
     """Return the mime bundle of a table."""
     rows = [[_LINE_END.sub(" ", without_controls(cell)) for cell in row] for row in rows]

@@ -13,7 +13,7 @@ from nb_agents.errors import TaskError, UserError
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.panel import show_sweep
-from nb_agents.jupyter.waiting import pressing_new
+from nb_agents.jupyter.waiting import pressing_new, waits_for
 from nb_agents.loop import interrupt_calls
 from nb_agents.options import RunOptions
 from nb_agents.tools.functions import find_functions
@@ -75,8 +75,7 @@ def follow_sweep(ip: Any, sweep: SweepHandle, *, wait: bool) -> None:
         sweep: The sweep.
         wait: Whether the person asked to wait.
     """
-    has_front_end = kernel.has_front_end(ip)
-    waits = wait or (has_front_end and kernel.is_headless(ip))
+    has_front_end, waits = kernel.has_front_end(ip), waits_for(ip, wait)
     # From here on, as an interrupt may come while the panel is made.
     with interrupt_calls(sweep.press) if waits else nullcontext():
         if has_front_end:

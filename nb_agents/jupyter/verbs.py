@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.jupyter import kernel
-from nb_agents.jupyter.ipython import argument, arguments, display, root_option, show_table
+from nb_agents.jupyter.ipython import argument, arguments, display, root_option, table_bundle
 from nb_agents.jupyter.panel import show_run, show_sweep, show_text, show_turn
 from nb_agents.jupyter.sweep_cell import follow_sweep
 from nb_agents.jupyter.waiting import follow, follow_new, pressing_new
@@ -83,7 +83,7 @@ def _show(ip: Any, outcome: Outcome) -> None:
         _show_work(ip, outcome.shows, outcome.waits)
         return
     if outcome.rows:
-        show_table(outcome.heads, outcome.rows, "")
+        display(table_bundle(outcome.heads, outcome.rows))
     said = "\n".join(filter(None, (outcome.said, *outcome.notes)))
     if outcome.markdown:
         display({"text/markdown": outcome.markdown, "text/plain": said})

@@ -65,7 +65,7 @@ def pressing_new(ip: Any, *, wait: bool) -> AbstractContextManager[None]:
         ip: The shell.
         wait: Whether the person asked to wait.
     """
-    return registry.interrupts_press_new() if _waits(ip, wait) else nullcontext()
+    return registry.interrupts_press_new() if waits_for(ip, wait) else nullcontext()
 
 
 def follow(ip: Any, run: Run, *, wait: bool, beside: Run | None = None) -> None:
@@ -78,7 +78,7 @@ def follow(ip: Any, run: Run, *, wait: bool, beside: Run | None = None) -> None:
         beside: A run that the cell has begun before and that still works.
     """
     has_front_end = kernel.has_front_end(ip)
-    if not _waits(ip, wait):
+    if not waits_for(ip, wait):
         if has_front_end:
             show_run(run, beside)
         else:
@@ -104,7 +104,8 @@ def _live_rows(run: Run) -> AbstractContextManager[Any]:
     return live_view(run, asks=False)
 
 
-def _waits(ip: Any, wait: bool) -> bool:
+def waits_for(ip: Any, wait: bool) -> bool:
+    """Return whether a cell waits: it was asked to, or nobody could see its work later."""
     return wait or (kernel.has_front_end(ip) and kernel.is_headless(ip))
 
 
@@ -119,12 +120,8 @@ def stay(ip: Any, run: Run) -> str:
         What the person should know besides, or "".
     """
     if not kernel.has_front_end(ip):
-        said = _until_asked(run)
-    elif kernel.is_headless(ip):
-        said = _stop_when_asked(run)
-    else:
-        said = _tell_when_asked(run)
-    return said
+        return _until_asked(run)
+    return _stop_when_asked(run) if kernel.is_headless(ip) else _tell_when_asked(run)
 
 
 def _until_asked(run: Run) -> str:
