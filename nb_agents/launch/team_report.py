@@ -18,7 +18,7 @@ from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.loop import submit
 from nb_agents.models.fit import fit_of
-from nb_agents.models.providers import find_key, refusals
+from nb_agents.models.providers import find_key, raised_by, refusals
 from nb_agents.process.git import has_git
 from nb_agents.runs.drivers import withheld_keys
 from nb_agents.runs.turn_spec import mask_for
@@ -206,17 +206,11 @@ def _verdict(team: TeamSpec) -> str:
     return "\n".join(dict.fromkeys(["Can't start." if others else head, *reasons, *others]))
 
 
-def _bad_objects(team: TeamSpec) -> Iterator[ConfigError]:
-    try:
-        check_objects(team)
-    except ConfigError as exc:
-        yield exc
-
-
 def _reasons(team: TeamSpec) -> list[str]:
     """Return the error messages, with only the first of those about the same variable."""
     found: dict[str, str] = {}
-    for exc in (*refusals(team), *_bad_objects(team), *fit_of(team).refusals, *team.missing_paths):
+    bad = raised_by(check_objects, team)
+    for exc in (*refusals(team), *bad, *fit_of(team).refusals, *team.missing_paths):
         said = str(exc)
         found.setdefault(exc.variable if isinstance(exc, MissingKeyError) else said, said)
     return list(found.values())

@@ -163,14 +163,14 @@ def refusals(team: TeamSpec) -> Iterator[UserError]:
     Args:
         team: The team.
     """
-    if unsupported := [*_raised_by(_check_agents, team)]:
+    if unsupported := [*raised_by(_check_agents, team)]:
         yield from unsupported
         return
     yield from team.refusals
     if _names_network() and any(agent.backend.type in PROVIDERS for agent in team.everyone):
         from nb_agents.models.network import refuse_network  # takes a tenth of a second
 
-        yield from _raised_by(refuse_network)
+        yield from raised_by(refuse_network)
     for agent in team.everyone:
         yield from why_refused(team, agent)
 
@@ -180,7 +180,7 @@ def _names_network() -> bool:
     return any(name.lower().endswith("_proxy") or name.startswith("SSL_") for name in os.environ)
 
 
-def _raised_by(check: Callable[..., object], *about: object) -> Iterator[UserError]:
+def raised_by(check: Callable[..., object], *about: object) -> Iterator[UserError]:
     """Yield the error that a check raises, if any."""
     try:
         check(*about)
@@ -225,7 +225,7 @@ def why_refused(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:
         if not agent.backend.model:
             what = f"Agent {agent.id!r} names no model; add `model:` to its backend."
             yield team.fault(what, "agents", agent.id, "backend")
-        yield from _raised_by(_base_url, agent)
+        yield from raised_by(_base_url, agent)
         yield from _unset_variables(agent)
         for number, upload in enumerate(agent.backend.uploads):
             if upload.fault:
@@ -233,7 +233,7 @@ def why_refused(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:
                 yield team.fault(upload.fault, *at)
     if agent.backend.is_program and (why := why_not_startable(agent.backend.type, agent.backend)):
         yield team.fault(f"Agent {agent.id!r}: {why}", "agents", agent.id, "backend")
-    yield from _raised_by(find_key, agent)
+    yield from raised_by(find_key, agent)
 
 
 def _unset_variables(agent: AgentSpec) -> Iterator[MissingKeyError]:

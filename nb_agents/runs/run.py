@@ -32,6 +32,7 @@ from nb_agents.errors import (
     RunNotFinished,
     StorageError,
     UserError,
+    as_storage_error,
 )
 from nb_agents.events import Event
 from nb_agents.events.turn_events import Continue, Decide, OfferTools, Pause, Say
@@ -802,10 +803,8 @@ class Run:
             raise UserError(
                 f"Run {self.id} is {self.view.standing}: only one that has ended here can be."
             )
-        try:
+        with as_storage_error(root):
             return self._turn.save_elsewhere(Path(root).expanduser().absolute())
-        except OSError as exc:
-            raise StorageError(str(root), exc.strerror or str(exc)) from None
 
     async def execute(self) -> None:
         """Do the work; called once, on the loop, by `nb_agents.launch.here`."""

@@ -291,12 +291,11 @@ class Command(Handler):
         if isinstance(reply, Run):
             self.reply_begun(reply)
             return
-        if isinstance(reply, SweepHandle):
-            self.set_status(code)
-            self.reply(self.named(facts_of_work(reply)))
-            return
         self.set_status(code)
-        self.reply({"id": self.places.name(path), **reply})
+        if isinstance(reply, SweepHandle):
+            self.reply(self.named(facts_of_work(reply)))
+        else:
+            self.reply({"id": self.places.name(path), **reply})
 
 
 def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run | SweepHandle]:

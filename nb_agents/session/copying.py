@@ -122,15 +122,20 @@ def _copy_file(entry: DirEntry, new: Directory) -> None:
 
 def _fill(old: int, new: int) -> None:
     found = os.fstat(old)
-    left = found.st_size
-    if left <= _SMALL_BYTES or not _reflink(old, new):
-        while left > 0 and (data := os.read(old, min(left, _PIECE_BYTES))):
-            left -= len(data)
-            while data:  # a full disk takes a part before it says so
-                data = data[os.write(new, data) :]
+    if found.st_size <= _SMALL_BYTES or not _reflink(old, new):
+        copy_bytes(old, new, found.st_size)
     # Owner and set-user-id are not copied: the copy belongs to the user who resumes.
     os.fchmod(new, stat.S_IMODE(found.st_mode) & 0o777)
     os.utime(new, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def copy_bytes(old: int, new: int, count: int) -> int:
+    """Copy up to a number of bytes from one descriptor to another; return how many are missing."""
+    while count > 0 and (data := os.read(old, min(count, _PIECE_BYTES))):
+        count -= len(data)
+        while data:  # a full disk takes a part before it says so
+            data = data[os.write(new, data) :]
+    return count
 
 
 def _reflink(old: int, new: int) -> bool:

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 
 from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import TEMP, RefusedError, printable_name
+from nb_agents.session.copying import copy_bytes
 
 SNAPSHOTS = "snapshots"
 HELD = PurePosixPath(SNAPSHOTS, "held")
@@ -468,12 +469,7 @@ class SnapshotStore:
         try:
             file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             try:
-                left = entry.size
-                while left > 0 and (data := os.read(kept, min(left, _PIECE))):
-                    left -= len(data)
-                    while data:  # a full disk takes a part before it says so
-                        data = data[os.write(file, data) :]
-                if left > 0:
+                if left := copy_bytes(kept, file, entry.size):
                     name = self._name_of(blob)
                     raise RefusedError(f"{name} is cut short, by {left} of its {entry.size} bytes")
                 os.fchmod(file, entry.mode & 0o777)
