@@ -13,13 +13,15 @@ import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
 from yaml.reader import ReaderError
+from yaml.resolver import Resolver
 
 from nb_agents.errors import ConfigError
 from nb_agents.unicode import well_formed
@@ -71,21 +73,34 @@ class FileKind(NamedTuple):
 TEAM_FILE = FileKind("team file", "`agents:` or `agent:`", expands=True)
 
 
+class Marks(NamedTuple):
+    """Where a value of a file stands, and its key; an item of a list has the place of its value."""
+
+    value: Place
+    key: Place
+
+
 @dataclass(frozen=True)
 class Document:
-    """A parsed file.
+    """A parsed file: where a spec was read. `Document()` is that of one made in Python.
+
+    Any two are equal, because where a spec was read is no part of what it says.
 
     Attributes:
         data: The mapping at its top.
         file: Its path, for messages.
-        keys: Where each key stands, by path.
-        values: Where each value stands, by path.
+        marks: Where each part stands, by path.
     """
 
-    data: dict[str, Any]
-    file: str
-    keys: Mapping[Keys, Place]
-    values: Mapping[Keys, Place]
+    data: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    file: str | None = field(default=None, compare=False)
+    marks: Mapping[Keys, Marks] = field(default_factory=dict, compare=False)
+
+    def as_written(self, path: Keys) -> Keys:
+        """Return a spec's path as the file has it, where a lone agent is ``agent``."""
+        if path[:2] == ("agents", 0) and "agents" not in self.data:
+            return ("agent", *path[2:])
+        return path
 
     def place(self, path: Keys, *, key: bool = False) -> Place:
         """Return the place of ``path``, or of its nearest part that the file has.
@@ -95,15 +110,16 @@ class Document:
             key: Whether the key itself is meant, not its value.
         """
         known: Keys = ()
-        for part in path:
-            if (*known, part) in self.values:
+        for part in self.as_written(path):
+            if (*known, part) in self.marks:
                 known = (*known, part)
-        marks = self.keys if key and known in self.keys else self.values
-        return marks[known]
+        marks = self.marks[known]
+        return marks.key if key else marks.value
 
     def error(self, what: str, path: Keys, key: bool = False) -> ConfigError:
-        """Return the error of a fault at ``path``; see `place`."""
-        return ConfigError(what, file=self.file, **self.place(path, key=key)._asdict())
+        """Return the error of a fault at ``path``, with its `place` where there is a file."""
+        place = self.place(path, key=key)._asdict() if self.marks else {}
+        return ConfigError(what, file=self.file, **place)
 
 
 def parse_document(text: str, file: str, kind: FileKind) -> Document:
@@ -124,14 +140,8 @@ def parse_document(text: str, file: str, kind: FileKind) -> Document:
         return _parse(text, file, kind)
     except ConfigError as exc:
         error = exc
-    except yaml.MarkedYAMLError as exc:
-        error = _malformed(exc, text)
-    except ReaderError as exc:
-        error = ConfigError(
-            f"Not valid YAML: character {exc.position + 1} can't be printed. Save it as plain text."
-        )
     except yaml.YAMLError as exc:
-        error = ConfigError(f"Not valid YAML: {exc}")
+        error = _malformed(exc, text)
     except RecursionError:
         error = ConfigError(f"Nested too deeply: not a {kind.noun}.")
     except (ValueError, TypeError, AttributeError, LookupError):
@@ -141,74 +151,59 @@ def parse_document(text: str, file: str, kind: FileKind) -> Document:
     raise error
 
 
-def _malformed(exc: yaml.MarkedYAMLError, text: str) -> ConfigError:
-    problem = _QUOTED.sub(r"\1", exc.problem or exc.context or "")
-    what = f"Not valid YAML: {problem}. Fix that line."
-    mark = exc.problem_mark or exc.context_mark
-    if mark is None:
-        return ConfigError(what)
-    if any(map(_BARE_TEMPLATE.search, text.splitlines()[mark.line : mark.line + 1])):
-        return ConfigError(_QUOTE_IT, line=mark.line + 1)
-    return ConfigError(what, line=mark.line + 1, column=mark.column + 1)
+def _malformed(exc: yaml.YAMLError, text: str) -> ConfigError:
+    if isinstance(exc, ReaderError):
+        what = f"character {exc.position + 1} can't be printed. Save it as plain text."
+        return ConfigError(f"Not valid YAML: {what}")
+    assert isinstance(exc, yaml.MarkedYAMLError) and exc.problem and exc.problem_mark
+    line, column = exc.problem_mark.line + 1, exc.problem_mark.column + 1
+    if any(map(_BARE_TEMPLATE.search, text.splitlines()[line - 1 : line])):
+        return ConfigError(_QUOTE_IT, line=line)
+    problem = _QUOTED.sub(r"\1", exc.problem)
+    return ConfigError(f"Not valid YAML: {problem}. Fix that line.", line=line, column=column)
 
 
 def _parse(text: str, file: str, kind: FileKind) -> Document:
     data = _from_json(text)
-    loader, node = _nodes(text if data is None else _as_yaml(text))
-    try:
-        if not isinstance(node, yaml.MappingNode):
-            found = "list" if isinstance(node, yaml.SequenceNode) else "single value"
-            top = f"The file holds a {found}" if node else "The file is empty"
-            raise ConfigError(f"{top}; a {kind.noun} is a mapping with {kind.keys}.", line=1)
-        keys: dict[Keys, Place] = {}
-        values: dict[Keys, Place] = {}
-        _walk(node, (), keys, values)
-        data = well_formed(loader.construct_document(node) if data is None else data)
-        return Document(expand(data) if kind.expands else data, file, keys, values)
-    finally:
-        loader.dispose()
+    node = _compose(text if data is None else _as_yaml(text))
+    if not isinstance(node, yaml.MappingNode):
+        found = "list" if isinstance(node, yaml.SequenceNode) else "single value"
+        top = f"The file holds a {found}" if node else "The file is empty"
+        raise ConfigError(f"{top}; a {kind.noun} is a mapping with {kind.keys}.", line=1)
+    marks: dict[Keys, Marks] = {}
+    _mark(node, (), _place(node), marks)
+    data = well_formed(SafeConstructor().construct_document(node) if data is None else data)
+    return Document(expand(data) if kind.expands else data, file, marks)
 
 
-class _Bounded(Composer):
-    """Gives a file up before it has read more of it than is allowed."""
+class _Nodes(Composer, Resolver):
+    """Makes nodes of what a parser reads; gives up before they are more than is allowed."""
 
-    nodes = 0
+    def __init__(self, parser: Any) -> None:
+        Composer.__init__(self)
+        Resolver.__init__(self)
+        self.check_event, self.peek_event = parser.check_event, parser.peek_event
+        self.get_event = parser.get_event
+        self.count, self.counts = 0, dict[yaml.Node | None, int]()
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise _too_many_nodes()
-        return super().compose_node(parent, index)
+        before = self.count
+        node = super().compose_node(parent, index)
+        # An alias is a node that was made before, and counts with all that is in it.
+        self.count = before + self.counts.setdefault(node, self.count - before + 1)
+        if self.count > MAX_NODES:
+            raise ConfigError(f"More than {MAX_NODES} keys and values in one file. Split it.")
+        return node
 
 
-class _Loader(_Bounded, yaml.SafeLoader):
-    """PyYAML's own, whose errors say more than libyaml's."""
+_FAST_PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-_LOADERS: list[Any] = [_Loader]
-if yaml.__with_libyaml__:
-
-    class _FastLoader(_Bounded, yaml.CSafeLoader):
-        """Reads by libyaml, eight times as fast; its own composer has no bounds."""
-
-        def __init__(self, text: str) -> None:
-            yaml.CSafeLoader.__init__(self, text)
-            Composer.__init__(self)
-
-    _LOADERS.insert(0, _FastLoader)
-
-
-def _nodes(text: str) -> tuple[Any, yaml.Node | None]:
-    """Read a file as far as its nodes; returns what makes data of them, too."""
-    *fast, own = _LOADERS
-    for each in fast:
-        with suppress(yaml.YAMLError, UnicodeError):
-            return (loader := each(text)), loader.get_single_node()
-    return (loader := own(text)), loader.get_single_node()
-
-
-def _too_many_nodes() -> ConfigError:
-    return ConfigError(f"More than {MAX_NODES} keys and values in one file. Split it.")
+def _compose(text: str) -> yaml.Node | None:
+    # libyaml is eight times as fast, and PyYAML's own errors say more.
+    with suppress(yaml.YAMLError, UnicodeError):
+        return _Nodes(_FAST_PARSER(text)).get_single_node()
+    return _Nodes(yaml.SafeLoader(text)).get_single_node()
 
 
 def _from_json(text: str) -> dict[str, Any] | None:
@@ -278,27 +273,24 @@ def read_source(path: str | os.PathLike[str], kind: FileKind) -> str:
     raise ConfigError(what, file=str(path))
 
 
-def _walk(node: yaml.Node, path: Keys, keys: dict[Keys, Place], values: dict[Keys, Place]) -> None:
-    if len(keys) + len(values) > MAX_NODES:
-        raise _too_many_nodes()
-    values[path] = _place(node)
+def _mark(node: yaml.Node, path: Keys, key: Place, marks: dict[Keys, Marks]) -> None:
+    marks[path] = Marks(_place(node), key)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            _walk(item, (*path, index), keys, values)
+            _mark(item, (*path, index), _place(item), marks)
     elif isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
-            place = _place(key_node)
-            if not isinstance(key_node, yaml.ScalarNode):
-                is_template = isinstance(key_node, yaml.MappingNode)
-                what = _QUOTE_IT if is_template else "A key must be a word."
-                raise ConfigError(what, **place._asdict())
-            child = (*path, key_node.value)
-            if child in keys:
-                first = f"first on line {keys[child].line}"
+            place, child, what = _place(key_node), (*path, key_node.value), ""
+            if isinstance(key_node, yaml.MappingNode):
+                what = _QUOTE_IT
+            elif not isinstance(key_node, yaml.ScalarNode):
+                what = "A key must be a word."
+            elif child in marks:
+                first = f"first on line {marks[child].key.line}"
                 what = f"Key {key_node.value!r} occurs twice ({first}). Keep one."
+            if what:
                 raise ConfigError(what, **place._asdict())
-            keys[child] = place
-            _walk(value_node, child, keys, values)
+            _mark(value_node, child, place, marks)
 
 
 def _place(node: yaml.Node) -> Place:
@@ -307,6 +299,7 @@ def _place(node: yaml.Node) -> Place:
 
 MAX_CHARS = 4_000
 MAX_VALUE_CHARS = 1_000
+_FRONT_MATTER = FileKind("front matter", "`name:` and `description:`", expands=False)
 _HEAD = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
@@ -321,13 +314,9 @@ def front_matter(text: str) -> dict[str, str]:
         {'name': 'tables', 'description': 'Reads tables'}
     """
     head = _HEAD.match(text[:MAX_CHARS])
-    if head is None:
-        return {}
     try:
-        found = yaml.safe_load(head[1])
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return {}
-    if not isinstance(found, dict):
+        found = parse_document(head[1], "", _FRONT_MATTER).data if head else {}
+    except ConfigError:
         return {}
     return {
         key: " ".join(value.split())[:MAX_VALUE_CHARS]

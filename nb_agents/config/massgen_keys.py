@@ -24,10 +24,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel
+
+from nb_agents.config.document import Keys
+from nb_agents.config.faults import dotted
 
 Sort = Literal["supported", "enforced", "withheld", "refused", "harmless", "unknown"]
 
@@ -90,6 +95,8 @@ SECTIONS: Mapping[tuple[str, ...], SectionKeys] = {
 }
 """What becomes of the keys of a section, by its path: keys from the top, "*" for a list's item."""
 
+_UNKNOWN = Restriction("what agents may do, by its name or its place")
+
 _RESTRICTING = re.compile(
     r"allow|approv|ask|audit|author|block|budget|cap|ceiling|confin|confirm|consent|deni|deny|"
     r"disab|disallow|except|exclud|filter|firewall|forbid|gate|guard|ignor|isolat|jail|limit|"
@@ -133,3 +140,108 @@ def sounds_restricting(key: str) -> bool:
         (True, False)
     """
     return _RESTRICTING.search(key) is not None
+
+
+def section_of(path: Keys) -> tuple[str, ...]:
+    """Return the section that a path leads to, as `SECTIONS` has it.
+
+    Args:
+        path: Keys from the top; an item of a list by its position or "*", an agent by its id too.
+    """
+    names = ["*" if isinstance(part, int) else str(part) for part in path]
+    if names[:1] == ["agent"]:
+        names[:1] = ["agents", "*"]
+    elif names[:1] in (["agents"], ["callable_agents"]):
+        names[:2] = ["agents", "*"][: len(names)]
+    return tuple(names)
+
+
+class ForeignKey(NamedTuple):
+    """A key that no spec has.
+
+    Attributes:
+        path: Where it stands: keys from the top, an agent by its id, other items by position.
+        sort: What becomes of it with the value that it has; "enforced" when that restricts nothing.
+        restriction: What it restricts; None when it is not known to restrict.
+        value: What it was given.
+    """
+
+    path: Keys
+    sort: Sort
+    restriction: Restriction | None
+    value: Any
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        return str(self.path[-1])
+
+    @property
+    def name(self) -> str:
+        """Its path without positions and ids, with dots."""
+        below = (part for part in section_of(self.path)[1:] if part != "*")
+        return dotted((self.path[0], *below))
+
+
+def foreign_keys(spec: BaseModel, path: Keys = ()) -> Iterator[ForeignKey]:
+    """Yield every unknown key of a spec and of those below it.
+
+    Args:
+        spec: A team, or a part of one.
+        path: Where it stands.
+    """
+    yield from own_foreign_keys(spec, path)
+    for name in type(spec).model_fields:
+        value = getattr(spec, name)
+        if isinstance(value, BaseModel):
+            yield from foreign_keys(value, (*path, name))
+        for number, item in enumerate(value if isinstance(value, tuple) else ()):
+            if isinstance(item, BaseModel):
+                yield from foreign_keys(item, (*path, name, getattr(item, "id", number)))
+
+
+def own_foreign_keys(spec: BaseModel, path: Keys = ()) -> Iterator[ForeignKey]:
+    """Yield every unknown key of a spec itself; see `foreign_keys`."""
+    for key, value in (spec.model_extra or {}).items():
+        yield from _judged((*path, key), value)
+
+
+def refusal(found: ForeignKey) -> str:
+    """Return why a team does not start, in a sentence or two.
+
+    Args:
+        found: A key that is refused.
+    """
+    assert found.restriction is not None
+    return (
+        f"`{found.name}` restricts {found.restriction.what}, and can't be enforced here. "
+        f"{found.restriction.remedy}"
+    )
+
+
+def _judged(path: Keys, value: Any) -> Iterator[ForeignKey]:
+    section, key = section_of(path[:-1]), str(path[-1])
+    table, sort = SECTIONS.get(section, SectionKeys()), sort_of(section, key)
+    if sort == "supported" and isinstance(value, dict):  # a section without a spec
+        for name, each in value.items():
+            yield from _judged((*path, str(name)), each)
+        return
+    restriction = {**table.withheld, **table.refused}.get(key)
+    if restriction and not restriction.restricts(value):
+        sort, restriction = "enforced", None
+    elif sort == "supported" and not value:
+        sort = "enforced"
+    elif sort == "supported" or (
+        sort == "unknown" and (table.is_strict or _may_restrict(key, value))
+    ):
+        sort, restriction = ("withheld" if table.withholds else "refused"), _UNKNOWN
+    yield ForeignKey(path, sort, restriction, value)
+
+
+def _may_restrict(key: str, value: Any) -> bool:
+    """Return whether an unknown key, or one below it, sounds like a restriction."""
+    if sounds_restricting(key):
+        return True
+    if isinstance(value, dict):
+        return any(_may_restrict(str(name), each) for name, each in value.items())
+    return isinstance(value, list) and any(_may_restrict("", each) for each in value)

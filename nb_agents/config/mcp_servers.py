@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from nb_agents.config.document import VARIABLE
-from nb_agents.config.faults import foreign_keys
+from nb_agents.config.faults import dotted
+from nb_agents.config.massgen_keys import foreign_keys
 from nb_agents.config.spec import Seconds, Spec, Texts, as_text, start_place
 
 Level = Literal["strict", "moderate", "permissive"]
@@ -239,9 +240,9 @@ class McpServerSpec(Spec):
     def fault(self) -> str:
         """Why it may not be started, by the team's file, or ""."""
         section = ("agents", "*", "backend", "mcp_servers", "*")
-        for found in foreign_keys(self, section=section):
+        for found in foreign_keys(self, section):
             if found.sort == "withheld":
-                return f"`{found.name}` can't be kept here"
+                return f"`{dotted(found.path[len(section) :])}` can't be kept here"
         if self.security is None:
             return ""
         try:

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 
 from nb_agents.config import recipe_rules as rules
 from nb_agents.config.document import Document, FileKind, Keys, parse_document, read_source
-from nb_agents.config.faults import MAX_FOUND, Origin, as_error, invalid
+from nb_agents.config.faults import MAX_FOUND, as_error, errors_of, invalid
 from nb_agents.config.recipe_step import Stage, Step
 from nb_agents.config.recipe_values import (
     Orchestrator,
@@ -139,7 +139,7 @@ class Recipe(Spec):
     workspace: Literal["own", "project"] = "own"
     sandbox: bool = False
     network: bool = False
-    _origin: Origin = PrivateAttr(default=Origin())
+    _document: Document = PrivateAttr(default=Document())
     _text: str = PrivateAttr(default="")
     _path: Path | None = PrivateAttr(default=None)
     _required: tuple[str, ...] = PrivateAttr(default=())
@@ -157,11 +157,9 @@ class Recipe(Spec):
     @property
     def warnings(self) -> tuple[ConfigError, ...]:
         """What is to be said of keys of the file that have no effect here, in its order."""
-        if (document := self._origin.document) is None:
-            return ()
+        document = self._document
         unknown = rules.unknown_keys(type(self), document.data)
-        errors = [document.error(*each) for each in (*unknown, *rules.idle_keys(document.data))]
-        return tuple(sorted(errors, key=lambda each: (each.line or 0, each.column or 0)))
+        return tuple(errors_of(document, (*unknown, *rules.idle_keys(document.data))))
 
     @property
     def is_staged(self) -> bool:
@@ -196,7 +194,7 @@ class Recipe(Spec):
         Returns:
             The error; without a place when the recipe was made in Python.
         """
-        return self._origin.fault(what, path)
+        return self._document.error(what, path)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Recipe:
@@ -251,7 +249,7 @@ class Recipe(Spec):
         if recipe.steps:
             only = Stage.model_construct(name="", steps=recipe.steps)
             recipe = recipe.model_copy(update={"stages": (only,)})
-        recipe._origin, recipe._text, recipe._path = Origin(document), text, path
+        recipe._document, recipe._text, recipe._path = document, text, path
         declared = document.data.get("context") or {}
         recipe._required = tuple(str(name) for name, v in declared.items() if _is_needed(v))
         return recipe

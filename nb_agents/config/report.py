@@ -13,8 +13,13 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from nb_agents.config.backends import BackendSpec
-from nb_agents.config.faults import ForeignKey, foreign_keys, own_foreign_keys
-from nb_agents.config.massgen_keys import Restriction, Sort
+from nb_agents.config.massgen_keys import (
+    ForeignKey,
+    Restriction,
+    Sort,
+    foreign_keys,
+    own_foreign_keys,
+)
 from nb_agents.config.model_keys import MODEL_KEYS, Assignment
 from nb_agents.config.orchestrator import CoordinationSpec, OrchestratorSpec
 from nb_agents.config.permissions import CommandRules, PermissionSpec
@@ -77,8 +82,9 @@ def _faults(
             f"Commands can't run in {mode!r} here, so there is no command line. Use "
             f"`command_line_execution_mode: local` to run them on this machine."
         )
-    for found in own_foreign_keys(keys, section=("agents", "*", "backend")):
-        if found.sort == "withheld" and len(found.path) == 1:
+    section = ("agents", "*", "backend")
+    for found in own_foreign_keys(keys, section):
+        if found.sort == "withheld" and found.path[:-1] == section:
             yield f"`{found.key}` can't be kept here, {_NO_COMMANDS} Remove it to have one."
     for blocked in rules.blocked:
         if blocked.names_programs and blocked.concerns("bash"):

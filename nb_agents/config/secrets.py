@@ -19,8 +19,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import BaseModel, SecretStr
 
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec
-from nb_agents.config.document import VARIABLE, expand
-from nb_agents.config.faults import own_foreign_keys
+from nb_agents.config.document import VARIABLE, Keys, expand
+from nb_agents.config.massgen_keys import own_foreign_keys
 from nb_agents.config.mcp_servers import (
     McpServerSpec,
     is_reference_or_harmless,
@@ -231,25 +231,25 @@ def _has_only_references(backend: BackendSpec) -> bool:
     return all(map(is_reference_or_harmless, (*headers, *named)))
 
 
-def _plain(value: Any, section: tuple[str, ...] = ()) -> Any:
+def _plain(value: Any, path: Keys = ()) -> Any:
     if isinstance(value, BaseModel):
         return {
-            name: _plain(field, (*section, "agents" if name == "callable_agents" else name))
+            name: _plain(field, (*path, name))
             for name in type(value).model_fields
             if name not in _LEFT_OUT and (field := getattr(value, name)) is not None
-        } | _restrictions(value, section)
+        } | _restrictions(value, path)
     if isinstance(value, dict):
         return {key: _plain(v) for key, v in value.items()}
     if isinstance(value, SecretStr):  # a reference or harmless; `_LEFT_OUT` has the others
         return value.get_secret_value()
     items = value if isinstance(value, tuple | list) else None
-    return value if items is None else [_plain(v, (*section, "*")) for v in items]
+    return value if items is None else [_plain(v, (*path, "*")) for v in items]
 
 
-def _restrictions(spec: BaseModel, section: tuple[str, ...]) -> dict[str, bool]:
+def _restrictions(spec: BaseModel, path: Keys) -> dict[str, bool]:
     """Keep that a tool is withheld, and not by which words."""
     return {
         found.key: found.value is not False
-        for found in own_foreign_keys(spec, section=section)
-        if found.sort == "withheld" and len(found.path) == 1
+        for found in own_foreign_keys(spec, path)
+        if found.sort == "withheld" and found.path[:-1] == path
     }

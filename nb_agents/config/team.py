@@ -27,19 +27,10 @@ from pydantic import (
 from nb_agents.config import report
 from nb_agents.config.agent_objects import as_agent, is_object
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, missing_key, why_unsupported
-from nb_agents.config.document import TEAM_FILE, Keys, parse_document, read_source
-from nb_agents.config.faults import (
-    Origin,
-    Section,
-    as_error,
-    foreign_keys,
-    invalid,
-    refusal,
-    sections,
-    slips,
-)
+from nb_agents.config.document import TEAM_FILE, Document, Keys, parse_document, read_source
+from nb_agents.config.faults import Section, as_error, invalid, sections, slips
 from nb_agents.config.key_sources import find_key_elsewhere
-from nb_agents.config.massgen_keys import sort_of
+from nb_agents.config.massgen_keys import foreign_keys, refusal, section_of, sort_of
 from nb_agents.config.orchestrator import (
     ApprovalSpec,
     CancelSpec,
@@ -151,7 +142,7 @@ class TeamSpec(Spec):
     snapshot_limit: Annotated[float, Field(ge=0, le=1e6)] = 100.0
     env_file: str | None = None
     keyring: str | None = None
-    _origin: Origin = PrivateAttr(default=Origin())
+    _document: Document = PrivateAttr(default=Document())
 
     @model_validator(mode="before")
     @classmethod
@@ -404,7 +395,7 @@ class TeamSpec(Spec):
         Returns:
             The error; without a place when the team was made in Python.
         """
-        return self._origin.fault(what, self._with_position(path))
+        return self._document.error(what, self._with_position(path))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> TeamSpec:
@@ -449,7 +440,7 @@ class TeamSpec(Spec):
             raise as_error(document, invalid(exc, document), found) from None
         if found:
             raise as_error(document, (), found)
-        team._origin = Origin(document)
+        team._document = document
         return team
 
     @classmethod
@@ -519,16 +510,16 @@ class TeamSpec(Spec):
             raise self.fault(what, *path) from None
 
     def _with_position(self, path: tuple[object, ...]) -> tuple[object, ...]:
-        document = self._origin.document
-        if document is None or path[:1] != ("agents",) or len(path) < 2:
+        data = self._document.data
+        if not data or path[:1] != ("agents",) or len(path) < 2:
             return path
-        agents = document.data.get("agents") or [document.data["agent"]]
+        agents = data.get("agents") or [data["agent"]]
         ids = [_with_id(agent, number)["id"] for number, agent in enumerate(agents, 1)]
         # One that is only called has no place among them.
         return ("agents", ids.index(path[1]), *path[2:]) if path[1] in ids else ("callable_agents",)
 
 
-def _sections(data: dict[str, Any]) -> Iterator[Section]:
+def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
     yield from sections(TeamSpec, data)
     if isinstance(lone := data.get("agent"), dict):
         yield from sections(AgentSpec, lone, ("agent",))
@@ -536,12 +527,7 @@ def _sections(data: dict[str, Any]) -> Iterator[Section]:
 
 def _is_massgens(path: Keys) -> bool:
     """Return whether MassGen has such a key, even if it resembles one of ours."""
-    section = ["*" if isinstance(part, int) else str(part) for part in path[:-1]]
-    if section[:1] == ["agent"]:
-        section[:1] = ["agents", "*"]
-    elif section[:1] == ["callable_agents"]:
-        section[0] = "agents"
-    return sort_of(tuple(section), str(path[-1])) != "unknown"
+    return sort_of(section_of(path[:-1]), str(path[-1])) != "unknown"
 
 
 def _beside(path: str, info: ValidationInfo) -> str:
@@ -568,7 +554,7 @@ def _calling_none_of(agent: AgentSpec, gone: Collection[str]) -> AgentSpec:
     return agent.model_copy(update={"backend": backend})
 
 
-def _is_rate_table(data: dict[str, Any]) -> bool:
+def _is_rate_table(data: Mapping[str, Any]) -> bool:
     """Return whether a file is MassGen's ``rate_limits.yaml``: limits per provider and model."""
     tables = [model for provider in data.values() for model in _values(provider)]
     return bool(tables) and all(isinstance(t, dict) and "rpm" in t for t in tables)

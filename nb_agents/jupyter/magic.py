@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from nb_agents.config.faults import nearest
+from nb_agents.config.faults import did_you_mean
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, TaskError, UserError
@@ -123,7 +123,7 @@ class AgentsMagics(Magics):
         action = verbs.VERBS.get(verb)
         if action is None:
             known = [name for name in verbs.VERBS if name]
-            hint = f" Did you mean {near!r}?" if (near := nearest(verb, known)) else ""
+            hint = did_you_mean(verb, known)
             has = ", ".join(known)
             raise UsageError(f"%agents has no verb {verb!r}.{hint} It has: {has}. See %agents?")
         declared = TABLE.get(verb)

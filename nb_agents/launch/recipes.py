@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from nb_agents import events as ev
 from nb_agents.agents.replay import Past, readable, replay
 from nb_agents.config.document import read_source
-from nb_agents.config.faults import nearest
+from nb_agents.config.faults import did_you_mean
 from nb_agents.config.recipe import RECIPE_FILE, Recipe
 from nb_agents.config.recipe_values import Plain
 from nb_agents.config.spec import start_place
@@ -128,8 +128,7 @@ def unread(recipe: Recipe, given: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a notice for each value given that the recipe neither reads nor defines."""
     known = names_read(recipe) | recipe.context.keys() | {*recipe.required}
     return tuple(
-        f"Nothing in the recipe reads {name!r}, which was given."
-        + (f" Did you mean {near!r}?" if (near := nearest(name, known)) else "")
+        f"Nothing in the recipe reads {name!r}, which was given.{did_you_mean(name, known)}"
         for name in given
         if name not in known and not name.startswith("_")
     )

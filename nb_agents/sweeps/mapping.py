@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from nb_agents.config.faults import nearest
+from nb_agents.config.faults import did_you_mean
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_values import FENCED
 from nb_agents.config.spec import safe_name
@@ -165,8 +165,7 @@ def _check_columns(task: str, rows: Sequence[Row]) -> None:
         column = path.partition(".")[0]
         for number, row in enumerate(rows, 1):
             if not {column, path} & row.values.keys():
-                near = nearest(path, list(row.values))
-                hint = f" Did you mean {near!r}?" if near else ""
+                hint = did_you_mean(path, row.values)
                 has = ", ".join(row.values)
                 raise TaskError(
                     f"The task uses {{{{{path}}}}}, and row {number} has no such column.{hint} "

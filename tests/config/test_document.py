@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -11,7 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nb_agents.config import document
-from nb_agents.config.document import TEAM_FILE, Document, Place, expand, unset_variable
+from nb_agents.config.document import (
+    TEAM_FILE,
+    Document,
+    Place,
+    expand,
+    front_matter,
+    unset_variable,
+)
 from nb_agents.errors import ConfigError
 
 
@@ -87,10 +93,14 @@ def test_a_key_that_stands_twice_in_json_is_refused_too(tmp_path: Path) -> None:
     assert refused(written(tmp_path, '{"a": 1,\n\t"a": 2}', "team.json")).line == 2
 
 
+BILLIONS = "\n".join(
+    ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+)
+
+
 def test_a_few_lines_that_stand_for_billions_are_refused_at_once(tmp_path: Path) -> None:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    assert "values" in refused(written(tmp_path, "\n".join(lines))).message
+    assert "values" in refused(written(tmp_path, BILLIONS)).message
 
 
 def test_anchors_and_merges_work(tmp_path: Path) -> None:
@@ -171,6 +181,14 @@ def test_a_password_that_looks_like_yaml_is_not_repeated(tmp_path: Path, text: s
     assert "hunter2" not in str(refused(written(tmp_path, text)))
 
 
+@pytest.mark.parametrize(
+    "head", ["a: !!bool maybe", "a: 1\na: 2", "a: [", "- a", "", "{[x]: 1}", BILLIONS], ids=repr
+)
+def test_front_matter_that_can_not_be_read_names_nothing(head: str) -> None:
+    assert front_matter(f"---\nname: tables\n{head}\n---\n") in ({}, {"name": "tables"})
+    assert front_matter(f"---\n{head}\n---\n") == {}
+
+
 _YAMLISH = st.text("ab:-?[]{}&*!|>'\"%@`#,= \n\t\\0.<_1e~" + "é\0\u2028", max_size=40)
 
 
@@ -211,13 +229,8 @@ def test_libyaml_reads_a_file_as_pyyaml_does(
     text = yaml.safe_dump(
         data, default_flow_style=flow, default_style=style, allow_unicode=is_unicode
     )
-    fast, own = [read(loader, text) for loader in document._LOADERS]
-    assert fast == own
-
-
-def read(loader: Any, text: str) -> object:
-    made = loader(text)
-    node = made.get_single_node()
-    places = dict[tuple[object, ...], Place](), dict[tuple[object, ...], Place]()
-    document._walk(node, (), *places)
-    return made.construct_document(node), places
+    with pytest.MonkeyPatch.context() as patch:
+        fast = document.parse_document(text, "", TEAM_FILE)
+        patch.setattr(document, "_FAST_PARSER", yaml.SafeLoader)
+        own = document.parse_document(text, "", TEAM_FILE)
+    assert (fast.data, fast.marks) == (own.data, own.marks)

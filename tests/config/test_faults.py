@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.config.faults import MAX_FAULTS, Origin
+from nb_agents.config.faults import MAX_FAULTS
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError
 
@@ -78,8 +78,10 @@ def test_a_file_that_is_all_wrong_is_told_in_part(tmp_path: Path) -> None:
 
 
 def test_where_a_team_was_read_is_no_part_of_what_it_says() -> None:
-    assert Origin() == Origin(None) and hash(Origin()) == hash(Origin())
-    assert Origin() != "elsewhere"
+    made = TeamSpec.model_validate({"agent": {"backend": {"type": "demo"}}})
+    read = TeamSpec.from_text("agent: {backend: {type: demo}}", "team.yaml")
+    assert read == TeamSpec.from_text("\nagent: {backend: {type: demo}}", "other.yaml") == made
+    assert read.fault("It is wrong.", "agents").line and not made.fault("So it is.", "agents").line
 
 
 def test_a_slip_is_found_in_every_section_that_a_spec_has(tmp_path: Path) -> None:

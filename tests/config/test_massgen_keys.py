@@ -14,8 +14,7 @@ import yaml
 
 from nb_agents import TeamSpec
 from nb_agents.config.backends import why_unsupported
-from nb_agents.config.faults import foreign_keys
-from nb_agents.config.massgen_keys import SECTIONS, Sort, sort_of
+from nb_agents.config.massgen_keys import SECTIONS, Sort, foreign_keys, sort_of
 from nb_agents.config.secrets import snapshot
 from nb_agents.errors import ConfigError
 from nb_agents.launch.team_report import report_on
