@@ -68,16 +68,17 @@ def slipped_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Fault]:
             if key in _GATE_KEYS and section.spec is not Stage:
                 what = f"{dotted(path)!r} has no effect there: only a stage has a gate. Move it."
                 yield Fault(what, path, at_key=True)
-            elif not meant_by(str(key), section.spec) and (meant := _gate_key(section, str(key))):
+            elif not meant_by(str(key), section.spec) and (meant := _gate_key(section, key)):
                 yield Fault(f"Unknown key {dotted(path)!r}; {meant}.", path, at_key=True)
 
 
-def _gate_key(section: Section, key: str) -> str:
+def _gate_key(section: Section, written: str) -> str:
     """Return how a gate is written, for an unknown key that means one; else "".
 
     What is not understood of a gate must not be ignored: the recipe would go on without it.
     """
-    if key in keys_of(section.spec) or not section.data[key]:
+    key = str(written)  # YAML takes a bare `on` for true
+    if key in keys_of(section.spec) or not section.data[written]:
         return ""
     asks = _LIKE_A_PROMPT.search(key)
     if section.spec is Approval and asks:
@@ -174,7 +175,7 @@ def _asks_otherwise(stage: Mapping[str, Any]) -> bool:
     inside = approval if isinstance(approval, dict) else {}
     mappings = [Section(Stage, (), stage), Section(Approval, (), inside)]
     return any(
-        _LIKE_A_PROMPT.search(str(key)) and _gate_key(section, str(key))
+        _LIKE_A_PROMPT.search(str(key)) and _gate_key(section, key)
         for section in mappings
         for key in section.data
     )

@@ -395,6 +395,11 @@ def test_a_wrong_gate_is_refused(keys: str, said: str) -> None:
     assert [said in each.message for each in stage_faults(keys)] == [True]
 
 
+def test_a_key_that_yaml_takes_for_true_is_refused_as_no_text() -> None:
+    told = [each.message for each in faults(f"{HEAD}on: push\nsteps:\n{AGENT}")]
+    assert told == ["1: Keys should be strings."]
+
+
 def test_stages_and_their_steps_have_different_names() -> None:
     stage = "- {name: s, steps: [{id: a, agent: x, prompt: p}]}\n"
     found = [each.message for each in faults(f"{HEAD}stages:\n{stage}{stage}")]
