@@ -18,7 +18,6 @@ from pydantic import Field, SecretStr, model_validator
 
 from nb_agents.config.decision_tools import OF_MEMBERS
 from nb_agents.config.document import unset_variable
-from nb_agents.config.faults import did_you_mean
 from nb_agents.config.model_keys import Assignment, ModelKeys, WireFormat, assignments
 from nb_agents.config.programs import ACP, ACP_TYPES, PROGRAM_TYPES, ProgramKeys
 from nb_agents.config.tools import (
@@ -32,6 +31,7 @@ from nb_agents.config.tools import (
     needs_ordinary_search,
 )
 from nb_agents.config.uploads import UploadSpec, is_taken
+from nb_agents.nouns import did_you_mean
 
 
 class BackendSpec(ToolKeys, ModelKeys, ProgramKeys):

@@ -42,6 +42,8 @@ _BARE_TEMPLATE = re.compile(r"[:-] +\{\{")
 _QUOTE_IT = 'YAML takes {{…}} without quotes for a mapping. Put the value in quotes: "{{name}}".'
 VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 """A variable of the environment in a text."""
+SCALAR_ERRORS = (ValueError, TypeError, AttributeError, LookupError)
+"""What PyYAML lets out for a text that only looks like a date or a number."""
 _KEPT_AS_WRITTEN = ("env", "extra_body", "extra_headers", "mcp_servers")
 
 
@@ -144,8 +146,7 @@ def parse_document(text: str, file: str, kind: FileKind) -> Document:
         error = _malformed(exc, text)
     except RecursionError:
         error = ConfigError(f"Nested too deeply: not a {kind.noun}.")
-    except (ValueError, TypeError, AttributeError, LookupError):
-        # PyYAML's constructors let these out for a scalar that only looks like a date or a number.
+    except SCALAR_ERRORS:
         error = ConfigError("Not valid YAML: a date or number can't be read. Quote it.")
     error.file = file
     raise error

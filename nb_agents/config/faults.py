@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, get_args, get_origin
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -14,14 +15,14 @@ from pydantic_core import ErrorDetails
 from nb_agents.config.document import Document, Keys
 from nb_agents.config.spec import Spec
 from nb_agents.errors import ConfigError
+from nb_agents.nouns import nearest
 
 MAX_FAULTS = 10
 """Faults shown of one file, the first ones."""
 MAX_FOUND = 100
 """Faults looked for in one file: a hint and a place for each take their time."""
 
-MAX_WORDS = 200
-"""Words that a wrong one is compared with: each costs some microseconds, for each wrong one."""
+_Spec = TypeVar("_Spec", bound=Spec)
 
 _NO_SLIPS = {"agent", "instance_id"}
 """Keys of MassGen's that only look like slips of ours."""
@@ -59,32 +60,47 @@ class Section(NamedTuple):
     data: Mapping[str, Any]
 
 
-def errors_of(document: Document, faults: Iterable[Fault]) -> list[ConfigError]:
-    """Return the errors of a file's faults, in its order."""
-    found = (document.error(*each) for each in faults)
-    return sorted(found, key=lambda error: (error.line or 0, error.column or 0))
-
-
-def as_error(
-    document: Document, faults: Iterable[Fault], slips: Iterable[Fault] = ()
-) -> ConfigError:
-    """Return one error for a file's faults: the first one's message, with the others attached.
+def checked(
+    spec: type[_Spec],
+    document: Document,
+    faults: Iterable[Fault],
+    slips: Iterable[Fault],
+    context: Mapping[str, Any] | None = None,
+) -> _Spec:
+    """Return what a file becomes.
 
     Args:
+        spec: The class of it.
         document: The file.
-        faults: What is wrong with it.
+        faults: What is wrong with it besides what its validation finds.
         slips: Misspelled keys; one at the place of a fault is that fault.
+        context: That of its validation.
+
+    Raises:
+        ConfigError: The first fault, with the others attached.
     """
-    told = [*faults]
-    taken = {document.place(each.path, key=each.at_key) for each in told}
-    told += [each for each in slips if document.place(each.path, key=each.at_key) not in taken]
-    found = errors_of(document, told)
-    first, *others = found[:MAX_FAULTS]
+    found, slipped = list(islice(faults, MAX_FOUND)), list(islice(slips, MAX_FOUND))
+    try:
+        made = spec.model_validate(document.data, context=context)
+    except ValidationError as exc:
+        found += _invalid(exc, document)
+    else:
+        if not found and not slipped:
+            return made
+    taken = {document.place(each.path, key=each.at_key) for each in found}
+    found += (each for each in slipped if document.place(each.path, key=each.at_key) not in taken)
+    first, *others = errors_of(document, found)[:MAX_FAULTS]
     if more := len(found[MAX_FAULTS:]):
         least = " at least" if len(found) >= MAX_FOUND else ""
         others.append(ConfigError(f"{more} more faults{least}.", file=document.file))
     first.others = tuple(others)
-    return first
+    raise first
+
+
+def errors_of(document: Document, faults: Iterable[Fault]) -> list[ConfigError]:
+    """Return the errors of a file's faults, in its order."""
+    found = (document.error(*each) for each in faults)
+    return sorted(found, key=lambda error: (error.line or 0, error.column or 0))
 
 
 def sections(spec: type[Spec], data: Mapping[str, Any], path: Keys = ()) -> Iterator[Section]:
@@ -127,7 +143,7 @@ def dotted(path: Keys) -> str:
     return ".".join(map(str, path))
 
 
-def invalid(exc: ValidationError, document: Document) -> list[Fault]:
+def _invalid(exc: ValidationError, document: Document) -> list[Fault]:
     """Return pydantic's errors as faults."""
     errors = exc.errors(include_url=False)[:MAX_FOUND]
     inside = {error["loc"][:1] for error in errors if len(error["loc"]) > 1}
@@ -182,17 +198,3 @@ def meant_by(key: str, section: type[BaseModel]) -> str:
     # 0.84 lets "temprature" be caught and tells "top_k" from "top_p".
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.84)
     return next(iter(swapped + near), "")
-
-
-def nearest(word: str, words: Iterable[str]) -> str:
-    """Return the most similar word, or ""; of many words, only one with the same first letter."""
-    known = list(words)
-    if len(known) > MAX_WORDS:
-        known = [each for each in known if each[:1] == word[:1]][:MAX_WORDS]
-    return next(iter(difflib.get_close_matches(word, known, n=1)), "")
-
-
-def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Return a question for the `nearest` word, with a blank before it, or ""."""
-    near = nearest(word, words)
-    return f" Did you mean {near!r}?" if near else ""

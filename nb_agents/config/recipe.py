@@ -12,15 +12,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from nb_agents.config import recipe_rules as rules
 from nb_agents.config.document import Document, FileKind, Keys, parse_document, read_source
-from nb_agents.config.faults import MAX_FOUND, as_error, errors_of, invalid
+from nb_agents.config.faults import checked, errors_of
 from nb_agents.config.recipe_step import Stage, Step
 from nb_agents.config.recipe_values import (
     Orchestrator,
@@ -232,25 +231,19 @@ class Recipe(Spec):
         if "agents" in document.data and not document.data.keys() & {"steps", "stages"}:
             raise ConfigError(_A_TEAM, file=document.file)
         try:
-            return cls._checked(document, text, path)
+            return cls._read(document, text, path)
         except RecursionError:
             raise ConfigError("Nested too deeply: not a recipe.", file=name) from None
 
     @classmethod
-    def _checked(cls, document: Document, text: str, path: Path | None) -> Recipe:
-        slips = list(islice(rules.slipped_keys(cls, document.data), MAX_FOUND))
-        broken = list(islice(rules.breaches(document.data), MAX_FOUND))
-        try:
-            recipe = cls.model_validate(document.data)
-        except ValidationError as exc:
-            raise as_error(document, [*broken, *invalid(exc, document)], slips) from None
-        if broken or slips:
-            raise as_error(document, broken, slips)
+    def _read(cls, document: Document, text: str, path: Path | None) -> Recipe:
+        data = document.data
+        recipe = checked(cls, document, rules.breaches(data), rules.slipped_keys(cls, data))
         if recipe.steps:
             only = Stage.model_construct(name="", steps=recipe.steps)
             recipe = recipe.model_copy(update={"stages": (only,)})
         recipe._document, recipe._text, recipe._path = document, text, path
-        declared = document.data.get("context") or {}
+        declared = data.get("context") or {}
         recipe._required = tuple(str(name) for name, v in declared.items() if _is_needed(v))
         return recipe
 

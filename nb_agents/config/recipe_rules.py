@@ -14,17 +14,16 @@ from nb_agents.config.document import Keys
 from nb_agents.config.faults import (
     Fault,
     Section,
-    did_you_mean,
     dotted,
     keys_of,
     meant_by,
-    nearest,
     sections,
     slips,
 )
 from nb_agents.config.recipe_step import Approval, ProviderPreference, Stage, Step
 from nb_agents.config.recipe_values import is_template
 from nb_agents.config.spec import Spec
+from nb_agents.nouns import did_you_mean, nearest
 
 _NEEDS = {
     "agent": {"agent": "who is asked", "prompt": "what it is asked"},

@@ -28,7 +28,7 @@ from nb_agents.config import report
 from nb_agents.config.agent_objects import as_agent, is_object
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, missing_key, why_unsupported
 from nb_agents.config.document import TEAM_FILE, Document, Keys, parse_document, read_source
-from nb_agents.config.faults import Section, as_error, invalid, sections, slips
+from nb_agents.config.faults import Section, checked, sections, slips
 from nb_agents.config.key_sources import find_key_elsewhere
 from nb_agents.config.massgen_keys import foreign_keys, refusal, section_of, sort_of
 from nb_agents.config.orchestrator import (
@@ -432,14 +432,9 @@ class TeamSpec(Spec):
             return cls.model_construct(agents=(), **document.data)
         if document.data.keys() & {"steps", "stages"} and not document.data.keys() & _TEAM_KEYS:
             raise ConfigError(_A_RECIPE, file=document.file)
-        found = [each for each in slips(_sections(document.data)) if not _is_massgens(each.path)]
-        try:
-            context = {"folder": Path(file).absolute().parent}
-            team = cls.model_validate(document.data, context=context)
-        except ValidationError as exc:
-            raise as_error(document, invalid(exc, document), found) from None
-        if found:
-            raise as_error(document, (), found)
+        found = (each for each in slips(_sections(document.data)) if not _is_massgens(each.path))
+        context = {"folder": Path(file).absolute().parent}
+        team = checked(cls, document, (), found, context)
         team._document = document
         return team
 

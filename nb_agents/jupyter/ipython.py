@@ -17,7 +17,7 @@ from IPython.core.error import UsageError
 from IPython.display import display as untyped_display
 from markupsafe import escape
 
-from nb_agents.config.faults import nearest
+from nb_agents.nouns import nearest
 from nb_agents.presentation.markdown import harmless
 from nb_agents.unicode import without_controls
 

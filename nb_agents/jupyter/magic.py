@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from nb_agents.config.faults import did_you_mean
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, TaskError, UserError
@@ -34,6 +33,7 @@ from nb_agents.jupyter.sweep_cell import work_over
 from nb_agents.jupyter.verbs import declared
 from nb_agents.jupyter.waiting import follow_new
 from nb_agents.masking import Mask
+from nb_agents.nouns import did_you_mean
 from nb_agents.presentation.arguments import context_of, fill_in
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths

@@ -13,13 +13,13 @@ from pydantic import TypeAdapter, ValidationError
 from nb_agents import events as ev
 from nb_agents.agents.replay import Past, readable, replay
 from nb_agents.config.document import read_source
-from nb_agents.config.faults import did_you_mean
 from nb_agents.config.recipe import RECIPE_FILE, Recipe
 from nb_agents.config.recipe_values import Plain
 from nb_agents.config.spec import start_place
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError, UserError
 from nb_agents.masking import Mask
+from nb_agents.nouns import did_you_mean
 from nb_agents.recipes.agents import still_asked
 from nb_agents.recipes.check import check
 from nb_agents.recipes.output import names_read, names_read_by

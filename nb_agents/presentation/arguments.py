@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from nb_agents.config.document import SCALAR_ERRORS
 from nb_agents.errors import TaskError
 from nb_agents.session.layout import session_root, sessions_in
 
@@ -147,7 +148,7 @@ def _setting(text: str) -> tuple[str, Any]:
 def _yaml(text: str) -> Any:
     try:
         return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as exc:
+    except (yaml.YAMLError, RecursionError, *SCALAR_ERRORS) as exc:
         place = getattr(exc, "problem_mark", None)
         where = f" (line {place.line + 1} of it)" if place else ""
         raise TaskError(

@@ -16,12 +16,12 @@ from nb_agents.agents.message_json import Opening
 from nb_agents.agents.prompts import follow_up
 from nb_agents.agents.replay import PastRound
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec
-from nb_agents.config.faults import did_you_mean
 from nb_agents.config.recipe_step import ProviderPreference, Step
 from nb_agents.config.recipe_values import is_template
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import RecipeError
+from nb_agents.nouns import did_you_mean
 from nb_agents.recipes.tasks import AgentWork
 
 _TYPES = {"anthropic": "claude", "google": "gemini", "azure": "azure_openai"}

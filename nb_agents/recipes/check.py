@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nb_agents.config.document import Keys
-from nb_agents.config.faults import did_you_mean, nearest
 from nb_agents.config.recipe import PlacedStage, Recipe
 from nb_agents.config.recipe_step import Stage, Step
 from nb_agents.config.recipe_values import is_template
@@ -22,6 +21,7 @@ from nb_agents.config.spec import start_place
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError
 from nb_agents.models.providers import is_usable
+from nb_agents.nouns import did_you_mean, nearest
 from nb_agents.recipes.agents import resolve_agent, unknown_names
 from nb_agents.recipes.diagram import Outline, one_line
 from nb_agents.recipes.expression import parse

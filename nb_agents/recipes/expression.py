@@ -24,7 +24,6 @@ Source: https://github.com/microsoft/amplifier-bundle-recipes (its expression ev
 
 from __future__ import annotations
 
-import difflib
 import json
 import operator
 import re
@@ -35,6 +34,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from nb_agents.errors import RecipeError
+from nb_agents.nouns import nearest
 
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
@@ -251,9 +251,9 @@ def _undefined(path: str, inside: str, value: Any, part: str) -> RecipeError:
         kind = {str: "text", list: "a list", type(None): "empty"}.get(type(value), "a plain value")
         return RecipeError(f"{{{{{path}}}}} is not defined: {inside!r} is {kind}, without keys.")
     names = [str(name) for name in value]
-    near = difflib.get_close_matches(part, names, n=1)
+    near = nearest(part, names)
     begin = f"{inside}." if inside else ""
-    hint = f" Did you mean {{{{{begin}{near[0]}}}}}?" if near else ""
+    hint = f" Did you mean {{{{{begin}{near}}}}}?" if near else ""
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     shown = ", ".join(begin + name for name in names[:_NAMES_SHOWN]) or "nothing"
     return RecipeError(f"{{{{{path}}}}} is not defined.{hint} Available: {shown}{more}.")

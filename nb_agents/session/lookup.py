@@ -7,7 +7,6 @@ else the terminal's, and never that of another notebook in the same directory.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from contextlib import AbstractContextManager
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from nb_agents.context import within
 from nb_agents.errors import UnknownSessionError, UserError
+from nb_agents.nouns import nearest
 from nb_agents.session.layout import LISTED, SessionList, TurnPaths, sessions_in, turns_of
 from nb_agents.session.views import read_json
 
@@ -97,8 +97,8 @@ def find_session(root: Path, name: str = "") -> Path:
     for each in found.unreadable:
         if not name or name == Path(each.path).name:
             raise each
-    near = difflib.get_close_matches(name, [path.name for path in found.by_use[:LISTED]], n=1)
-    raise UnknownSessionError(name, str(root), near[0] if near else "")
+    near = nearest(name, (path.name for path in found.by_use[:LISTED]))
+    raise UnknownSessionError(name, str(root), near)
 
 
 def _own_session(root: Path, found: SessionList) -> Path:

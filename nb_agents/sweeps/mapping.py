@@ -12,7 +12,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from nb_agents.config.faults import did_you_mean
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_values import FENCED
 from nb_agents.config.spec import safe_name
@@ -23,6 +22,7 @@ from nb_agents.launch.resume import would_resume
 from nb_agents.launch.start import team_for
 from nb_agents.launch.trust import is_yours
 from nb_agents.masking import safe_errors
+from nb_agents.nouns import did_you_mean
 from nb_agents.options import RunOptions
 from nb_agents.recipes.template import looks_like_a_name, render, variables
 from nb_agents.runs.run import Run

@@ -13,7 +13,6 @@ function that does not check keeps running (`nb_agents.tools.threads`).
 from __future__ import annotations
 
 import asyncio
-import difflib
 import inspect
 import logging
 import re
@@ -34,6 +33,7 @@ from pydantic_core import from_json, to_json
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import UserError, leaves_of, said_by
 from nb_agents.models.providers import load
+from nb_agents.nouns import did_you_mean
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.tools.base import Tool, ToolContext, ToolError
 from nb_agents.tools.threads import ThreadCall
@@ -188,9 +188,8 @@ def _find(name: str, namespace: Mapping[str, Any]) -> Callable[..., Any]:
             raise UserError(f"{name!r} is not a function but of type {kind!r}. Name functions.")
         return function
     known = [each for each, value in namespace.items() if callable(value) and each[:1] != "_"]
-    near = difflib.get_close_matches(name, known, n=1)
     marked = ", ".join(each for each in known if is_marked(namespace[each]))
-    hint = f" Did you mean {near[0]!r}?" if near else f" Marked as tools: {marked or 'none'}."
+    hint = did_you_mean(name, known) or f" Marked as tools: {marked or 'none'}."
     raise UserError(f"No function {name!r} in this notebook.{hint} Run the cell that defines it.")
 
 

@@ -82,6 +82,8 @@ def test_settings_of_the_line_win(settings: list[str], wanted: dict[str, Any]) -
         ("a: !!python/name:os.system", [], "are not valid YAML (line 1 of it)"),
         ("[" * 5000, [], "are not valid YAML"),
         ("a: 2026-99-99", [], "are not valid YAML"),
+        ("a: !!bool maybe", [], "are not valid YAML"),
+        ("", ["a=!!timestamp soon"], "are not valid YAML"),
         ("a: {{unknown}}", [], "The cell uses {{unknown}}, and no variable 'unknown' is defined."),
         ("{{unknown}}: 1", [], "no variable 'unknown' is defined"),
         ("a: '{{user-id}}'", [], "uses {{user-id}}, and no variable of the notebook can be called"),
