@@ -43,7 +43,7 @@ from distributed.client import ClosedClientError
 
 from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.errors import ClusterLostError, NoWorkersError, StorageError, UserError, said_by
-from nb_agents.launch.here import Job
+from nb_agents.launch.here import Begun, Job
 from nb_agents.launch.host import carry_out
 from nb_agents.launch.tickets import Ticket, new_file
 from nb_agents.options import Cluster
@@ -95,34 +95,6 @@ Answer = TypeVar("Answer")
 _Workers = Mapping[str, Mapping[str, Any]]
 _KEY = "nb_agents-"
 _LOCAL = re.compile(r"local:([1-9][0-9]*)")
-
-
-@dataclass(frozen=True)
-class Started:
-    """A run that a worker has started.
-
-    Attributes:
-        path: The turn's directory.
-        worker: The worker's address.
-        client: The cluster's client.
-    """
-
-    path: Path
-    worker: str
-    client: Client
-
-    def restart(self) -> None:
-        """Restart a worker that no longer responds to commands, which ends its other runs too."""
-        with _restarting:
-            if not TurnPaths(self.path).is_live():  # a restart for another turn has ended it
-                return
-            restart = partial(
-                self.client.restart_workers, [self.worker], RESTART_S, raise_for_error=False
-            )
-            try:
-                ask(self.client, restart)
-            except (ClusterLostError, ValueError) as exc:  # or there is no nanny
-                logger.warning("worker %s can't be restarted: %s", self.worker, exc)
 
 
 _restarting = threading.Lock()
@@ -240,7 +212,7 @@ class _Submitter:
         self._load: _Load | None = None
         client.subscribe_topic(self._topic, self._on_answer)
 
-    def begin(self, call: bytes, root: Path, projects: Sequence[Path]) -> Started:
+    def begin(self, call: bytes, root: Path, projects: Sequence[Path]) -> Begun:
         """Submit a run, and block until a worker has started it."""
         waiting = _Waiting(Ticket.new(root, f"{_KEY}{uuid4().hex}"), projects)
         self._waiting[waiting.key] = waiting
@@ -260,11 +232,25 @@ class _Submitter:
             waiting.ticket.close()
         # The task goes on when this process and its client are gone.
         fire_and_forget(waiting.future)
+        place = f"worker {answer['worker']}"
         if answer["host"] != socket.gethostname():  # that host has its own list of live turns
-            place = f"worker {answer['worker']}"
             pid = int(answer["pid"])
             announce(LiveTurn(answer["path"], answer["run"], pid, answer["host"], place))
-        return Started(Path(answer["path"]), answer["worker"], self.client)
+        path = Path(answer["path"])
+        return Begun(path, place, partial(self._restart, answer["worker"], path))
+
+    def _restart(self, worker: str, path: Path) -> None:
+        """Restart a worker that no longer responds to commands, which ends its other runs too."""
+        with _restarting:
+            if not TurnPaths(path).is_live():  # a restart for another turn has ended it
+                return
+            restart = partial(
+                self.client.restart_workers, [worker], RESTART_S, raise_for_error=False
+            )
+            try:
+                ask(self.client, restart)
+            except (ClusterLostError, ValueError) as exc:  # or there is no nanny
+                logger.warning("worker %s can't be restarted: %s", worker, exc)
 
     def _wait(self, waiting: _Waiting, call: bytes) -> Mapping[str, str]:
         """Submit a run, and resubmit it while no worker has started it and another one could."""
@@ -421,9 +407,7 @@ _failures: dict[str, tuple[float, str]] = {}
 _connecting = threading.Lock()
 
 
-def start_on_worker(
-    cluster: Cluster, job: Job, root: Path, projects: Sequence[Path] = ()
-) -> Started:
+def start_on_worker(cluster: Cluster, job: Job, root: Path, projects: Sequence[Path] = ()) -> Begun:
     """Start or resume a run on a worker, blocking until one has a place for it.
 
     Args:

@@ -18,13 +18,13 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import Any
 
 from nb_agents.config.agent_objects import MAIN
 from nb_agents.config.backends import BackendSpec
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
-from nb_agents.launch.here import Job, Loaded, RunRequest
+from nb_agents.launch.here import Begun, Job, Loaded, RunRequest
 from nb_agents.options import Cluster, RunOptions
 from nb_agents.runs.finding import attach
 from nb_agents.runs.live_runs import remember
@@ -48,20 +48,6 @@ MAX_LOG_BYTES = 1_000_000
 
 MAX_LOG_CHARS = 2_000
 """Characters shown of the end of that log."""
-
-
-class Begun(NamedTuple):
-    """A run that another process has started.
-
-    Attributes:
-        path: The turn's directory.
-        where: A description of the process.
-        restart: Restarts a worker that no longer responds; None for a process of its own.
-    """
-
-    path: Path
-    where: str
-    restart: Callable[[], object] | None = None
 
 
 def is_detached(options: RunOptions, team: TeamSpec) -> bool:
@@ -144,8 +130,7 @@ def _send(request: RunRequest, loaded: Loaded, root: Path, cluster: Cluster | No
             f"Runs on a cluster need Dask ({exc}): `pip install 'nb_agents[cluster]'`."
         ) from None
     worked_in = tuple({each for each in (loaded.team.project, loaded.project) if each is not None})
-    started = start_on_worker(cluster, job, root, worked_in)
-    return Begun(started.path, f"worker {started.worker}", started.restart)
+    return start_on_worker(cluster, job, root, worked_in)
 
 
 def _begin_process(job: Job, team: TeamSpec) -> Path:

@@ -109,6 +109,20 @@ class Job(NamedTuple):
     place: Path
 
 
+class Begun(NamedTuple):
+    """A run that another process has started.
+
+    Attributes:
+        path: The turn's directory.
+        where: A description of the process.
+        restart: Restarts a worker that no longer responds; None for a process of its own.
+    """
+
+    path: Path
+    where: str
+    restart: Callable[[], object] | None = None
+
+
 def asking_before_start(ask: Callable[[Path, str], object]) -> AbstractContextManager[None]:
     """Call a function with the turn's path and the run's id before a run starts in the block.
 
