@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nb_agents.disk.directory import read_file
 from nb_agents.events.base_event import LAST_MOMENT
@@ -27,16 +28,6 @@ _NOTHING = 0, 0.0
 
 MAX_COUNT = 10**15
 """Tokens or dollars; a larger number is not one that nb_agents wrote."""
-
-
-class _EndState(NamedTuple):
-    """A turn's status and times, as far as its metadata has them."""
-
-    status: RunStatus
-    stop: StopView | None = None
-    started_at: float = 0.0
-    ended_at: float | None = None
-    last_at: float = 0.0
 
 
 def read_files(paths: TurnPaths, spaces: list[str]) -> tuple[RunView, tuple[str, ...]]:
@@ -65,8 +56,8 @@ def read_files(paths: TurnPaths, spaces: list[str]) -> tuple[RunView, tuple[str,
     names = dict.fromkeys([*spent, *partial, *spaces])
     agents = {a: _agent(a, partial.get(a), spent.get(a, _NOTHING)) for a in names}
     phase, said = data.get("phase"), data.get("said")
-    ending = _ending(data, paths, complete)
-    view = RunView(
+    view = replace(
+        _ended(data, paths, complete),
         session=paths.session,
         turn=paths.number,
         task=str(data.get("task") or ""),
@@ -75,7 +66,6 @@ def read_files(paths: TurnPaths, spaces: list[str]) -> tuple[RunView, tuple[str,
         winner=str(data.get("winning_agent") or ""),
         answer=answer if complete else "",
         said=tuple(map(str, said)) if isinstance(said, list) else (),
-        **ending._asdict(),
     )
     return view, tuple(warnings)
 
@@ -132,17 +122,19 @@ def _agent(agent_id: str, entry: object, spent: tuple[int, float | None]) -> Age
     )
 
 
-def _ending(data: Mapping[str, Any], paths: TurnPaths, complete: bool) -> _EndState:
+def _ended(data: Mapping[str, Any], paths: TurnPaths, complete: bool) -> RunView:
+    """Return a view with a turn's status and times, as far as its metadata has them."""
     at = _moment(data, paths)
     took = data.get("duration_seconds")
     started = at - took if isinstance(took, int | float) and 0 <= took <= at else 0.0
     reason = data.get("reason")
     if complete:
-        return _EndState("completed", None, started, at, at)
+        return RunView(status="completed", started_at=started, ended_at=at, last_at=at)
     if reason in ("kernel died", "running"):  # "running": it never recorded an end
-        return _EndState("cancelled", None, started, None, at)
+        return RunView(status="cancelled", started_at=started, last_at=at)
     status: RunStatus = "failed" if data.get("run_status") == "failed" else "cancelled"
-    return _EndState(status, _stop(data, at), started, at, at)
+    stop = _stop(data, at)
+    return RunView(status=status, stop=stop, started_at=started, ended_at=at, last_at=at)
 
 
 def _stop(data: Mapping[str, Any], at: float) -> StopView | None:
