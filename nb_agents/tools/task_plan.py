@@ -11,6 +11,7 @@ a task, the file's name and keys).
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -356,9 +357,7 @@ def _ready(tasks: _Tasks) -> list[Task]:
 
 
 def _plan_as_told(tasks: _Tasks) -> str:
-    counts: dict[str, int] = {}
-    for task in tasks:
-        counts[task.status] = counts.get(task.status, 0) + 1
+    counts = Counter(task.status for task in tasks)
     ready = [task.id for task in _ready(tasks)]
     return _json({"tasks": _dumped(tasks), "counts": counts, "ready_tasks": ready})
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -303,11 +304,7 @@ class RunView:
     @property
     def votes(self) -> dict[str, int]:
         """Votes that count now, by agent voted for."""
-        tally: dict[str, int] = {}
-        for agent in self.agents.values():
-            if agent.vote:
-                tally[agent.vote.target] = tally.get(agent.vote.target, 0) + 1
-        return tally
+        return dict(Counter(a.vote.target for a in self.agents.values() if a.vote))
 
     @property
     def best_agent(self) -> str:
