@@ -172,7 +172,7 @@ def _parse(text: str, file: str, kind: FileKind) -> Document:
         top = f"The file holds a {found}" if node else "The file is empty"
         raise ConfigError(f"{top}; a {kind.noun} is a mapping with {kind.keys}.", line=1)
     marks: dict[Keys, Marks] = {}
-    _mark(node, (), _place(node), marks)
+    _mark(node, marks)
     data = well_formed(SafeConstructor().construct_document(node) if data is None else data)
     return Document(expand(data) if kind.expands else data, file, marks)
 
@@ -274,14 +274,17 @@ def read_source(path: str | os.PathLike[str], kind: FileKind) -> str:
     raise ConfigError(what, file=str(path))
 
 
-def _mark(node: yaml.Node, path: Keys, key: Place, marks: dict[Keys, Marks]) -> None:
-    marks[path] = Marks(_place(node), key)
+def _mark(
+    node: yaml.Node, marks: dict[Keys, Marks], path: Keys = (), key: Place | None = None
+) -> None:
+    place = _place(node)
+    marks[path] = Marks(place, key or place)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            _mark(item, (*path, index), _place(item), marks)
+            _mark(item, marks, (*path, index))
     elif isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
-            place, child, what = _place(key_node), (*path, key_node.value), ""
+            key, child, what = _place(key_node), (*path, key_node.value), ""
             if isinstance(key_node, yaml.MappingNode):
                 what = _QUOTE_IT
             elif not isinstance(key_node, yaml.ScalarNode):
@@ -290,8 +293,8 @@ def _mark(node: yaml.Node, path: Keys, key: Place, marks: dict[Keys, Marks]) -> 
                 first = f"first on line {marks[child].key.line}"
                 what = f"Key {key_node.value!r} occurs twice ({first}). Keep one."
             if what:
-                raise ConfigError(what, **place._asdict())
-            _mark(value_node, child, place, marks)
+                raise ConfigError(what, **key._asdict())
+            _mark(value_node, marks, child, key)
 
 
 def _place(node: yaml.Node) -> Place:
