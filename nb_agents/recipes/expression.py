@@ -92,23 +92,6 @@ _NAMES_SHOWN = 12
 _LEAVES = {"variable", "name", "string", "word"}
 
 
-class ExpressionError(RecipeError):
-    """A condition can't be parsed, or can't be evaluated with these values.
-
-    Attributes:
-        message: What is wrong, with the remedy.
-        column: Where in the condition, from 1; None when a value is at fault.
-    """
-
-    def __init__(self, message: str, column: int | None = None) -> None:
-        super().__init__(message, column)
-        self.message = message
-        self.column = column
-
-    def __str__(self) -> str:
-        return self.message
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """What a condition asks about one variable.
@@ -153,13 +136,13 @@ def parse(text: str) -> Expression:
         What `evaluate` takes.
 
     Raises:
-        ExpressionError: The text is no condition; tells the column and what was expected.
+        RecipeError: The text is no condition; tells the column and what was expected.
     """
     if not text.strip():
         return Expression(text, (), (), None)
     from lark.exceptions import UnexpectedInput
 
-    fault: ExpressionError | None = None
+    fault: RecipeError | None = None
     try:
         tree = _parser().parse(text)
     except UnexpectedInput as exc:
@@ -196,14 +179,14 @@ def evaluate(expression: Expression, context: Mapping[str, Any]) -> bool:
         Whether it holds.
 
     Raises:
-        ExpressionError: A variable is not defined, or two values have no order.
+        RecipeError: A variable is not defined, or two values have no order.
     """
     if expression._tree is None:
         return True
     try:
         return _is_true(_value(expression._tree, context))
     except RecipeError as exc:
-        raise ExpressionError(f"Condition `{expression.text}`: {exc}") from None
+        raise RecipeError(f"Condition `{expression.text}`: {exc}") from None
 
 
 def lookup(context: Mapping[str, Any], path: str) -> Any:
@@ -396,7 +379,7 @@ def _number(value: Any) -> Decimal | None:
     return number if number.is_finite() else None
 
 
-def _unexpected(text: str, exc: UnexpectedInput) -> ExpressionError:
+def _unexpected(text: str, exc: UnexpectedInput) -> RecipeError:
     from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
     at = exc.pos_in_stream or 0
@@ -416,8 +399,7 @@ def _unexpected(text: str, exc: UnexpectedInput) -> ExpressionError:
     return _fault(text, at or 0, f"expected {' or '.join(names)}, found {found}")
 
 
-def _fault(text: str, at: int, what: str) -> ExpressionError:
-    return ExpressionError(
-        f"Condition `{text}`, column {at + 1}: {what}. Write it like {{{{name}}}} == 'text'.",
-        at + 1,
+def _fault(text: str, at: int, what: str) -> RecipeError:
+    return RecipeError(
+        f"Condition `{text}`, column {at + 1}: {what}. Write it like {{{{name}}}} == 'text'."
     )

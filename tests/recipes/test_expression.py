@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tblib import pickling_support
 
-from nb_agents.recipes.expression import (
-    Comparison,
-    ExpressionError,
-    as_text,
-    evaluate,
-    lookup,
-    parse,
-)
+from nb_agents.errors import RecipeError
+from nb_agents.recipes.expression import Comparison, as_text, evaluate, lookup, parse
 
 CONTEXT: dict[str, Any] = {
     "word": "high",
@@ -159,10 +153,9 @@ def test_a_condition_does_not_hold(condition: str) -> None:
 def test_a_fault_tells_its_column_and_what_was_expected(
     condition: str, column: int, what: str
 ) -> None:
-    with pytest.raises(ExpressionError) as caught:
+    with pytest.raises(RecipeError) as caught:
         parse(condition)
-    assert caught.value.column == column
-    assert what in str(caught.value) and f"column {column}" in str(caught.value)
+    assert what in str(caught.value) and f"column {column}:" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -179,17 +172,16 @@ def test_a_fault_tells_its_column_and_what_was_expected(
 def test_a_condition_that_cannot_be_evaluated_names_the_value(
     condition: str, words: list[str]
 ) -> None:
-    with pytest.raises(ExpressionError) as caught:
+    with pytest.raises(RecipeError) as caught:
         evaluate(parse(condition), CONTEXT)
     assert all(word in str(caught.value) for word in [*words, condition])
 
 
 def test_a_fault_survives_a_pickle() -> None:
-    pickling_support.install(ExpressionError)  # as Dask does with each error that it finds
-    with pytest.raises(ExpressionError) as caught:
+    pickling_support.install(RecipeError)  # as Dask does with each error that it finds
+    with pytest.raises(RecipeError) as caught:
         parse("{{a}} ==")
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert (str(again), again.column) == (str(caught.value), 9)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_the_variables_of_a_condition_are_listed_in_order() -> None:
