@@ -278,11 +278,6 @@ class CancelToken:
         if self._first is not None:
             raise AgentStopped(self._first)
 
-    def clear(self) -> None:
-        """Reset the level to NONE, for a resumption only; existing children keep theirs."""
-        with self._lock:
-            self._status, self._first, self._last = CancellationStatus.NONE, None, None
-
 
 _current: ContextVar[CancelToken | None] = ContextVar("nb_agents_cancel_token", default=None)
 

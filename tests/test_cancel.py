@@ -61,16 +61,6 @@ def test_a_child_made_late_inherits_level_and_request() -> None:
         late.checkpoint()
 
 
-def test_clear_lets_a_resumed_run_work_and_stop_again() -> None:
-    run = CancelToken()
-    run.request(CANCELLED, "api")
-    run.clear()
-    run.checkpoint()
-    assert (run.status, run.first_request, run.child("new").status) == (NONE, None, NONE)
-    assert run.request(REQUESTED, "magic")
-    assert run.first_request == StopRequest(REQUESTED, "magic")
-
-
 def test_a_listener_hears_each_rise_once() -> None:
     token, heard = CancelToken(), []
     token.on_request(lambda request: heard.append(request.level))

@@ -133,10 +133,6 @@ class Blocked:
         has_more = _SPACE.search(self.begins) is not None
         return program == self._name if has_more else program.startswith(self._name)
 
-    def is_whole(self, program: str) -> bool:
-        """Return whether the list matches every command of a program."""
-        return self.pattern.match(program) is not None
-
     @property
     def _name(self) -> str:
         return _SPACE.split(self.begins, maxsplit=1)[0].rpartition("/")[2]

@@ -177,7 +177,7 @@ def _incomplete_text(
     lines, of = [f"**Incomplete turn.** {_summary(view, door)}", ""], _files(view)
     for agent in _best_first(view):
         best = " · best answer so far" if agent.id == view.best_agent else ""
-        lines.append(f"#### {agent.id}: {text.agent_state(agent, view)}{best}")
+        lines.append(f"#### {agent.id}: {text.agent_state(agent)}{best}")
         words = marked(_cut(agent.answer or agent.returned, limit), mark)
         lines += [part for part in (words, _partial(agent, limit), agent.error) if part]
         files = [f"{f.path} {text.size(f.size)}" for f in of[agent.id]]
@@ -195,7 +195,7 @@ def _best_first(view: RunView) -> list[AgentView]:
 def _live_text(view: RunView, path: str, door: Door) -> list[str]:
     """Return the state of a live run, for those who read it later."""
     agents = () if view.recipe else view.agents.values()
-    lines = [f"#### {a.id}: {text.agent_state(a, view)}" for a in agents]
+    lines = [f"#### {a.id}: {text.agent_state(a)}" for a in agents]
     session = view.session
     gates = view.gates.values()
     asked = [f"{question(g)} {how_to_answer(g, view, session, door)}" for g in gates]

@@ -235,7 +235,7 @@ def stopped_by(view: RunView, writer: str = "kernel") -> str:
     return f"Stopped by {sources.get(view.stop.source, view.stop.source)}{reason}"
 
 
-def agent_state(agent: AgentView, view: RunView) -> str:
+def agent_state(agent: AgentView) -> str:
     """Return an agent's state: answered, voted for whom, partial text, no answer yet."""
     if agent.outcome == "never started" and not agent.answers:
         return "never started"

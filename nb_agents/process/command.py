@@ -21,7 +21,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -75,7 +74,6 @@ class Finished:
         output: Its stdout; bytes that are not UTF-8 are replaced by U+FFFD.
         errors: Its stderr, likewise.
         outcome: Whether it exited by itself, timed out, or exceeded a limit.
-        seconds: Time from its start until its last process ended.
         limit: The field of `CommandLimits` that it exceeded; else "".
     """
 
@@ -83,11 +81,10 @@ class Finished:
     output: str
     errors: str
     outcome: Outcome
-    seconds: float
     limit: str = ""
 
 
-_NEVER_BEGUN = Finished(-signal.SIGKILL, "", "", "finished", 0.0)
+_NEVER_BEGUN = Finished(-signal.SIGKILL, "", "", "finished")
 
 
 async def run_command(
@@ -197,7 +194,6 @@ async def _run_once(
     spec: _CommandSpec, timeout_s: float | None, on_output: OnOutput | None
 ) -> Finished | None:
     """Run a command; None when it never began."""
-    began = time.monotonic()
     output, errors = _Capture(on_output), _Capture(on_output)
     await checkpoint_if_cancelled()  # once requested, the command may start before it is ended
     with _started(spec) as command:
@@ -223,7 +219,6 @@ async def _run_once(
         output=output.text(),
         errors=errors.text(),
         outcome=outcome,
-        seconds=time.monotonic() - began,
         limit=limit,
     )
 

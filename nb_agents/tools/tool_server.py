@@ -7,7 +7,6 @@ refused. The token is a secret: it gives access to the agent's tools while the a
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +22,6 @@ from nb_agents.tools.base import Tool, Toolbox
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
-
-logger = logging.getLogger("nb_agents")
 
 CLOSE_S = 2.0
 """Seconds for the server to close its connections; calls in flight get half of it."""

@@ -46,22 +46,6 @@ def test_a_pattern_that_names_no_program_is_told(pattern: str) -> None:
     assert CommandRules.of(blocked=[pattern]).unclear == (pattern,)
 
 
-@pytest.mark.parametrize(
-    "pattern, program, is_whole",
-    [
-        ("python.*", "python3", True),
-        ("git push", "git", False),
-        ("sudo", "sudoedit", True),
-        ("pip.*install", "pip", False),
-    ],
-)
-def test_a_pattern_blocks_a_program_as_a_whole_or_in_part(
-    pattern: str, program: str, is_whole: bool
-) -> None:
-    (rule,) = blocked(pattern)
-    assert rule.is_whole(program) is is_whole
-
-
 def test_a_glob_fits_a_whole_command() -> None:
     rule = from_glob("git push --force*")
     assert rule.pattern.match("git push --force origin") and rule.concerns("git")

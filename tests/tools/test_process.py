@@ -96,7 +96,6 @@ def test_a_command_has_an_exit_code_and_two_streams(tmp_path: Path) -> None:
     done = anyio.run(main)
     assert (done.exit_code, done.outcome) == (3, "finished")
     assert (done.output, done.errors) == (f"in\n{tmp_path.resolve()}\n", "é\n")
-    assert 0 < done.seconds < 10
 
 
 def test_a_command_sees_the_given_environment_and_no_more(tmp_path: Path) -> None:
@@ -245,7 +244,6 @@ async def test_a_time_out_ends_all_of_a_command_and_keeps_its_output(family: Fam
     done = await family.run("sleep 1000 & echo ready; sleep 1000", timeout_s=0.5)
     assert family.is_gone()
     assert (done.exit_code, done.output, done.outcome) == (None, "ready\n", "timed out")
-    assert done.seconds >= 0.5
 
 
 async def test_a_time_out_before_the_command_begins_is_one_too(family: Family) -> None:
