@@ -478,8 +478,8 @@ class Kernel:
         self.wait_until(printed, timeout_s, repr(text), lambda: self.outputs_of(msg_id))
 
     def _pause(self, seconds: float) -> None:
-        self._drain(seconds)
-        if not self.is_alive:
+        was_alive = self.is_alive  # asked first: what a kernel sends last is read after its end
+        if not self._drain(seconds) and not was_alive:
             code = self._process.returncode
             raise KernelDied(f"The kernel ended with code {code}. Its log:\n{self.log[-2000:]}")
 
@@ -500,17 +500,23 @@ class Kernel:
         session.send(self._sockets[channel], message)
         return str(message["header"]["msg_id"])
 
-    def _drain(self, seconds: float) -> None:
-        """Take in every message that is there, or the first that comes in so many seconds."""
+    def _drain(self, seconds: float) -> bool:
+        """Take in every message that is there, or the first that comes in so many seconds.
+
+        Returns:
+            Whether there was any.
+        """
         poller = zmq.Poller()
         for socket in self._sockets.values():
             poller.register(socket, zmq.POLLIN)
         timeout_ms = max(0, int(seconds * 1000))
+        has_come = False
         while ready := dict(poller.poll(timeout_ms)):
-            timeout_ms = 0
+            timeout_ms, has_come = 0, True
             for channel, socket in self._sockets.items():
                 if socket in ready:
                     self._take(channel, socket)
+        return has_come
 
     def _take(self, channel: str, socket: zmq.Socket[bytes]) -> None:
         parts = socket.recv_multipart()
