@@ -27,6 +27,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import EntryPoint
@@ -319,6 +320,29 @@ def _become(order: dict[str, Any]) -> None:
         runpy.run_path(what, run_name="__main__")
 
 
+def _run(order: dict[str, Any]) -> int:
+    """Do what Python does, and return its exit code; whoever fails leaves as ever."""
+    try:
+        _become(order)
+    except SystemExit as exc:
+        if not isinstance(exc.code, int | None):
+            raise
+        return exc.code or 0
+    return 0
+
+
+def _end(code: int) -> None:
+    """End as Python does, but for taking apart all that is imported: it takes most of the time."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        sys.exit(code)  # Python has words for that
+    os._exit(code)
+
+
 if __name__ == "__main__":
     gc.disable()
     _import_all()
@@ -327,4 +351,4 @@ if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         order = _serve(listener)
     if order is not None:
-        _become(order)
+        _end(_run(order))
