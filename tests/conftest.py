@@ -129,6 +129,14 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def warm_hosts() -> None:
+    """Fork the processes of detached runs: each would take more than a second to start."""
+    from tests import warm
+
+    warm.fork_hosts()
+
+
+@pytest.fixture(autouse=True, scope="session")
 def loopback_only() -> Iterator[None]:
     """Fail any connection or name look-up of this process that would leave the machine."""
     with pytest.MonkeyPatch.context() as patch:

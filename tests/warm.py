@@ -32,13 +32,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
-__all__ = ["PROVISIONER", "WarmProcess", "WarmProvisioner", "address", "kernel_path", "warm_up"]
+__all__ = [
+    "PROVISIONER",
+    "WarmProcess",
+    "WarmProvisioner",
+    "address",
+    "fork_hosts",
+    "kernel_path",
+    "warm_up",
+]
 
 PROVISIONER = "warm"
 """The name of the provisioner of warm kernels, for those who have imported this module."""
@@ -133,6 +141,14 @@ class WarmProvisioner(LocalProvisioner):
 KernelProvisionerFactory.provisioners[PROVISIONER] = EntryPoint(
     PROVISIONER, f"{__name__}:WarmProvisioner", KernelProvisionerFactory.GROUP_NAME
 )
+
+
+def fork_hosts() -> None:
+    """Let the processes of this one's detached runs be warm, as they are in those forked here."""
+    from nb_agents.launch import detach
+
+    forking = {**vars(subprocess), "Popen": WarmProcess}
+    detach.subprocess = SimpleNamespace(**forking)  # type: ignore[attr-defined]
 
 
 def kernel_path(folder: Path) -> str:
@@ -230,6 +246,7 @@ def _import_all() -> None:
     TestModel()
     providers.http_client()
     load_messages(dump_messages([]))
+    fork_hosts()
 
 
 def _serve(listener: socket.socket) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from threading import Thread
 
 import nb_agents
+from tests import processes
 from tests.kernel.driver import Kernel
 from tests.kernel.notebook import Notebook, Turn
 from tests.model_server import ModelServer
@@ -77,7 +77,7 @@ class Doors:
 
     def _in_terminal(self, *words: str) -> str:
         argv = [sys.executable, "-m", "nb_agents.cli", *words]
-        return subprocess.run(argv, capture_output=True, text=True).stdout
+        return processes.run(argv).stdout
 
     def _post(self, turn: Turn, now: bool) -> str:
         path = f"runs/{self.jupyter.name(turn.path)}/stop"

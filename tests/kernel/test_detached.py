@@ -173,7 +173,7 @@ def test_only_a_run_that_lives_elsewhere_is_offered_tools(notebook: Notebook) ->
 def test_the_log_of_a_process_that_could_not_start_is_shown_below_the_cell(
     open_notebook: Open, tmp_path: Path
 ) -> None:
-    notebook = open_notebook()
+    notebook = open_notebook(cold=True)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "pydantic.py").write_text(
         f"raise SystemError('no such thing as {canaries.KEY}')"

@@ -22,6 +22,7 @@ from tests.kernel.notebook import (
 )
 from tests.model_server import ModelServer, wait_until
 from tests.processes import Terminal, read_line
+from tests.warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 PROMPT = re.compile(r"In \[\d+\]: $")
@@ -177,10 +178,11 @@ def test_mistakes_are_a_sentence(ipython: Prompt) -> None:
 
 
 @contextlib.contextmanager
-def script(place: Path, code: str) -> Iterator[subprocess.Popen[str]]:
+def script(place: Path, code: str, cold: bool = False) -> Iterator[subprocess.Popen[str]]:
     file = place / "script.py"
     file.write_text(code)
-    process = subprocess.Popen(
+    start = subprocess.Popen if cold else WarmProcess
+    process = start(
         [sys.executable, str(file)],
         cwd=place,
         env=environment(place),
@@ -266,7 +268,7 @@ def test_ctrl_c_in_a_script(server: ModelServer, tmp_path: Path, how: str, now: 
 def test_a_script_that_ends_saves_its_live_runs(server: ModelServer, tmp_path: Path) -> None:
     write_team(tmp_path / "team.yaml", server)
     server.hold(after=3)
-    with script(tmp_path, START + "input()\n") as process:
+    with script(tmp_path, START + "input()\n", cold=True) as process:
         turn = only_turn(tmp_path)
         turn.wait_streamed()
         process.communicate(timeout=60)
@@ -281,5 +283,5 @@ def test_importing_is_light(tmp_path: Path) -> None:
         "heavy = ('pydantic_ai', 'openai', 'anthropic', 'google.genai', 'IPython', 'anywidget')\n"
         "print([m for m in heavy if m in sys.modules])\n"
     )
-    with script(tmp_path, code) as process:
+    with script(tmp_path, code, cold=True) as process:
         assert process.communicate(timeout=60)[0] == "[]\n"

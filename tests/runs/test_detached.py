@@ -42,10 +42,17 @@ def team(tmp_path: Path, server: ModelServer) -> Path:
     return path
 
 
+@pytest.fixture
+def cold_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the processes of detached runs as people's are."""
+    monkeypatch.setattr(detach, "subprocess", subprocess)
+
+
 def begin(team: Path, root: Path) -> Run:
     return nb_agents.start("the task", team, options=RunOptions(session_root=root, detach=True))
 
 
+@pytest.mark.usefixtures("cold_host")
 def test_a_detached_run_comes_to_its_end_and_its_process_with_it(
     team: Path, root: Path, server: ModelServer
 ) -> None:
@@ -166,6 +173,7 @@ def test_it_outlives_who_started_it_and_is_stopped_by_who_comes_later(
     assert run.view.agents["a"].unsubmitted.strip() == "words that come"
 
 
+@pytest.mark.usefixtures("cold_host")
 def test_a_key_reaches_its_process_by_the_environment_alone(
     team: Path, root: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +222,7 @@ def test_a_mistake_is_told_as_anywhere_else(root: Path, tmp_path: Path) -> None:
         begin(tmp_path / "missing.yaml", root)
 
 
+@pytest.mark.usefixtures("cold_host")
 def test_the_log_of_a_process_that_could_not_start_is_told(
     team: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

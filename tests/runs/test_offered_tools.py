@@ -4,11 +4,9 @@ import asyncio
 import errno
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ import pytest
 import nb_agents
 from nb_agents import events as ev
 from nb_agents.errors import UserError
-from nb_agents.launch import detach
 from nb_agents.options import RunOptions
 from nb_agents.runs.finding import attach
 from nb_agents.runs.live_turns import live_turns
@@ -26,7 +23,6 @@ from nb_agents.tools.base import MAX_RESULT_CHARS, ToolContext
 from tests import canaries
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import WAIT_S, events, finish, read_line, script
-from tests.warm import WarmProcess
 
 TEAM = """
 agents:
@@ -39,13 +35,6 @@ def offers(root: Path) -> list[str]:
     """What there is of offers on the disk."""
     folder = root / ".offers"
     return os.listdir(folder) if folder.exists() else []
-
-
-@pytest.fixture(autouse=True)
-def _forked_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the processes of detached runs from one that has imported all they need."""
-    forking = SimpleNamespace(**{**vars(subprocess), "Popen": WarmProcess})
-    monkeypatch.setattr(detach, "subprocess", forking)
 
 
 @pytest.fixture
