@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from distributed import Client
 
@@ -27,16 +28,25 @@ class Dask:
         workers: How many, each a process with a nanny.
         places: Turns that each takes at a time; None leaves it to the one thread of each.
         before: A command that the workers are started by.
+        state: Their users' state directory, if it is another.
 
     Attributes:
         folder: Where the scheduler and the workers keep their files.
         nanny: The process that starts the workers and starts them anew.
     """
 
-    def __init__(self, folder: Path, workers: int, places: int | None, before: list[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        workers: int = 2,
+        places: int | None = 10,
+        before: Sequence[str] = (),
+        state: Path | None = None,
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self._file = folder / "scheduler.json"
         self.folder = folder
+        self._state = {} if state is None else {"XDG_STATE_HOME": str(state)}
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             self._begin(workers, places, before)
@@ -44,7 +54,7 @@ class Dask:
             self._end_processes()
             raise
 
-    def _begin(self, workers: int, places: int | None, before: list[str]) -> None:
+    def _begin(self, workers: int, places: int | None, before: Sequence[str]) -> None:
         dask = [sys.executable, "-m", "dask"]
         file = ["--scheduler-file", str(self._file)]
         plain = ["--host", "127.0.0.1", "--no-dashboard"]
@@ -63,11 +73,11 @@ class Dask:
 
     def start_nanny(self) -> None:
         """Start workers."""
-        self.nanny = self._start(self._nanny)
+        self.nanny = self._start(self._nanny, **self._state)
 
-    def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
+    def _start(self, command: list[str], **env: str) -> subprocess.Popen[bytes]:
         start = WarmProcess if command[0] == sys.executable else subprocess.Popen
-        process = start(command, cwd=self.folder, env=_env(), stderr=subprocess.DEVNULL)
+        process = start(command, cwd=self.folder, env=_env() | env, stderr=subprocess.DEVNULL)
         self._processes.append(process)
         return process
 
@@ -96,10 +106,8 @@ def _env() -> dict[str, str]:
 
 
 @contextmanager
-def dask(
-    folder: Path, workers: int = 2, places: int | None = 10, before: list[str] | None = None
-) -> Iterator[Dask]:
-    made = Dask(folder, workers, places, before or [])
+def dask(folder: Path, *args: Any, **kwargs: Any) -> Iterator[Dask]:
+    made = Dask(folder, *args, **kwargs)
     try:
         yield made
     finally:

@@ -9,7 +9,7 @@ the start itself, start Python in the ordinary way.
 The process that others are forked from starts with the first of them, or with the first of several
 processes of tests, which share it; they, and a server that the tests have started, find it by the
 environment. It runs nothing but imports, and so has no threads, sockets or state that a fork would
-double.
+double. For processes of Dask it forks, with the first of them, one that has imported Dask, too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -73,6 +74,9 @@ _LATER = (
     "agents",
     "langgraph",
 )
+_DASK = ("distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
+"""What a scheduler, and workers, import besides."""
+
 _NEVER = "rfc3987_syntax"  # see tests/lean
 
 
@@ -97,7 +101,7 @@ class _Forked(subprocess.Popen[Any]):
             "start_new_session": is_leader,
         }
         self._line = socket.socket(socket.AF_UNIX)
-        self._line.connect(address())
+        self._line.connect(address() + (".dask" if order["argv"][:2] == ["-m", "dask"] else ""))
         with open(os.devnull, "rb") as nothing:
             its = zip((reads, writes, errs), (nothing.fileno(), 1, 2), strict=True)
             files = [instead if file == -1 else file for file, instead in its]
@@ -181,16 +185,14 @@ def warm_up() -> None:
     """Start the process that others are forked from: the first then has less to wait for."""
     place = tempfile.TemporaryDirectory(prefix="nb-warm-")
     path = filter(None, [os.environ.get("PYTHONPATH")])
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(f"{place.name}/socket")
-    listener.listen()
-    with listener:
+    with _listen(f"{place.name}/socket") as plain, _listen(f"{place.name}/socket.dask") as dask:
+        listeners = [plain.fileno(), dask.fileno()]
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm", str(listener.fileno())],
+            [sys.executable, "-m", "tests.warm", *map(str, listeners)],
             cwd=_ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *path])},
             stdin=subprocess.PIPE,  # it ends when this is closed, hence also when we are killed
-            pass_fds=[listener.fileno()],
+            pass_fds=listeners,
             start_new_session=True,  # a Ctrl-C in the terminal is for pytest
         )
     os.environ[_ADDRESS] = f"{place.name}/socket"
@@ -201,6 +203,13 @@ def warm_up() -> None:
         process.stdin.close()
         process.wait()
         place.cleanup()
+
+
+def _listen(place: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(place)
+    listener.listen()
+    return listener
 
 
 _SIZE = struct.Struct("!I")
@@ -223,7 +232,6 @@ def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
 
 def _import_all() -> None:
     import pkgutil
-    from importlib import import_module
 
     from pydantic_ai.models.test import TestModel
 
@@ -249,8 +257,17 @@ def _import_all() -> None:
     fork_hosts()
 
 
-def _serve(listener: socket.socket) -> dict[str, Any] | None:
+def _import_dask() -> None:
+    for name in _DASK:
+        import_module(name)
+
+
+def _serve(listener: socket.socket, dask: socket.socket | None) -> dict[str, Any] | None:
     """Fork until nobody needs it any more.
+
+    Args:
+        listener: Where processes are asked for.
+        dask: Where those of Dask are asked for, unless this process has imported it.
 
     Returns:
         In each process that is forked, what it shall be; in this one None, at its end.
@@ -262,12 +279,20 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     lines: dict[int, socket.socket] = {}
     while True:
-        ready, _, _ = select.select([0, listener, woken], [], [])
+        ready, _, _ = select.select([0, listener, woken, *filter(None, [dask])], [], [])
         if 0 in ready:
             return None
         if woken in ready:
             woken.recv(4096)
             _tell_of_ends(lines)
+        if dask in ready:
+            if not os.fork():
+                for each in (listener, woken, wake, *lines.values()):
+                    each.close()
+                _do_once(_import_dask)
+                return _serve(dask, None)
+            dask.close()
+            dask = None
         if listener in ready:
             line, _ = listener.accept()
             text, files = _receive(line)
@@ -292,8 +317,9 @@ def _tell_of_ends(lines: dict[int, socket.socket]) -> None:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             return
-        with lines.pop(pid) as line, suppress(BrokenPipeError):
-            line.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
+        if pid in lines:
+            with lines.pop(pid) as line, suppress(BrokenPipeError):
+                line.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
 def _take_over(files: Sequence[int], is_leader: bool) -> None:
@@ -319,6 +345,8 @@ def _become(order: dict[str, Any]) -> None:
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
+    if "dask" in sys.modules:
+        sys.modules["dask.config"].refresh()  # it has read the environment at its import
     if "JPY_PARENT_PID" in os.environ:  # a kernel ends with its parent
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
     what, *rest = order["argv"]
@@ -360,12 +388,16 @@ def _end(code: int) -> None:
     os._exit(code)
 
 
-if __name__ == "__main__":
+def _do_once(imports: Callable[[], None]) -> None:
+    """Import for all that are forked later."""
     gc.disable()
-    _import_all()
+    imports()
     gc.freeze()  # what is never looked at is never copied
     gc.enable()
-    with socket.socket(fileno=int(sys.argv[1])) as listener:
-        order = _serve(listener)
+
+
+if __name__ == "__main__":
+    _do_once(_import_all)
+    order = _serve(*(socket.socket(fileno=int(each)) for each in sys.argv[1:]))
     if order is not None:
         _end(_run(order))

@@ -137,7 +137,7 @@ class Arena:
 
     def _new_cluster(self) -> Dask:
         folder = self._place / f"dask-{time.monotonic_ns()}"
-        return Dask(folder, workers=2, places=10, before=[])
+        return Dask(folder)
 
     def _is_done(self, root: Path) -> bool:
         return sum(_last_lines(root)[0].values()) == ROWS

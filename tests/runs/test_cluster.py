@@ -475,7 +475,7 @@ def test_what_a_machine_without_its_users_key_writes_is_the_users_own(
     server.script("m", *[said] * 4)
     state = tmp_path / "state of the worker"
     here = RunOptions(session_root=root)
-    with dask(tmp_path / "dask", 1, before=["env", f"XDG_STATE_HOME={state}"]) as made:
+    with dask(tmp_path / "dask", 1, state=state) as made:
         there = replace(here, cluster=made.client)
         first = nb_agents.start("the task", team_of(server), options=there)
         first.wait(WAIT_S)
