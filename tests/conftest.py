@@ -13,6 +13,8 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +81,30 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """Look for no garbage meanwhile, and never in what imports have made: it is all in use."""
     gc.disable()
     try:
+        _import_share(session.config)
         return (yield)
     finally:
         session.config.stash[LOADED] = [name for name in HEAVY if name in sys.modules]
         gc.freeze()
         gc.enable()
+
+
+def _import_share(config: pytest.Config) -> None:
+    """Import some test modules before the others, so that each is rewritten by one process alone.
+
+    All processes of tests collect all modules in the same order: without this, each would rewrite
+    the assertions of those that pytest has not cached yet.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None:
+        return
+    ignored = [Path(each).absolute() for each in config.getoption("ignore")]
+    roots = [Path(each.partition("::")[0]).absolute() for each in config.args]
+    found = [file for root in roots for file in sorted(root.rglob("test_*.py"))]
+    files = [file for file in found if not any(map(file.is_relative_to, ignored))]
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with suppress(Exception):  # it is told when the module is collected
+            import_module(".".join(file.relative_to(_HERE.parent).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
