@@ -14,20 +14,25 @@ from tree_sitter import Node
 
 from nb_agents.recipes import shell_programs as programs
 from nb_agents.recipes.shell_evaluators import Evaluators
-from nb_agents.recipes.shell_tree import Tree, Word, around, is_quoted, source, worked_out
+from nb_agents.recipes.shell_tree import Tree, Word, around, is_arithmetic, quoted_tag, source
 
 _BARE = {"word", "regex", "extglob_pattern", "number"}
 _TEXTS = _BARE | {
-    *("string", "string_content", "raw_string", "ansi_c_string", "comment", "variable_name"),
+    *("string", "string_content", "raw_string", "comment", "variable_name"),
     *("heredoc_body", "heredoc_content"),
 }
-_NO_PLACES = {"brace_expression", "heredoc_start", "simple_expansion", "translated_string", "ERROR"}
-_NAMED = {
-    *("simple_expansion", "expansion", "variable_assignment", "for_statement"),
-    *("declaration_command", "unset_command"),
+_NO_PLACES = {
+    *("brace_expression", "simple_expansion", "expansion", "ansi_c_string", "heredoc_start"),
+    "ERROR",
 }
+_NAMES = {
+    *(("word", "function_definition"), ("variable_name", "variable_assignment")),
+    *(("variable_name", "for_statement"), ("variable_name", "declaration_command")),
+    *(("variable_name", "unset_command"), ("variable_name", "subscript")),
+}
+_QUOTED = ("string", "raw_string")
+_UNCLEAR = re.compile(rb"\\$"), re.compile(rb"`|(?<!\\)['\"]|\\$")
 _OUTPUTS = ("command_substitution", "process_substitution")
-_EXPANDED = ("expansion", "heredoc_body")
 _OPENS = re.compile(rb"(?:^|[;&|(){}\n`!]|\b(?:then|do|else|elif|if|while|until)\s)\s*$")
 
 
@@ -67,11 +72,11 @@ class Rule(NamedTuple):
         only = (
             f"only {self.what}" if self.allowed else "no such value" if self.whose else "no value"
         )
-        remedy = self.remedy.replace("%s", name)
         return (
             f"{name}{self.whose} stands {self.where}: {only} can stand there. "
-            f'{remedy}Give it in the step\'s env, as in `env: {{{variable}: "{name}"}}`, and write '
-            f'"${variable}", or write {{{{{path} | raw}}}} to insert it as a part of the command.'
+            f'{self.remedy}Give it in the step\'s env, as in `env: {{{variable}: "{name}"}}`, and '
+            f'write "${variable}", or write {{{{{path} | raw}}}} to insert it as a part of the '
+            "command."
         )
 
 
@@ -113,7 +118,7 @@ class Script:
         outer = list(around(self._tree.leaf(slot)))
         # What a program prints in its place is no longer the value.
         direct = list(itertools.takewhile(lambda node: node.type not in _OUTPUTS, outer))
-        if any(slot in self._tree.slots_in(n) for node in direct for n in worked_out(node)):
+        if any(map(is_arithmetic, direct)):
             yield Rule("in arithmetic", _NUMBER, "a number", "See that it is one. ")
         for node, kind in self._places(slot):
             if kind == "program":
@@ -132,55 +137,49 @@ class Script:
         return [each for each in self._evaluators.places if slot in self._tree.slots_in(each[0])]
 
     def _code(self, slot: range, node: Node, kind: str) -> Rule:
-        """Return the rule of a place in code; a shell's is read as the command is."""
-        is_quoted_ = node.type in ("string", "raw_string")
-        begin, end = node.start_byte + is_quoted_, node.end_byte - is_quoted_
-        text, where = self._tree.bytes[begin:end], f"in what {kind or 'a program'} runs as code"
-        before, after = text[: slot.start - begin], text[slot.stop - begin :]
-        if not before.strip() and not (kind == "sed" and re.match(rb"[,pd]", after)):
-            return Rule(f"for what {kind or 'a program'} runs as code")
-        if kind != "sh":
-            is_part = _DELIMITED[0].search(before) and _DELIMITED[1].match(after)
-            return Rule(where, _WORD, "letters, digits and _.-") if is_part else _number(where)
-        moved = [range(s.start - begin, s.stop - begin) for s in self._tree.slots_in(node)]
-        inner = Tree(text, moved)
-        rules = Script(inner).rules(range(slot.start - begin, slot.stop - begin))
-        is_name = _OPENS.search(before) or any(rule.allowed is None for rule in rules)
-        return Rule(where, None if is_name else HARMLESS, _CHARACTERS)
+        """Return the rule of a place in code: a word may be a part of Python's or a filter's."""
+        where = f"in what {'is run' if kind == 'code' else f'{kind} runs'} as code"
+        before = self._tree.bytes[node.start_byte : slot.start]
+        before = re.sub(rb"^\d*<.*\n?", b"", before)  # the first line is no here-document's
+        after = self._tree.bytes[slot.stop : node.end_byte - (node.type in _QUOTED)]
+        if kind == "code" or not before.strip(b"\"' \n"):
+            return Rule(where)
+        is_part = _DELIMITED[0].search(before) and _DELIMITED[1].match(after)
+        return Rule(where, _WORD, "letters, digits and _.-") if is_part else _number(where)
 
     def _argument(self, words: Sequence[Word], direct: Sequence[Node]) -> Iterator[Rule]:
         """Yield the rule of an argument that a program may take for an option."""
         at = next((n for n, word in enumerate(words) if word.node in direct), 0)
-        if not at or words[0].text in self._evaluators.functions:
+        if not at:
             return
         word, before = words[at], [each.text or "" for each in words[:at]]
-        name, texts = before[0].rpartition("/")[2], programs.takes_text
+        name, is_text = before[0].rpartition("/")[2], programs.takes_text
         if word.head.startswith("-") and "=" not in word.head:
-            if not texts(before[0], [*before, word.head]):
+            if not is_text([*before, word.head]):
                 remedy = "Write it as a word of its own, or behind `=`. "
                 yield _number("in the name of an option", remedy)
         elif name == "tar" and at == 1 and not word.head:
             yield _number("in the name of an option")
-        elif not word.head and "--" not in before and not texts(before[0], before):
+        elif not (word.head or "--" in before or is_text(before) or (name == "printf" and at > 1)):
             if name == "echo":
                 remedy = "Write printf with a format before it. "
                 yield Rule(_AS_OPTION, _NO_ECHO_OPTION, "what is no option of echo", remedy)
-            elif name != "printf" or at == 1:
+            else:
                 remedy = "Write -- or ./ before it. "
                 signs = ("- or +", _NO_SIGN) if name == "set" else ("-", _NO_OPTION)
                 yield Rule(_AS_OPTION, signs[1], f"what doesn't begin with {signs[0]}", remedy)
 
 
-def _number(where: str, remedy: str = "") -> Rule:
-    return Rule(where, _PLAIN_NUMBER, "a number", remedy or "See that it is one. ")
+def _number(where: str, remedy: str = "See that it is one. ") -> Rule:
+    return Rule(where, _PLAIN_NUMBER, "a number", remedy)
 
 
-_NAME = "for the name of a variable"
-_DELIMITED = re.compile(rb"['\"(\[/|#%@:_= ^]$"), re.compile(rb"['\")\]/|#%@:_,. $]")
+_NAME = "for the name of a variable or function"
 _AS_OPTION = "where a program may take it for an option"
 _NO_OPTION = re.compile(r"(?!-).*", re.DOTALL)
 _NO_SIGN = re.compile(r"(?![-+]).*", re.DOTALL)
 _NO_ECHO_OPTION = re.compile(r"(?!-[neE]+$).*", re.DOTALL)
+_DELIMITED = re.compile(rb"['\"(\[/|#%@:_= ^]$"), re.compile(rb"['\")\]/|#%@:_,. $]")
 
 
 def _no_text(tree: Tree, slot: range) -> Iterator[Rule]:
@@ -191,37 +190,16 @@ def _no_text(tree: Tree, slot: range) -> Iterator[Rule]:
     before = source(leaf).encode(errors="surrogateescape")[: slot.start - leaf.start_byte]
     if leaf.type not in _TEXTS or parent is None:
         yield Rule("where bash has no text")
-    elif leaf.type == "variable_name" and (
-        parent.type in _NAMED or leaf == parent.child_by_field_name("name")
-    ):
+    elif (leaf.type, parent.type) in _NAMES:
         yield Rule(_NAME)
-    elif parent.type == "function_definition":
-        yield Rule("for the name of a function")
-    elif leaf.type in _BARE and re.search(rb"`|(?<!\\)['\"]", before):
-        yield Rule("behind a quote of which it isn't clear what it does")
-    elif leaf.type != "raw_string" and before.endswith(b"\\"):
-        yield Rule("behind a backslash")
-    quotes = ("command_substitution", "process_substitution", "string")
-    kinds = [node.type for node in outer[1:] if node.type in (*quotes, *_EXPANDED)]
-    if kinds[:2] == list(_EXPANDED):
-        yield Rule("in ${…} in a here-document")
-    for child, holder in itertools.pairwise(outer):
-        if holder.type in _NO_PLACES:
-            yield Rule(f"in a place that isn't known ({holder.type})")
-        elif holder.type == "heredoc_redirect" and child.type == "heredoc_body":
-            yield from _heredoc(outer, holder, child)
-        elif holder.type in ("unset_command", "declaration_command"):
-            if child.type != "variable_assignment":
-                if "=" not in tree.word(child).head:
-                    yield Rule(_NAME)
-
-
-def _heredoc(nodes: list[Node], redirect: Node, body: Node) -> Iterator[Rule]:
-    tag = next(source(each) for each in redirect.children if each.type == "heredoc_start")
-    outer = nodes[nodes.index(redirect) :]
-    if any(n.type == "command_substitution" and n.children[0].type == "`" for n in outer):
-        yield Rule("in a here-document in backticks")
-    elif is_quoted(redirect) and not re.fullmatch(r"[\w.-]+", re.sub(r"[\\'\"]", "", tag)):
-        yield Rule("in a here-document with an unusual tag")
-    elif not is_quoted(redirect) and re.search(r"(?<!\\)`", source(body)):
-        yield Rule("in a here-document that has backticks")
+    elif leaf.type != "raw_string" and _UNCLEAR[leaf.type in _BARE].search(before):
+        yield Rule("behind a quote or backslash of which it isn't clear what it does")
+    for holder in outer:
+        if holder.type in _NO_PLACES or (holder.children and holder.children[0].type == "`"):
+            yield Rule("in ${…}, {…}, $'…' or backticks")
+        elif holder.type == "heredoc_body" and holder.parent:
+            tag = quoted_tag(holder.parent)
+            if tag and not re.fullmatch(r"\\?['\"]?[\w.-]+['\"]?", source(tag)):
+                yield Rule("in a here-document with an unusual tag")
+            elif not tag and re.search(r"(?<!\\)`", source(holder)):
+                yield Rule("in a here-document that has backticks")

@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 
 ALWAYS = frozenset(
-    "alias bind coproc compgen complete enable eval fc hash history jobs let trap".split()
+    "alias bind coproc compgen complete declare enable eval fc hash history jobs let mapfile"
+    " readarray trap typeset"
+    " busybox caffeinate catchsegv chronic chroot chrt doas firejail flock ionice ltrace pkexec"
+    " setarch strace taskset toybox unbuffer valgrind xvfb-run".split()
 )
-"""Builtins that run or work out what they are given, now or later."""
+"""Builtins and programs that run what they are given, or of which options do."""
 
 RUNNERS = frozenset(
     "at batch bmake bwrap chmod crontab dc dd duckdb ed emacs ex expect fzf gdb gmake gnuplot gosu"
@@ -24,9 +27,7 @@ RUNNERS = frozenset(
 FILTERS = frozenset("awk gawk gojq gsed jq mawk nawk sed".split())
 """Programs whose first argument is code in a language of their own."""
 
-NAMING = frozenset(
-    "declare export getopts local mapfile read readarray readonly typeset unset wait".split()
-)
+NAMING = frozenset("export getopts local read readonly unset wait".split())
 """Builtins that take names of variables."""
 
 PLAIN = frozenset(
@@ -41,20 +42,12 @@ PLAIN = frozenset(
 """Programs that start no other: a word behind them names none."""
 
 WRAPPERS = frozenset(
-    "builtin busybox caffeinate catchsegv chronic chroot chrt command doas env exec firejail flock"
-    " ionice ltrace nice nohup npx pkexec setarch setsid stdbuf strace sudo taskset time timeout"
-    " toybox unbuffer uvx valgrind xargs xvfb-run".split()
+    "builtin command env exec nice nohup npx setsid stdbuf sudo time timeout uvx xargs".split()
 )
-"""Programs that start another."""
-
-WITH_OPERAND = frozenset("chroot chrt flock setarch taskset timeout".split())
-"""Those of them with a word of their own before the program."""
+"""Programs that start another, behind options, numbers and assignments."""
 
 STARTING = re.compile("run|exec|foreach|x|dlx|eval|shell|-(?:exec|ok)(?:dir)?")
 """Words behind which a program's name stands, as in ``uv run``."""
-
-STARTUP = re.compile("BASH_ENV|ENV|PROMPT_COMMAND|PS4")
-"""Variables that say what a shell runs besides, whoever set them."""
 
 SPECIAL = re.compile(
     r"HISTCMD|OPTIND|S?RANDOM|SECONDS"  # bash works out what is assigned to them
@@ -75,10 +68,6 @@ CODE_OPTION = re.compile(
 MODULES = re.compile("timeit|code|pdb|trace|runpy|c?[pP]rofile|IPython|xonsh")
 """Modules of Python that run their arguments."""
 
-BEHIND = frozenset("busybox env eval expect ssh su sudo toybox xargs".split())
-"""Programs that are looked for behind any other, as interpreters are."""
-
-
 _KINDS = {
     **dict.fromkeys("ash bash csh dash elvish fish ksh mksh nu rbash sh tcsh zsh".split(), "sh"),
     **dict.fromkeys((".", "source"), "sh"),
@@ -88,22 +77,12 @@ _KINDS = {
     **dict.fromkeys("powershell R racket raku Rscript ruby sbcl scala swift tclsh".split(), ""),
     **dict.fromkeys("ts-node tsx wish yash".split(), ""),
 }
-CODE = {
-    "sh": re.compile(r"[-+]\w*c\w*"),
-    "python": re.compile(r"-\w*c"),
-    "": re.compile(r"-[\w.]*[eEpcr]|-Command|--(?:eval|print|exec|expr|comm)\w*"),
-}
-"""The options of an interpreter before code, by its kind."""
-
 FLAGS = {
     "sh": re.compile("[-+][efuvx]+|--no.*|--"),
     "python": re.compile("-[bBdEIOPqsSuvx]+|--"),
     "": re.compile("(?!)"),
 }
-"""Those that stand alone and change nothing of this."""
-
-VALUED = re.compile("[-+][eux]*[oO]|-[WX]")
-"""Those of shells and of Python before another word."""
+"""The options of an interpreter that stand alone and change nothing of what it runs."""
 
 
 def interpreter(name: str) -> str | None:
@@ -115,9 +94,9 @@ def interpreter(name: str) -> str | None:
     return _KINDS.get(name, _KINDS.get(re.sub(r"(?<=\w)[-.0-9]+$", "", name)))
 
 
-def is_known(name: str) -> bool:
-    """Return whether a name is a program's of which anything is known here."""
-    known = (ALWAYS, RUNNERS, FILTERS, NAMING, PLAIN, WRAPPERS, ("[", "test", "printf"))
+def runs_code(name: str) -> bool:
+    """Return whether a program may run what it is given."""
+    known = (ALWAYS, RUNNERS, FILTERS, WRAPPERS)
     return any(name in each for each in known) or interpreter(name) is not None
 
 
@@ -125,27 +104,19 @@ _TEXT = re.compile(
     r"--(?:message|title|body|description|subject|comment|content|note|prompt|query"
     r"|question|task|goal|topic|name|label|arg|argjson|data(?:-\w+)?|header|regexp|grep)"
 )
-_OWN_TEXT = {
-    **{"awk": "-[Fv]", "curl": "-[AdFHu]", "cut": "-[cdf]", "gh": "-[bBFHlRt]"},
-    **{
-        "git": "--author|--date",
-        "git commit": "-a?m",
-        "git tag": "-m",
-        "grep": "-[eABCm]",
-        "head": "-[cn]",
-    },
-    **{"git merge": "-m", "sort": "-[kt]", "tail": "-[cn]"},
-}
+_OWN_TEXT = re.compile(
+    "awk -[Fv]|curl -[AdFHu]|cut -[cdf]|gh -[bBFHlRt]|git --(?:author|date)|git commit -a?m"
+    "|git (?:merge|tag) -m|grep -[eABCm]|head -[cn]|sort -[kt]|tail -[cn]"
+)
 
 
-def takes_text(program: str, before: list[str]) -> bool:
+def takes_text(before: list[str]) -> bool:
     """Return whether what follows is an option's argument, whatever it begins with.
 
     Args:
-        program: Its name.
-        before: The words before, as far as they are known.
+        before: The words before, as far as they are known, the program's name first.
     """
-    names = (program, f"{program} {before[1]}" if len(before) > 1 else "")
-    own = any(re.fullmatch(_OWN_TEXT.get(name, "(?!)"), before[-1]) for name in names)
-    is_pair = len(before) > 1 and bool(re.fullmatch("--arg(?:json)?", before[-2]))
-    return is_pair or bool(own or _TEXT.fullmatch(before[-1]))
+    names = {before[0], " ".join(before[:2])}
+    is_own = any(_OWN_TEXT.fullmatch(f"{name} {before[-1]}") for name in names)
+    is_pair = before[-2:-1] in (["--arg"], ["--argjson"])
+    return is_own or is_pair or bool(_TEXT.fullmatch(before[-1]))

@@ -1,7 +1,7 @@
 """A bash command as a tree, and its words as far as they can be read there.
 
-The tree is by tree-sitter's grammar of bash. Where that grammar fails at what bash reads
-(`_MISREAD`), it is shown something of the same length that it can read.
+The tree is by tree-sitter's grammar of bash. That fails at Jinja's ``{%``, the name of a command to
+bash: it is shown another of the same length.
 """
 
 from __future__ import annotations
@@ -15,18 +15,14 @@ from typing import NamedTuple
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-# Jinja's `{%`, which is the name of a command to bash; `${T//]/}`, `${T%%]*}` and the like.
-_MISREAD = re.compile(
-    rb"(?<!\S)\{%(?=\s)|(?<=\$\{)(?P<name>\w+)(?:\[[@*\d]+\])?[#%/][^{}'\"$`\\]*(?=\})"
-)
+_JINJA = re.compile(rb"(?<!\S)\{%(?=\s)")
 _FILLING = {
     *("simple_expansion", "expansion", "arithmetic_expansion", "brace_expression"),
     *("command_substitution", "process_substitution"),
 }
 """Kinds of nodes in whose place bash puts something."""
-_OPERATORS = {"binary_expression", "unary_expression", "parenthesized_expression"}
-_COMPARES = re.compile(r"-(?:eq|ne|lt|le|gt|ge)")
-_SLICE = re.compile(r"\$\{[\w@*]+(?:\[[^\]]*\])?:(?![-=+?])")
+COMPARES = re.compile(r"\s-(?:eq|ne|lt|le|gt|ge)\s")
+"""How ``[[`` compares numbers."""
 _BRACES = re.compile(r"\{[^{}\s]*(,|\.\.)")
 _QUOTES = re.compile(
     r"(?P<is_ansi>\$)?'(?P<raw>[^']*)'|\$?\"(?P<string>(?:[^\"\\]|\\.)*)\"|\\(?P<escaped>.)|[*?\[]",
@@ -66,19 +62,19 @@ class Tree:
         nodes: All named nodes, in order.
         error_line: Where it can't be read, from 1; None when it can.
         bytes: The command.
-        text: The same.
     """
 
     def __init__(self, command: bytes, slots: Sequence[range] = ()) -> None:
         self.bytes = command
-        self.text = command.decode(errors="surrogateescape")
         self._slots = slots
         self._starts = [slot.start for slot in slots]
         self._root = _parser().parse(command).root_node
         if self._root.has_error:
-            self._root = _parser().parse(_MISREAD.sub(_readable, command)).root_node
+            self._root = _parser().parse(_JINJA.sub(b": ", command)).root_node
         self.nodes = list(nodes(self._root))
-        self.error_line = _error_line(self._root)
+        faults = (node for node in self.nodes if node.is_error or node.is_missing)
+        lines = (node.start_point.row + 1 for node in faults)
+        self.error_line = next(lines, 1) if self._root.has_error else None
 
     def leaf(self, at: range) -> Node:
         """Return the smallest node around some bytes."""
@@ -91,33 +87,20 @@ class Tree:
         first = bisect.bisect_left(self._starts, node.start_byte)
         return self._slots[first : bisect.bisect_left(self._starts, node.end_byte)]
 
-    def parts(self, test: Node) -> list[Word]:
-        """Return the words and operators of a test."""
-        return [self.word(part) for part in _parts(test)]
-
     # Words ------------------------------------------------------------------------------------
 
     def words(self, command: Node) -> list[Word]:
         """Return a command's words in order, its name first."""
-        found = [
-            *command.children_by_field_name("name"),
-            *command.children_by_field_name("argument"),
-            *self.strays(command),
-        ]
-        ordered = sorted(found, key=lambda node: node.start_byte)
-        return [self.word(node) for node in ordered if not self._is_descriptor(node)]
+        kinds = ("name", "argument")
+        found = [each for kind in kinds for each in command.children_by_field_name(kind)]
+        return [self.word(node) for node in found if not self._is_descriptor(node)]
 
-    def strays(self, command: Node) -> list[Node]:
-        """Return the words of a command that the grammar takes for targets of redirections."""
-        redirects = command.children_by_field_name("redirect")
-        parent = command.parent
-        if parent is not None and parent.type == "redirected_statement":
-            redirects = [*redirects, *parent.children_by_field_name("redirect")]
-        found: list[Node] = []
-        for redirect in redirects:
-            found += redirect.children_by_field_name("argument")
-            for each in [redirect, *redirect.children_by_field_name("redirect")]:
-                found += each.children_by_field_name("destination")[1:]
+    def parts(self, test: Node) -> list[Word]:
+        """Return a test's words and operators in order: the grammar groups them its own way."""
+        found: list[Word] = []
+        for child in test.children:
+            is_group = re.match("binary|unary|parenthesized", child.type)
+            found += self.parts(child) if is_group else [self.word(child)]
         return found
 
     def _is_descriptor(self, node: Node) -> bool:
@@ -175,54 +158,17 @@ def nodes(root: Node) -> Iterator[Node]:
         waiting += reversed(node.named_children)
 
 
-def worked_out(node: Node) -> list[Node]:
-    """Return what of a node bash works out as arithmetic."""
-    match node.type:
-        case "arithmetic_expansion":
-            return [node]
-        case "compound_statement" if node.children[0].type == "((":
-            return [node]
-        case "c_style_for_statement":
-            body = node.child_by_field_name("body")
-            return [child for child in node.named_children if child != body]
-        case "subscript":
-            return [each for each in node.named_children[1:] if source(each) not in ("@", "*")]
-        case "expansion" if _SLICE.match(source(node)):
-            return [node]
-        case "array" if re.search(r"\[.*?\]\+?=", source(node), re.DOTALL):
-            return [node]
-        case "test_command" if node.children[0].type == "[[":
-            parts = [None, *_parts(node), None]
-            sides = zip(parts, parts[1:], parts[2:], strict=False)
-            found = (sides for sides in sides if _COMPARES.fullmatch(source(sides[1])))
-            return [side for before, _, after in found for side in (before, after) if side]
-    return []
+def is_arithmetic(node: Node) -> bool:
+    """Return whether bash works out what stands in a node, as a number or a subscript."""
+    opening = node.children[0].type if node.children else ""
+    return (
+        node.type in ("arithmetic_expansion", "c_style_for_statement", "subscript", "array")
+        or opening == "(("
+        or (opening == "[[" and bool(COMPARES.search(source(node))))
+    )
 
 
-def _parts(node: Node) -> Iterator[Node]:
-    """Yield a test's words and operators in order: the grammar groups them its own way."""
-    for child in node.children[1:-1] if node.type == "test_command" else node.children:
-        if child.type in _OPERATORS:
-            yield from _parts(child)
-        else:
-            yield child
-
-
-def is_quoted(redirect: Node) -> bool:
-    """Return whether a here-document's tag is quoted, so that nothing in its text is expanded."""
-    tags = [child for child in redirect.children if child.type == "heredoc_start"]
-    return any(re.search(r"[\\'\"]", source(tag)) for tag in tags)
-
-
-def _readable(found: re.Match[bytes]) -> bytes:
-    if found["name"] is None:
-        return b": "
-    return found["name"].ljust(len(found[0]), b"_")
-
-
-def _error_line(node: Node) -> int | None:
-    if not node.has_error:
-        return None
-    while not (node.is_error or node.is_missing):
-        node = next(child for child in node.children if child.has_error)
-    return node.start_point.row + 1
+def quoted_tag(redirect: Node) -> Node | None:
+    """Return a here-document's tag if it is quoted, so that nothing in its text is expanded."""
+    tags = (child for child in redirect.children if child.type == "heredoc_start")
+    return next((tag for tag in tags if re.search(r"[\\'\"]", source(tag))), None)

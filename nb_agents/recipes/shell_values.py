@@ -14,7 +14,8 @@ theirs. Whose word a value is decides what it may be:
   where bash's grammar (tree-sitter's) has a text. A number must stand where bash calculates, and
   nothing that begins with ``-`` where an option could (`nb_agents.recipes.shell_places`).
 - In a command that also runs text as code (`nb_agents.recipes.shell_evaluators`), or that the
-  grammar can't read, such a value must be of harmless characters. Others go into the step's `env`.
+  grammar can't read, such a value must be of harmless characters, and none stands in a shell's
+  code, ``${…}``, ``$'…'`` or backticks. Others go into the step's `env`.
 
 ``{{x | raw}}`` inserts any value as it is, as a part of the command.
 """
@@ -31,7 +32,7 @@ from tree_sitter import Node
 
 from nb_agents.errors import RecipeError
 from nb_agents.recipes.shell_places import Rule, Script
-from nb_agents.recipes.shell_tree import Tree, around, is_quoted, source
+from nb_agents.recipes.shell_tree import Tree, around, quoted_tag, source
 from nb_agents.recipes.template import Insertion, fill, shapes
 
 _PREFIX = "nb_value_"
@@ -106,10 +107,9 @@ def misplaced(
         if why := whole.fault():
             return [Misplaced(whole.error_line or 1, "", f"It is no bash: {why}.", is_fault=True)]
         for value, rule in (each for each in whole.rules() if each[1].is_restrictive):
-            at, before = (value.line, value.path), found.get((value.line, value.path))
             is_fault = rule.allowed is None and not whole.error_line
-            if before is None or (is_fault and not before.is_fault):
-                found[at] = Misplaced(*at, rule.refusal(value.path), is_fault)
+            new = Misplaced(value.line, value.path, rule.refusal(value.path), is_fault)
+            found[new[:2]] = max(found.get(new[:2], new), new, key=lambda each: each.is_fault)
     return list(found.values())
 
 
@@ -233,9 +233,7 @@ def _reference(outer: Sequence[Node]) -> str:
                 return "${%s}"
             case "raw_string":
                 return "'\"${%s}\"'"
-            case "ansi_c_string":
-                return "'\"${%s}\"$'"
-            case "expansion" | "command_substitution" | "process_substitution":
+            case "command_substitution" | "process_substitution":
                 break
     return '"${%s}"'
 
@@ -250,9 +248,8 @@ def _without_quotes(outer: Sequence[Node]) -> dict[tuple[int, int], str]:
     if "heredoc_body" not in kinds:
         return {}
     body, redirect = outer[kinds.index("heredoc_body") :][:2]
-    if not is_quoted(redirect):
+    if not (tag := quoted_tag(redirect)):
         return {}
-    tag = next(child for child in redirect.children if child.type == "heredoc_start")
     edits = {(tag.start_byte, tag.end_byte): re.sub(r"[\\'\"]", "", source(tag))}
     for match in re.finditer(rb"[\\$`]", body.text or b""):
         at = body.start_byte + match.start()

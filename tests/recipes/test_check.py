@@ -39,6 +39,9 @@ MADE = "context: {given: ''}\nsteps:\n- {id: m, type: bash, command: ls, output:
 STEP = MADE + "- id: a\n  type: bash\n  command: |\n    true\n"
 UNREAD = "exec 3<>f;"
 NOWHERE = [
+    "find . -exec sh -c 'echo {{x}}' ';'",
+    "sudo -n env A=1 sh -c 'ls {{x}}'",
+    'bash -euo pipefail -c "echo {{x}}"',
     '$SHELL -c "{{x}}"',
     "eval {{x}}",
     "sudo -n sh -c 'cd; {{x}}'",
@@ -53,12 +56,9 @@ NOWHERE = [
     "{{#if given}}echo a{{else}}eval {{x}}{{/if}}",
 ]
 HARMLESS = [
-    'bash -euo pipefail -c "echo {{x}}"',
-    "sudo -n env A=1 sh -c 'ls {{x}}'",
     "script -qc {{x}} /dev/null",
     "git -c alias.a={{x}} a",
     "ssh host ls {{x}}",
-    "find . -exec sh -c 'echo {{x}}' ';'",
     "python3 -c 'print({{x}})'",
     "python3 <<'EOF'\nprint({{x}})\nEOF",
     "awk '{print {{x}}}' f",
@@ -120,11 +120,11 @@ def test_a_command_that_is_no_bash_is_a_fault_in_bashs_words() -> None:
     assert fault.message.startswith("Step 'a': It is no bash: ") and "`)'" in fault.message
 
 
-@pytest.mark.parametrize("command", ["echo ${T//]/} {{x}}", UNREAD + " {{x}}", UNREAD + "\n{{x}}"])
+@pytest.mark.parametrize("command", ["echo {{x}} ${T//]/}", UNREAD + " {{x}}", UNREAD + "\n{{x}}"])
 def test_a_command_that_the_grammar_alone_can_not_read_is_none(command: str) -> None:
     report = checked(STEP + indented(command))
     assert report.faults == ()
-    assert bool(report.warnings) is (UNREAD in command)
+    assert report.warnings != ()
 
 
 OWN = "context: {x: a b, other: []}\nsteps:\n- {id: a, type: bash, command: 'eval {{x}}'%s}\n"
