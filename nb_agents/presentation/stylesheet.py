@@ -3,7 +3,8 @@
 Half of a card would be styles that stand in it again and again. Each is written once, under a name
 that is made of it: so cards on one page can't disturb each other, and a card made twice is the
 same. Where a page drops style elements (GitHub; JupyterLab, of a notebook that is not trusted), the
-card is plain: headings, lists, tables and parts that open.
+card is plain: headings, lists, tables and parts that open. It stays plain beside a card that has
+its own, whose styles would hide words that it can't show again.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def with_stylesheet(html: str) -> str:
     rules += [rule for name, rule in _RULES.items() if f"={name}" in body]
     used = {"ink", *(found[1] for rule in rules for found in _COLOUR.finditer(rule))}
     colours = "".join(f"--nb-{name}:{COLOURS[name]};" for name in sorted(used))
-    sheet = f".nb-card.nb-card{{{colours}{''.join(rules)}}}"
+    sheet = f".nb-card.nb-card:has(>style){{{colours}{''.join(rules)}}}"
     return f"<div class=nb-card><style>{sheet}</style>\n{body}</div>"
 
 

@@ -74,6 +74,8 @@ _SERVER_FLAGS = (
     "--JupyterNotebookApp.expose_app_in_browser=True",
     "--LabApp.extension_manager=readonly",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    # Or else each page asks whether JupyterLab should be built again, which starts two programs.
+    "--ServerApp.tornado_settings={'page_config_data': {'buildCheck': False}}",
 )
 _QUIET = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}
@@ -366,11 +368,11 @@ class NotebookPage:
         """Whether JupyterLab is there, with or without a notebook."""
         return bool(self.page.evaluate("window.jupyterapp?.name === 'JupyterLab'"))
 
-    def show_notebook(self, notebook: str) -> None:
+    def show_notebook(self, notebook: str, kernel: bool = True) -> None:
         """Open a notebook in the JupyterLab that is there, as a click in the file browser does."""
         self.notebook = notebook
         self.command("docmanager:open", path=notebook)
-        self._wait_open(True)
+        self._wait_open(kernel)
 
     def leave(self) -> None:
         """Leave JupyterLab, for an empty page that is as large as at first."""

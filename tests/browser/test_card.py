@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import nbformat
-import pytest
 from playwright.sync_api import Locator, expect
 
 from nb_agents.presentation.cards import TURN_MIME
@@ -177,30 +176,34 @@ def test_without_a_kernel_the_server_resumes_and_continues(
     assert story.page.cell_count() == before
 
 
-@pytest.mark.parametrize(
-    "trusted, has_journal", [(True, True), (True, False), (False, True), (False, False)]
-)
 def test_what_happened_can_be_read_without_a_kernel(
-    story: Story, server: ModelServer, lab: Lab, trusted: bool, has_journal: bool
+    story: Story, server: ModelServer, lab: Lab
 ) -> None:
     i = stopped(story, server)
     story.page.save()
     story.page.shutdown_kernel()
     saved = story.page.saved()
-    saved.metadata = {} if trusted else {"from": "a stranger"}
-    path = f"{story.folder.name}/copy.ipynb"
-    nbformat.write(saved, lab.root / path)
-    if trusted:
-        lab.api(f"contents/{path}/trust", "POST")
-    if not has_journal:  # as in a notebook that somebody sent
-        shutil.rmtree(story.folder / ".nb_agents")
-    story.page.open_notebook(path, kernel=False)
+    for has_journal in (True, False):
+        if not has_journal:  # as in a notebook that somebody sent
+            shutil.rmtree(story.folder / ".nb_agents")
+        for trusted in (True, False):
+            path = f"{story.folder.name}/copy_{has_journal}_{trusted}.ipynb"
+            saved.metadata = {} if trusted else {"from": "a stranger"}
+            nbformat.write(saved, lab.root / path)
+            if trusted:
+                lab.api(f"contents/{path}/trust", "POST")
+            read_what_happened(story, path, i, trusted, is_drawn=trusted or has_journal)
+
+
+def read_what_happened(story: Story, path: str, i: int, trusted: bool, is_drawn: bool) -> None:
+    """Open a notebook without a kernel, and find on its card what happened."""
+    story.page.show_notebook(path, kernel=False)
     story.page.page.locator(".jp-Dialog").get_by_role("button", name="No Kernel").click()
     assert story.page._ask("panel.content.model.cells.get(1).trusted") is trusted
     section = open_what_happened(story.page.outputs(i))  # the sanitiser drops the card's role
     drawing = section.get_by_role("group", name=re.compile("^Timeline of 2 agents"))
     words = section.get_by_role("cell", name=re.compile("answer 1"))
-    if trusted or has_journal:
+    if is_drawn:
         expect(drawing).to_be_visible()
         expect(words).to_have_count(0)
     else:
