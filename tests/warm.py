@@ -63,7 +63,7 @@ _IMPORTS = (
     "IPython.terminal.ipapp",
 )
 _LATER = (
-    "ipywidgets",  # looks at its import for the kernel that it works in
+    "ipywidgets",  # see `_import_widgets`
     "anywidget",
     # Not every kernel has them.
     "dask",
@@ -238,6 +238,7 @@ def _import_all() -> None:
     import nb_agents
     from nb_agents.agents.message_json import dump_messages, load_messages
     from nb_agents.models import providers
+    from nb_agents.presentation import cards
 
     for name in (_NEVER, *_LATER):
         sys.modules[name] = None  # type: ignore[assignment]
@@ -254,7 +255,23 @@ def _import_all() -> None:
     TestModel()
     providers.http_client()
     load_messages(dump_messages([]))
+    cards.load_templates()
+    _import_widgets()
     fork_hosts()
+
+
+def _import_widgets() -> None:
+    """Import all of ipywidgets, whose first module is run again by who imports it.
+
+    It looks at its import for the kernel that it works in.
+    """
+    kept = import_module("ipywidgets")
+    spec = kept.__spec__
+    assert spec is not None and spec.loader is not None
+    spec.loader.create_module = lambda _: kept  # type: ignore[method-assign]
+    find = lambda name, *_: spec if name == "ipywidgets" else None  # noqa: E731
+    sys.meta_path.insert(0, SimpleNamespace(find_spec=find))  # type: ignore[arg-type]
+    del sys.modules["ipywidgets"]
 
 
 def _import_dask() -> None:
@@ -308,7 +325,7 @@ def _serve(listener: socket.socket, dask: socket.socket | None) -> dict[str, Any
             for file in files:
                 os.close(file)
             lines[pid] = line
-            with suppress(BrokenPipeError):
+            with suppress(ConnectionError):
                 line.sendall(_NUMBER.pack(pid))
 
 
@@ -318,7 +335,7 @@ def _tell_of_ends(lines: dict[int, socket.socket]) -> None:
         if not pid:
             return
         if pid in lines:
-            with lines.pop(pid) as line, suppress(BrokenPipeError):
+            with lines.pop(pid) as line, suppress(ConnectionError):
                 line.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
