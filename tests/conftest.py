@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,13 @@ def _import_share(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for kind in _KINDS:
-            if item.path.is_relative_to(_HERE / kind):
-                item.add_marker(kind)
+        for kind in _kinds_of(item.path):
+            item.add_marker(kind)
+
+
+@cache
+def _kinds_of(file: Path) -> list[str]:
+    return [kind for kind in _KINDS if file.is_relative_to(_HERE / kind)]
 
 
 @pytest.hookimpl(tryfirst=True)
