@@ -585,7 +585,7 @@ def test_forty_runs_lose_nothing_to_a_stop_or_to_the_death_of_worker_kernel_or_s
             kernel.stdin.flush()
             path = Path(read_line(kernel).strip())
             kernel.kill()
-        done, going = runs[:8], [*runs[8:], find_run(path.parent.name)]
+        done, going = runs[:8], [*runs[8:], find_run(path.parent.name, path.parents[1])]
         assert [run.wait(WAIT_S) for run in done] == [f"So: {number}." for number in range(8)]
         for run in going:
             has_said(run, "So")

@@ -165,7 +165,7 @@ def test_it_outlives_who_started_it_and_is_stopped_by_who_comes_later(
     with script(KILLED.replace("sys.argv[1]", repr(str(team))), tmp_path) as process:
         path = Path(read_line(process).strip())
         process.kill()
-    run = find_run(path.parent.name)
+    run = find_run(path.parent.name, path.parents[1])
     wait_until(lambda: "that" in run.view.agents["a"].partial)
     assert run.stop(True).changed
     run.wait(200, raise_on_stop=False)

@@ -175,7 +175,7 @@ def test_a_command_to_a_run_of_another_process_reads_no_journal_and_looks_at_no_
             assert of_others(paths, others) == []
     for verb, do in VERBS.items():
         with opened() as paths:
-            do(find_run(elsewhere.session))
+            do(find_run(elsewhere.session, elsewhere.root))
         assert of_others(paths, others) == [], verb
     assert read == ["Pause", "Continue", "Say", "StopRequest", "StopRequest", "StopRequest"]
 
@@ -290,7 +290,7 @@ def test_a_root_that_is_a_link_is_the_root_that_it_leads_to(tmp_path: Path) -> N
 
 
 def test_who_looks_while_a_run_ends_is_told_of_its_end(elsewhere: TurnPaths) -> None:
-    run = find_run(elsewhere.session)
+    run = find_run(elsewhere.session, elsewhere.root)
     run.stop(True)
     wait_until(lambda: run.is_over)
     assert run.status == "cancelled"
