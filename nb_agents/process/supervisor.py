@@ -327,7 +327,7 @@ class _ProcessTree:
         """Reap children; return whether any process is left."""
         while True:
             try:
-                pid, status = _reap_child()
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return self._has_group()
             if pid == self._leader:
@@ -433,24 +433,6 @@ def _reap() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def _reap_child() -> tuple[int, int]:
-    """Do what ``os.waitpid(-1, os.WNOHANG)`` does, but never at the raised priority.
-
-    Linux waits, busily, until the last thread of the child has left the processor. At the raised
-    priority this may keep the thread there, until the system throttles this process: for a second.
-    """
-    if sys.platform != "linux":
-        return os.waitpid(-1, os.WNOHANG)
-    if not os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-        return 0, 0
-    with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    try:
-        return os.waitpid(-1, os.WNOHANG)
-    finally:
-        _raise_priority()
 
 
 def _raise_priority() -> None:

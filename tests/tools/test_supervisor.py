@@ -12,7 +12,6 @@ from filelock import FileLock
 
 from nb_agents.config.permissions import CommandLimits
 from nb_agents.process.command import Finished, run_command
-from tests import processes
 from tests.tools.sandboxes import User, needs_sandbox, user
 from tests.tools.test_process import PLAIN
 
@@ -149,27 +148,3 @@ async def test_a_persons_own_command_has_no_limits(tmp_path: Path) -> None:
     done = await run_command(["bash", "-c", "ulimit -n"], cwd=tmp_path, env=PLAIN)
     plain = await anyio.run_process(["bash", "-c", "ulimit -n"])
     assert done.output == plain.stdout.decode()
-
-
-REAPING = """
-import os
-from nb_agents.process import supervisor
-
-def waitpid(*given):
-    reaped = wait(*given)
-    print("usual" if os.sched_getscheduler(0) == os.SCHED_OTHER else "raised")
-    return reaped
-
-wait, os.waitpid = os.waitpid, waitpid
-supervisor._raise_priority()
-raised = os.sched_getscheduler(0)
-if not (child := os.fork()):
-    os._exit(7)
-while supervisor._reap_child() != (child, 7 << 8):
-    pass
-print(os.sched_getscheduler(0) == raised)
-"""
-
-
-def test_a_child_is_reaped_at_the_usual_priority() -> None:
-    assert processes.output(REAPING) == "usual\nTrue\n"
