@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -86,6 +87,17 @@ def tell(process: subprocess.Popen[str], text: str = "") -> None:
     assert process.stdin is not None
     process.stdin.write(f"{text}\n")
     process.stdin.flush()
+
+
+def suspend(pid: int) -> None:
+    """Suspend a process, and wait for each of its threads: they stop one after the other."""
+
+    def is_suspended() -> bool:
+        threads = Path(f"/proc/{pid}/task").glob("*/stat")
+        return {each.read_text().rpartition(")")[2].split()[0] for each in threads} == {"T"}
+
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(is_suspended, what="the process to be suspended")
 
 
 def children(parent: int) -> list[int]:

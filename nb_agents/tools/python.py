@@ -35,6 +35,8 @@ MAX_OUTPUT_CHARS = 10_000_000
 """Limit of a cell's output; a cell that writes more is interrupted."""
 _MAX_PLOTS = 20
 _INTERRUPT_GRACE_S = 2.0
+_INTERRUPT_AGAIN_S = 1.0
+"""One interrupt may be lost: Python ignores what is raised in a callback or a finaliser."""
 
 _LOST = "[A new interpreter: the variables and imports of earlier cells are gone.]"
 
@@ -196,8 +198,10 @@ class PythonCells:
         if not cell.has_ended.is_set():
             with move_on_after(_INTERRUPT_GRACE_S):
                 await cell.has_begun.wait()
-                await interpreter.interrupt()
-                await cell.has_ended.wait()
+                while not cell.has_ended.is_set():
+                    await interpreter.interrupt()
+                    with move_on_after(_INTERRUPT_AGAIN_S):
+                        await cell.has_ended.wait()
             self._explain(cell)
 
     def _explain(self, cell: _Cell) -> None:

@@ -527,10 +527,13 @@ def test_a_worker_that_hears_nothing_or_dies_leaves_no_process_behind(
     def stop(run: Run, now: bool) -> None:
         assert run.stop(now).status == "asked"
 
-    endings: list[tuple[signal.Signals, Callable[[Run], object]]] = [
-        (signal.SIGSTOP, lambda run: stop(run, now=True)),
-        (signal.SIGSTOP, lambda run: stop(run, now=False)),  # ended when its grace time is over
-        (signal.SIGKILL, lambda run: None),
+    def kill(pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+    endings: list[tuple[Callable[[int], None], Callable[[Run], object]]] = [
+        (processes.suspend, lambda run: stop(run, now=True)),
+        (processes.suspend, lambda run: stop(run, now=False)),  # ended when its grace time is over
+        (kill, lambda run: None),
     ]
     with dask(tmp_path / "dask", 1) as made:
         options = RunOptions(session_root=root, cluster=made.client, cancel=policy)
@@ -538,7 +541,7 @@ def test_a_worker_that_hears_nothing_or_dies_leaves_no_process_behind(
             run = nb_agents.start("the task", team, options=options)
             wait_until(lambda: commands_alive(root), WAIT_S)
             [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
-            os.kill(turn.pid, how)
+            how(turn.pid)
             ask(run)
             run.wait(WAIT_S, raise_on_stop=False)
             assert run.view.ending == "killed"

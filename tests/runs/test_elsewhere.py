@@ -1,6 +1,5 @@
 """Runs of other processes: seen, told things and stopped by their turn's directory alone."""
 
-import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from nb_agents.runs.run import Run
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths
 from tests.model_server import wait_until
+from tests.processes import suspend
 from tests.team_kit import read_line, script
 
 WRITER = """
@@ -127,7 +127,7 @@ def test_who_watches_it_is_shown_each_change_and_the_end(run: Run, writer: Popen
 def test_a_command_that_finds_its_writer_dead_says_so_and_is_left_for_nobody(
     run: Run, writer: Popen[str]
 ) -> None:
-    writer.send_signal(signal.SIGSTOP)  # it takes nothing any more
+    suspend(writer.pid)  # it takes nothing any more
     commands = TurnPaths(run.path).commands
 
     results: list[str] = []

@@ -121,7 +121,9 @@ async def test_output_reaches_the_panel_while_the_cell_runs(
 @both
 async def test_what_commands_of_a_cell_write_is_heard(cells: PythonCells) -> None:
     for number in range(5):
-        code = f"print('a'); import os; os.system('echo o{number}; echo e{number} >&2'); 'b'"
+        # In one piece: `print` writes the line's end by itself, and others come between.
+        write = "import os, sys; sys.stdout.write('a\\n')"
+        code = f"{write}; os.system('echo o{number}; echo e{number} >&2'); 'b'"
         said = await cells.run_python(code)
         assert sorted(said.split()) == ["'b'", "a", f"e{number}", f"o{number}"]
 
@@ -191,6 +193,17 @@ async def test_a_cell_that_heeds_no_stop_is_ended_and_the_next_says_so(
     said = await cells.run_python("1 + 1")
     assert said == "[A new interpreter: the variables and imports of earlier cells are gone.]\n2"
     assert await cells.run_python("1 + 1") == "2"
+
+
+@pytest.mark.usefixtures("patience")
+async def test_an_interrupt_that_had_no_effect_is_sent_again(
+    place: Place, cells: PythonCells
+) -> None:
+    forever = "    while True: pass"
+    await cells.run_python("x = 1")
+    deaf = f"print('ready')\ntry:\n{forever}\nexcept KeyboardInterrupt:\n{forever}"
+    await stop_when_ready(cells, place, deaf)
+    assert await cells.run_python("x") == "1"
 
 
 async def test_a_stop_before_the_cell_began_keeps_the_variables(
