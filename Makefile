@@ -112,8 +112,12 @@ endif
 # The longest comes first, so that what is left when it ends is short.
 SIDE_BY_SIDE := --jobs=2 --output-sync=target browser-test kernel-test
 
+# What failed beside others is run once more, alone: kernel and browser tests need that no more.
+UNIT := --ignore=tests/kernel --ignore=tests/browser
 unit-test: .venv/.test $(PANEL) readers
-	$(BIN)/python -m pytest --ignore=tests/kernel --ignore=tests/browser --numprocesses=4 --dist=worksteal --durations=15
+	$(BIN)/python -m pytest $(UNIT) --numprocesses=4 --dist=worksteal --durations=15 \
+		|| { echo '=== once more, one at a time: what failed'; \
+		$(BIN)/python -m pytest $(UNIT) --last-failed --last-failed-no-failures=none; }
 	$(took)
 
 kernel-test: .venv/.test $(PANEL)

@@ -231,16 +231,16 @@ async def test_a_stop_while_python_starts_leaves_nothing(
 
 
 async def test_a_time_out_is_told_with_what_was_written(place: Place) -> None:
-    cells = PythonCells(place.sandbox(), timeout_s=0.5)
+    cells = PythonCells(place.sandbox(), timeout_s=2)
     said = await cells.run_python("x = 1\nprint('so far')\nwhile True: pass")
     assert said.startswith("so far\nTraceback") and "KeyboardInterrupt" in said
     assert said.endswith(
-        "[The cell took more than 0.5 s and was interrupted. Its variables are kept.]"
+        "[The cell took more than 2 s and was interrupted. Its variables are kept.]"
     )
     assert await cells.run_python("x") == "1"
     said = await cells.run_python(UNSTOPPABLE)
     assert said == (
-        "ready\n[The cell took more than 0.5 s and could not be interrupted: Python was ended.]"
+        "ready\n[The cell took more than 2 s and could not be interrupted: Python was ended.]"
     )
     assert "A new interpreter" in await cells.run_python("1")
     await cells.close()
