@@ -457,6 +457,7 @@ EXEMPT = {
     "model_runner:ModelRound._run_tools": "the calls of one reply",
     "response_limits:_LimitedStream": "one model call",
     "python_kernel:PythonInterpreter": "one cell",
+    "python:PythonCells._end": "one cell",
     "team_driver:Team": "the run's own work",
     "command:OpenCommand": "one command",
     "stop_scope:PauseGate.wait_over": "waits",
