@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nb_agents.session.layout import TurnPaths
 from tests import canaries
 from tests.kernel.driver import Comm, Kernel, Result
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
@@ -130,9 +131,11 @@ class Turn:
         wait_until(lambda: wanted in stops(), 60, f"a stop {wanted}", stops)
 
     def wait_over(self) -> None:
-        """Wait until the turn has ended and its metadata say so."""
+        """Wait until the turn has ended, its metadata say so and others may go on with it."""
         ended = lambda: self.metadata["run_status"] in ("completed", "cancelled", "failed")  # noqa: E731
         wait_until(ended, 60, "the turn's end", self.events)
+        turn = TurnPaths(self.path)
+        wait_until(lambda: not turn.is_live(), 60, "the end of its lock", self.events)
 
 
 class Notebook:
