@@ -37,7 +37,7 @@ def main(server: BenchServer) -> None:
     head = ("files", "command, ms", "", "CPU, ms", "first, ms")
     rows = [_own(count) for count in SHELL_MS if count >= 1_000]
     print_table(
-        f"rewind: a command in `workspace: project` that changes {CHANGED} files", head, rows
+        f"own files: a command in `workspace: project` that changes {CHANGED} files", head, rows
     )
     head = ("to", "events", "files", "rewind to its first new call, s", "")
     print_table("rewind: of a long turn", head, long_turns)

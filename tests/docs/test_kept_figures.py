@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.bench.kept import changes, figures, keep
+from tests.bench.kept import KEPT, changes, figures, keep
 from tests.bench.table import Table
 
 
@@ -15,6 +15,15 @@ def table(ms: str) -> Table:
 
 def test_a_figure_is_the_number_that_a_cell_begins_with() -> None:
     assert figures([table("12.5 (10-14)")]) == {"stop / panel / ms": 12.5}
+
+
+def test_no_figure_of_a_kept_run_has_the_name_of_another() -> None:
+    for file in KEPT.glob("*.json"):
+        found = json.loads(file.read_text("utf-8"))
+        tables = [Table(**each) for each in found["tables"]]
+        names = [name for each in tables for name in figures([each])]
+        assert len(names) == len(set(names)), file.name
+        assert figures(tables) == found["figures"], file.name
 
 
 def test_a_figure_that_is_a_fifth_more_than_the_last_one_is_named(tmp_path: Path) -> None:
