@@ -112,27 +112,19 @@ endif
 # The longest comes first, so that what is left when it ends is short.
 SIDE_BY_SIDE := --jobs=2 --output-sync=target browser-test kernel-test
 
-# What failed beside others is run once more, alone: then no crowded machine is to blame.
-# $(call pytest,TESTS,HOW MANY AT A TIME)
-define pytest
-$(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ $(2) $(1) \
-	|| { echo '=== once more, one at a time: what failed'; \
-	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ --last-failed --last-failed-no-failures=none $(1); }
-endef
-
 unit-test: .venv/.test $(PANEL) readers
-	$(call pytest,--ignore=tests/kernel --ignore=tests/browser,--numprocesses=4 --dist=worksteal --durations=15)
+	$(BIN)/python -m pytest --ignore=tests/kernel --ignore=tests/browser --numprocesses=4 --dist=worksteal --durations=15
 	$(took)
 
 kernel-test: .venv/.test $(PANEL)
-	$(call pytest,tests/kernel,--numprocesses=3 --dist=worksteal --durations=10)
+	$(BIN)/python -m pytest tests/kernel --numprocesses=3 --dist=worksteal --durations=10
 	$(took)
 
 # File by file: some have a JupyterLab of their own, which takes long to start and to load. Chromium
 # is no prerequisite, or else what comes after would begin before.
 browser-test: .venv/.test $(PANEL) $(HUB_PROXY)
 	@$(MAKE) --no-print-directory chromium
-	$(call pytest,tests/browser,--numprocesses=2 --dist=loadfile --durations=10)
+	$(BIN)/python -m pytest tests/browser --numprocesses=2 --dist=loadfile --durations=10
 	$(took)
 
 # tests.conftest takes the developer's keys out of the kernels' environment; tests.notebooks keeps
@@ -148,9 +140,9 @@ nb-test: .venv/.test $(PANEL)
 beside: $(BESIDE) $(PANEL)
 	@$(MAKE) --no-print-directory chromium
 	.venv/beside/bin/python tests/run_demo.py $(QUICKSTART) build/beside.html
-	.venv/beside/bin/python -m pytest -o cache_dir=.pytest_cache/$@ tests/tools/test_mcp.py \
+	.venv/beside/bin/python -m pytest tests/tools/test_mcp.py \
 		-k 'crash or stop or http or result'
-	.venv/beside/bin/python -m pytest -o cache_dir=.pytest_cache/$@ tests/beside tests/acp/test_acp_runner.py \
+	.venv/beside/bin/python -m pytest tests/beside tests/acp/test_acp_runner.py \
 		-k 'chat or are_the_answer or leaves_no_process or what_was_cut'
 	$(took)
 
