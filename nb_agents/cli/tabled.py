@@ -123,7 +123,7 @@ def _sweep(begin: Callable[[], Sweep], as_json: bool) -> None:
     if as_json:
         say_json({"sweep": str(sweep.path), "status": view.status, "rows": rows})
     else:
-        say(sweep_text(view, sweep_title(sweep.path), str(sweep.path), rows))
+        say(sweep_text(view, sweep_title(sweep.path), str(sweep.path), rows, TERMINAL))
     raise typer.Exit(COMPLETE if view.status == "completed" else INCOMPLETE)
 
 

@@ -28,6 +28,7 @@ class Door:
         once_saved: The same for a turn that the disk did not take whole.
         writer: The kind of process that runs a turn.
         retried: How writing to the disk is tried again, as a sentence.
+        again: How a sweep that was stopped is gone on with, as the beginning of a sentence.
         quote: Quotes a text as one word.
     """
 
@@ -39,6 +40,7 @@ class Door:
     once_saved: str
     writer: str
     retried: str
+    again: str
     quote: Callable[[str], str]
 
     def line(self, verb: str, words: Sequence[str]) -> str:
@@ -62,6 +64,7 @@ CELL = Door(
     once_saved="in any later cell, once `run.save()` has brought it to the disk",
     writer="kernel",
     retried="`run.save()` tries again.",
+    again="Run the cell again",
     quote=lambda word: f'"{word}"' if " " in word else word,
 )
 TERMINAL = Door(
@@ -73,6 +76,7 @@ TERMINAL = Door(
     once_saved="with what the disk has",
     writer="process",
     retried="The command waits, and tries again.",
+    again="Run the same command again",
     quote=shlex.quote,
 )
 

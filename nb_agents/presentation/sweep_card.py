@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nb_agents.nouns import count
 from nb_agents.presentation import text
+from nb_agents.presentation.asking import CELL, Door
 from nb_agents.presentation.cards import card_template
 from nb_agents.presentation.markdown import as_html, harmless
 from nb_agents.presentation.panel_state import panel_state
@@ -294,9 +295,11 @@ def sweep_bundle(
     )
 
 
-def sweep_text(view: SweepView, title: str, path: str, table: Sequence[Mapping[str, Any]]) -> str:
-    """Return the card of a sweep as text; see `sweep_bundle`."""
-    return _text(_card(view, title, path, table))
+def sweep_text(
+    view: SweepView, title: str, path: str, table: Sequence[Mapping[str, Any]], door: Door
+) -> str:
+    """Return the card of a sweep as text for one user interface; see `sweep_bundle`."""
+    return _text(_card(view, title, path, table, door))
 
 
 def _data(view: SweepView, card: _Card, path: str) -> dict[str, Any]:
@@ -346,7 +349,9 @@ class _Card:
     footer: Sequence[str]
 
 
-def _card(view: SweepView, title: str, path: str, table: Sequence[Mapping[str, Any]]) -> _Card:
+def _card(
+    view: SweepView, title: str, path: str, table: Sequence[Mapping[str, Any]], door: Door = CELL
+) -> _Card:
     failures = [(f.state, text.clip(f.row, 60), text.clip(f.error, MAX_WHY)) for f in view.failures]
     lines = [_line(record) for record in table[:MAX_TABLE]]
     return _Card(
@@ -360,7 +365,7 @@ def _card(view: SweepView, title: str, path: str, table: Sequence[Mapping[str, A
         _RETRY if view.is_over and view.failed else "",
         lines,
         view.total - len(lines) if lines else 0,
-        _go_on(view),
+        _go_on(view, door),
         [*filter(None, [view.name, text.seconds(view.elapsed_s), spent(view), path])],
     )
 
@@ -375,13 +380,13 @@ def _summary(view: SweepView) -> str:
     return f"Stopped after {text.seconds(view.elapsed_s)}{why}. {done} Nothing was lost."
 
 
-def _go_on(view: SweepView) -> str:
-    """Return what running the cell again does; "" when nothing is left to do."""
+def _go_on(view: SweepView, door: Door) -> str:
+    """Return what doing it again does; "" when nothing is left to do."""
     missing = view.total - view.completed - view.failed
     if not missing:
         return ""
     them = "the missing row" if missing == 1 else f"the {missing} missing rows"
-    again = f"Run the cell again: it goes on with {them}, and pays for nothing twice."
+    again = f"{door.again}: it goes on with {them}, and pays for nothing twice."
     return again if view.is_over else f"If its kernel is gone: {again[0].lower()}{again[1:]}"
 
 

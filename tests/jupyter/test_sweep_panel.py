@@ -19,6 +19,7 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.jupyter import formatters, panel
+from nb_agents.presentation.asking import TERMINAL
 from nb_agents.presentation.sweep_card import (
     MAX_FAILURES,
     MAX_LIVE,
@@ -26,6 +27,7 @@ from nb_agents.presentation.sweep_card import (
     OpenedRow,
     sweep_bundle,
     sweep_state,
+    sweep_text,
 )
 from nb_agents.runs import registry
 from nb_agents.sweeps.notes import RowResult
@@ -385,6 +387,8 @@ def test_a_page_stops_the_sweep_which_leaves_one_card(sweep: Sweep, outputs: lis
     sweep.wait(WAIT_S)
     (bundle,) = out.frozen
     assert "Run the cell again: it goes on with the 3 missing rows" in bundle["text/html"]
+    in_a_terminal = sweep_text(sweep.view, "", "", sweep.table(), TERMINAL)
+    assert "Run the same command again: it goes on with the 3 missing rows" in in_a_terminal
     assert out.state["button"] is None
     end = out.state
     out.ask({"type": "open", "row": ""})
