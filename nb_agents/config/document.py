@@ -37,6 +37,7 @@ As many as 5,000 steps of a recipe.
 
 # The names are left out of messages: a password may begin with * or !.
 _QUOTED = re.compile(r"(alias|anchor|tag|tag handle) '[^']*'")
+_TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 _JSON_ESCAPE = re.compile(r"\\.")
 _BARE_TEMPLATE = re.compile(r"[:-] +\{\{")
 _QUOTE_IT = 'YAML takes {{…}} without quotes for a mapping. Put the value in quotes: "{{name}}".'
@@ -294,6 +295,8 @@ def _mark(
                 what = f"Key {key_node.value!r} occurs twice ({first}). Keep one."
             if what:
                 raise ConfigError(what, **key._asdict())
+            if key_node.tag != _MERGE:
+                key_node.tag = _TEXT  # as in JSON: YAML takes `on` for true
             _mark(value_node, marks, child, key)
 
 

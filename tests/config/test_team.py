@@ -276,7 +276,6 @@ FAULTS = [
     ("agent:\n  backend:\n    type: demo\n    max_tokens: many\n", "agent.backend.max_tokens", 4),
     ("agent:\n  backend: {type: demo, words_per_second: 0}\n", "words_per_second", 2),
     ("agent:\n  backend: {type: python}\n", "`object: module:name`", 2),
-    ("3: x\nagent: {backend: {type: demo}}\n", "string", 1),
 ]
 
 
