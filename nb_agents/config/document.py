@@ -328,5 +328,5 @@ def front_matter(text: str) -> dict[str, str]:
     return {
         key: " ".join(value.split())[:MAX_VALUE_CHARS]
         for key, value in found.items()
-        if isinstance(key, str) and isinstance(value, str)
+        if isinstance(value, str)
     }

@@ -67,7 +67,7 @@ def slipped_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Fault]:
             if key in _GATE_KEYS and section.spec is not Stage:
                 what = f"{dotted(path)!r} has no effect there: only a stage has a gate. Move it."
                 yield Fault(what, path, at_key=True)
-            elif not meant_by(str(key), section.spec) and (meant := _gate_key(section, key)):
+            elif not meant_by(key, section.spec) and (meant := _gate_key(section, key)):
                 yield Fault(f"Unknown key {dotted(path)!r}; {meant}.", path, at_key=True)
 
 
@@ -96,8 +96,8 @@ def unknown_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Fault]:
         ours = keys_of(section.spec)
         for key in section.data:
             if key not in ours:
-                other = _OTHER_NAMES.get(str(key))
-                near = other if other in ours else nearest(str(key), ours)
+                other = _OTHER_NAMES.get(key)
+                near = other if other in ours else nearest(key, ours)
                 hint = f" The nearest key is {near!r}." if near else ""
                 path = (*section.path, key)
                 yield Fault(f"Unknown key {dotted(path)!r} is ignored.{hint}", path, at_key=True)
@@ -174,7 +174,7 @@ def _asks_otherwise(stage: Mapping[str, Any]) -> bool:
     inside = approval if isinstance(approval, dict) else {}
     mappings = [Section(Stage, (), stage), Section(Approval, (), inside)]
     return any(
-        _LIKE_A_PROMPT.search(str(key)) and _gate_key(section, key)
+        _LIKE_A_PROMPT.search(key) and _gate_key(section, key)
         for section in mappings
         for key in section.data
     )
@@ -260,7 +260,7 @@ def _model(each: _Located) -> Iterator[Fault]:
     wished = step.get("provider_preferences")
     for number, wish in enumerate(wished if isinstance(wished, list) else ()):
         if isinstance(wish, dict) and not (wish.get("provider") or wish.get("class")):
-            if not any(meant_by(str(key), ProviderPreference) for key in wish):
+            if not any(meant_by(key, ProviderPreference) for key in wish):
                 what = "A preference names a `provider` or a `class`."
                 yield Fault(what, (*path, "provider_preferences", number))
 
@@ -333,4 +333,4 @@ def _listed(steps: object, path: Keys, earlier: dict[str, None]) -> Iterator[_Lo
 
 def _slips(step: Mapping[str, Any]) -> set[str]:
     """Return the correct forms of misspelled keys, which are reported already."""
-    return {meant_by(str(key), Step) for key in step}
+    return {meant_by(key, Step) for key in step}
