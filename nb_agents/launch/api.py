@@ -14,13 +14,13 @@ from nb_agents.launch.here import RunRequest
 from nb_agents.launch.resume import ResumeRequest
 from nb_agents.launch.resume_plan import preview_of
 from nb_agents.launch.rewind import RewindRequest
-from nb_agents.launch.rewind_plan import TurnPrefix, preview_rewind
+from nb_agents.launch.rewind_plan import RewindPreview, TurnPrefix, preview_rewind
 from nb_agents.launch.start import StartRequest
 from nb_agents.masking import safe_errors
 from nb_agents.options import RunOptions
 from nb_agents.runs.finding import find_known
 from nb_agents.runs.run import Resumer, Run, checked_words
-from nb_agents.session.layout import session_root
+from nb_agents.session.layout import TurnPaths, session_root
 from nb_agents.session.lookup import find_turn
 
 if TYPE_CHECKING:
@@ -224,33 +224,47 @@ def rewind(
         sweep = nb_agents.rewind(to="before ben's 2nd answer", times=5)
     """
     options = options or RunOptions()
-    at = TurnPrefix(find_turn(session_root(options.session_root), turn), str(to))
-    paths = at.paths
-    if agent and not say:
-        raise UserError(f"A text is given to {agent!r} alone, but no text: add say=, or --say.")
-    if times is not None and not 1 <= times <= MAX_TIMES:
-        raise UserError(f"A turn can't go on {times} times from a point. Give 1 to {MAX_TIMES}.")
-    request = RewindRequest(
-        session=paths.session,
-        at=at,
-        say=checked_words(say) if say else "",
-        say_to=agent,
-        model=model,
-        config=config,
-        agent="",
-        recipe=None,
-        context=None,
-        from_step="",
-        tools=tools,
-        options=replace(options, session_root=paths.root),
-    )
+    paths = find_turn(session_root(options.session_root), turn)
+    given = {"config": config, "model": model, "tools": tools, "options": options}
+    request = _rewind_request(paths, to, say, agent, times, **given)
     if paths.is_live():
         request.check()  # before the turn is stopped
         live = find_known(str(paths.path))
         live.stop(now, reason="to go back to an earlier point")
         live.wait(raise_on_stop=False)
-        request = replace(request, at=TurnPrefix(paths, str(at.point.seq)))
+        request = replace(request, at=TurnPrefix(paths, str(request.at.point.seq)))
     return begin(request) if times is None else Run.resumer.try_again(request, times)
+
+
+def _rewind_request(
+    paths: TurnPaths, to: str | int, say: str, agent: str, times: int | None, **given: Any
+) -> RewindRequest:
+    at = TurnPrefix(paths, str(to))
+    if agent and not say:
+        raise UserError(f"A text is given to {agent!r} alone, but no text: add say=, or --say.")
+    if times is not None and not 1 <= times <= MAX_TIMES:
+        raise UserError(f"A turn can't go on {times} times from a point. Give 1 to {MAX_TIMES}.")
+    options = replace(given.pop("options"), session_root=paths.root)
+    return RewindRequest(
+        session=paths.session,
+        at=at,
+        say=checked_words(say) if say else "",
+        say_to=agent,
+        agent="",
+        recipe=None,
+        context=None,
+        from_step="",
+        options=options,
+        **given,
+    )
+
+
+def _preview_rewind(
+    paths: TurnPaths, to: str | int, say: str, agent: str, times: int | None, **given: Any
+) -> RewindPreview:
+    request = _rewind_request(paths, to, say, agent, times, tools=(), **given)
+    request.check()
+    return preview_rewind(request.at, request.model)
 
 
 def begin(request: RunRequest) -> Run:
@@ -265,4 +279,4 @@ def _try_again(request: RewindRequest, times: int) -> Any:
     raise NotImplementedError  # set by `nb_agents`, as sweeps are above this module
 
 
-Run.resumer = Resumer(resume, preview_of, rewind, preview_rewind, _try_again)
+Run.resumer = Resumer(resume, preview_of, rewind, _preview_rewind, _try_again)

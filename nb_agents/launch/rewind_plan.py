@@ -252,18 +252,13 @@ def about_model(model: str, team: TeamSpec | None) -> str:
     return f"Do not ask {model}, as they choose their models themselves: {named}." if own else ""
 
 
-def preview_rewind(paths: TurnPaths, to: str, model: str = "") -> RewindPreview:
+def preview_rewind(prefix: TurnPrefix, model: str) -> RewindPreview:
     """Return what a rewind of a turn would do, without doing it.
 
     Args:
-        paths: The turn, live or over.
-        to: The point.
+        prefix: The turn up to the point, live or over.
         model: The model that all its agents would ask, or "" for their own.
-
-    Raises:
-        UserError: There is no such point.
     """
-    prefix = TurnPrefix(paths, to)
     team = stored_team(started_of(prefix.events))
     kept = what_resumes(prefix.events, (), team).preview
     files = prefix.file_changes()

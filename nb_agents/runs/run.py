@@ -91,7 +91,7 @@ class Resumer(NamedTuple):
     resume: Callable[..., Run]
     preview_of: Callable[[RunView, TurnPaths], Preview | None]
     rewind: Callable[..., Any]
-    preview_rewind: Callable[[TurnPaths, str, str], RewindPreview]
+    preview_rewind: Callable[..., RewindPreview]
     try_again: Callable[..., Any]
 
 
@@ -720,17 +720,24 @@ class Run:
             options=replace(options or self.options, session_root=self.path.parent.parent),
         )
 
-    def preview_rewind(self, to: str | int, model: str = "") -> RewindPreview:
+    def preview_rewind(
+        self,
+        to: str | int,
+        say: str = "",
+        *,
+        agent: str = "",
+        config: str | os.PathLike[str] | TeamSpec | None = None,
+        model: str = "",
+        times: int | None = None,
+        options: RunOptions | None = None,
+    ) -> RewindPreview:
         """Return what `rewind` would keep, leave out and change, without doing it.
 
-        Args:
-            to: The point.
-            model: The model that would be asked from then on, if another.
-
-        Raises:
-            UserError: There is no such point.
+        It takes what `rewind` takes, and raises what that would raise.
         """
-        return self.resumer.preview_rewind(self._paths, str(to), model)
+        config = self._team if config is None else config
+        given = {"config": config, "model": model, "options": options or self.options}
+        return self.resumer.preview_rewind(self._paths, to, say, agent, times, **given)
 
     # Watching -------------------------------------------------------------------------------
 

@@ -103,9 +103,17 @@ def rewind(
         trust: Whether to go on with a session that this user has not made.
     """
     run = run_of(work)
-    found = run.preview_rewind(to, model or "")
     facts: dict[str, Any] = {"run": run.id, "status": run.view.standing}
+    options = replace(run.options, trust=trust, detach=True if caller.source == "rest" else None)
+    given: dict[str, Any] = {
+        "agent": agent or "",
+        "config": config,
+        "model": model or "",
+        "times": times,
+        "options": options,
+    }
     if preview:
+        found = run.preview_rewind(to, say, **given)
         points = [
             {"seq": p.seq, "at": p.at, "agent": p.agent, "says": str(p)} for p in found.points
         ]
@@ -116,18 +124,11 @@ def rewind(
             "lines": found.lines,
         }
         return Outcome(str(found), facts)
-    options = replace(run.options, trust=trust, detach=True if caller.source == "rest" else None)
-
-    given: dict[str, Any] = {
-        "agent": agent or "",
-        "config": config,
-        "model": model or "",
-        "now": now,
-        "options": options,
-    }
     if times is not None:
-        return Outcome(facts=facts, begin_sweep=lambda: run.rewind(to, say, times=times, **given))
-    return Outcome(facts=facts, begin=lambda: EarlierOrNew(run.rewind(to, say, **given), False))
+        return Outcome(facts=facts, begin_sweep=lambda: run.rewind(to, say, now=now, **given))
+    return Outcome(
+        facts=facts, begin=lambda: EarlierOrNew(run.rewind(to, say, now=now, **given), False)
+    )
 
 
 def begin_of(

@@ -81,8 +81,12 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(
         ({"to": POINT, "times": 0}, "can't go on 0 times"),
         ({"to": "before nobody's 1st answer"}, "has no point"),
         ({"to": POINT, "config": "nowhere.yaml"}, "nowhere.yaml"),
+        ({"to": POINT, "say": "Hello.", "agent": "zoe"}, "no agent 'zoe'"),
+        ({"to": POINT, "agent": "n"}, "but no text"),
+        ({"to": POINT, "model": "nobody:x"}, "nobody"),
     ):
-        reply = jupyter.post(place, body)
-        assert 400 <= reply.status_code < 500
-        assert why in reply.text
+        for preview in (False, True):
+            reply = jupyter.post(place, {**body, "preview": preview})
+            assert 400 <= reply.status_code < 500
+            assert why in reply.text
     assert not (played.path.parent / "turn_2").exists()

@@ -181,7 +181,7 @@ def test_agents_that_choose_their_models_themselves_keep_them_and_are_named(
     team, options = TeamSpec.model_validate({"agents": agents}), RunOptions(session_root=tmp_path)
     run = finish(nb_agents.start("the task", team, session="s", options=options))
     said = "Do not ask openai:other, as they choose their models themselves: f."
-    assert said in str(run.preview_rewind(1, "openai:other"))
+    assert said in str(run.preview_rewind(1, model="openai:other"))
     assert "themselves" not in str(run.preview_rewind(1))
     again = finish(run.rewind(1, config=team, model="openai:other"))
     assert said in again.view.notices
