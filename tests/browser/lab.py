@@ -394,6 +394,9 @@ class NotebookPage:
         self.page.wait_for_function(is_open, arg=self.notebook, timeout=_START_S * 1000)
         self._do("await panel.context.ready; await panel.revealed")
         self._wait_splash()
+        # A page that was loaded opens its notebook twice: as it was left, and as its address says.
+        # One that is closed in between would come back.
+        self.page.wait_for_selector(".jp-FileBrowser.jp-mod-restoring", state="detached")
         if kernel:
             self.wait_until(
                 lambda: self.kernel_status() == "idle", _START_S, "the kernel", self.kernel_status
