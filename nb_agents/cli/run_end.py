@@ -48,10 +48,16 @@ def _leave(run: Run, as_json: bool) -> NoReturn:
     wait_for_end(run, as_json)
 
 
-def wait_for_end(run: Run, as_json: bool) -> NoReturn:
-    """Show a run until it is over, print its end and exit accordingly."""
+def wait_for_end(run: Run, as_json: bool, *, is_ours: bool = True) -> NoReturn:
+    """Show a run until it is over, print its end and exit accordingly.
+
+    Args:
+        run: The run.
+        as_json: Whether facts are printed, and not words.
+        is_ours: Whether this command has begun it: then it is stopped where nobody can be asked.
+    """
     with live_view(run):
-        nobody = "" if sys.stdin.isatty() else _stop_when_asked(run)
+        nobody = _stop_when_asked(run) if is_ours and not sys.stdin.isatty() else ""
         code = _wait(run)
     with suppress(typer.Exit):  # the run is what it is, whoever can read of it
         if as_json:

@@ -84,7 +84,7 @@ def _print(outcome: Outcome, as_json: bool) -> None:
 def _show_work(work: Work, waits: bool, as_json: bool) -> None:
     if isinstance(work, Run):
         if waits:
-            wait_for_end(work, as_json)
+            wait_for_end(work, as_json, is_ours=False)
     elif waits:
         work.wait()
     facts = facts_of_work(work)

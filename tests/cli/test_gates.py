@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 
 import pytest
 
@@ -92,6 +93,21 @@ def test_a_detached_run_is_approved_and_answered(asking: Path, server: ModelServ
     assert "has its answer" in call_here("answer", "approved", "blue")
     assert told_here("wait", "approved")["result"] == "done"
     assert "blue" in tool_results(server)
+
+
+def test_who_waits_for_another_s_run_without_a_terminal_does_not_stop_it_at_a_gate(
+    asking: Path, server: ModelServer
+) -> None:
+    server.script("m", CALLS, answer("done"))
+    call("run", "-c", "team.yaml", "--detach", "-s", "left", "Paint it.")
+    wait_asked("left", "May a call")
+    with Popen([*CLI, "wait", "left"], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True) as wait:
+        assert wait.stderr and "asks: “May a call" in wait.stderr.readline()
+        call_here("approve", "left")
+        assert "asks: “Which colour?”" in wait.stderr.readline()
+        call_here("answer", "left", "blue")
+        assert "done" in wait.communicate()[0]
+    assert wait.returncode == COMPLETE
 
 
 def test_without_a_terminal_a_run_stops_at_its_gate_and_a_resume_asks_again(
