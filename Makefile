@@ -243,10 +243,10 @@ acp: .venv/agents-few/.installed .venv/agents-more/.installed .venv/.test $(PANE
 .venv/bench-massgen/.installed: | .venv/.test
 	$(call environment,'massgen>=0.1.97')
 
-# $(call environment,PACKAGES)
+# $(call environment,PACKAGES): little of them is imported, hence nothing compiled before it is.
 define environment
 $(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(@D)
-$(BIN)/uv pip install --quiet --compile-bytecode --python $(@D)/bin/python $(1) \
+$(BIN)/uv pip install --quiet --python $(@D)/bin/python $(1) \
 	|| $(@D)/bin/python -m pip install --quiet $(1)
 touch $@
 endef
