@@ -28,10 +28,10 @@ async def test_work_waits_at_its_boundary_until_it_may_go_on() -> None:
 
 
 async def test_the_time_of_a_block_stands_still_meanwhile_and_then_goes_on() -> None:
-    hold, limit_s = PauseGate(), 0.05
+    hold, limit_s = PauseGate(), 1.0
 
     async def go_on_late() -> None:
-        await anyio.sleep(3 * limit_s)
+        await anyio.sleep(1.5 * limit_s)
         hold.go_on()
 
     with bind_policy(RunPolicy(hold)):

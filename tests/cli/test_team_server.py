@@ -22,7 +22,7 @@ from nb_agents.testing import Call, ScriptedModel, Turn
 from tests.acp.test_acp_runner import journals
 from tests.cli.test_team_agent import team_file
 from tests.model_server import free_port, wait_until
-from tests.team_kit import events, finish
+from tests.team_kit import WAIT_S, events, finish
 from tests.warm import WarmProcess
 
 pytestmark = [
@@ -100,7 +100,7 @@ async def test_over_http_it_answers_to_who_has_the_token(tmp_path: Path) -> None
                     return 0
 
             assert await anyio.to_thread.run_sync(wait_until, answers) == 401
-            async with connect(http_transport(url, {name: value}, 20)) as client:
+            async with connect(http_transport(url, {name: value}, WAIT_S)) as client:
                 result = await client.call_tool("run_team", {"task": "Say it."})
                 assert result["content"][0]["text"].startswith("one\n")
         finally:

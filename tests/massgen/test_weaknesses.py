@@ -268,7 +268,7 @@ def w11_timeouts_are_told_apart(root: Path, patch: pytest.MonkeyPatch) -> None:
         gate = Gate()
         turns = (Answer("A's"), Turn("more ", gate=gate)) if answered else (Turn(gate=gate),)
         models = {"a": ScriptedModel(*turns), "b": ScriptedModel(Turn(gate=gate))}
-        limits = {"orchestrator_timeout_seconds": 1}
+        limits = {"orchestrator_timeout_seconds": 1.5}
         run = start_by_rules(root, models, limits, CancelPolicy(grace_timeout_s=0.05))
         finish(run)
         known = metadata(run)

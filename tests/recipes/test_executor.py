@@ -216,11 +216,11 @@ def test_the_time_in_which_a_person_is_asked_does_not_count(tmp_path: Path) -> N
 stages:
 - name: first
   steps: [{id: one, type: bash, command: echo one}]
-  approval: {required: true, prompt: "Go on?", timeout: 1.6, default: approve}
+  approval: {required: true, prompt: "Go on?", timeout: 3.5, default: approve}
 - name: second
   steps: [{id: two, type: bash, command: echo two}]
 """
-    run = finish(begin(write(tmp_path, body), timeout=1.2))
+    run = finish(begin(write(tmp_path, body), timeout=3))
     assert (run.status, run.view.approvals[0].by) == ("completed", "timeout")
 
 

@@ -133,7 +133,6 @@ def slow(tmp_path: Path) -> Slow:
     return Slow(place)
 
 
-@pytest.mark.timeout(120)
 def test_on_a_slow_disk_whose_times_are_wrong_a_run_is_followed_stopped_and_resumed(
     slow: Slow,
 ) -> None:
@@ -170,7 +169,6 @@ def test_on_a_slow_disk_whose_times_are_wrong_a_run_is_followed_stopped_and_resu
             assert "Forty-two" in shown.communicate(timeout=WAIT_S)[0]
 
 
-@pytest.mark.timeout(120)
 def test_a_sweep_on_a_slow_disk_is_stopped_from_elsewhere_and_gone_on_with(slow: Slow) -> None:
     with ModelServer(default=Reply(text="So it is.")) as server:
         server.hold(after=1)

@@ -484,12 +484,12 @@ def test_the_time_in_which_a_person_is_asked_is_none_of_the_round(tmp_path: Path
         {
             "agents": [{"id": "a", "backend": {**backend, "tool_policy": [rule]}}],
             "timeout_settings": {
-                "initial_round_timeout_seconds": 1,
+                "initial_round_timeout_seconds": 3,
                 "round_timeout_grace_seconds": 0,
             },
         }
     )
-    approval = ApprovalConfig(timeout=1.5, auto_approve_on_timeout=True)
+    approval = ApprovalConfig(timeout=3.5, auto_approve_on_timeout=True)
     waits = RunOptions(session_root=tmp_path, approval=approval)
     run = nb_agents.start("t", team, tools=[area], options=waits)
     finish(run)

@@ -131,7 +131,7 @@ class JupyterServer:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(5)
+            self.process.wait()
 
 
 def _messages(lines: Iterator[str]) -> Iterator[tuple[str, Any, str]]:

@@ -234,17 +234,17 @@ def test_two_hundred_streams_at_once_hear_the_same_and_the_server_still_answers(
     async def all_of_them() -> list[bytes]:
         limits = httpx2.Limits(max_connections=None)
         async with httpx2.AsyncClient(
-            headers=jupyter.client.headers, limits=limits, timeout=60
+            headers=jupyter.client.headers, limits=limits, timeout=WAIT_S
         ) as client:
             return await asyncio.gather(*(listen(client) for _ in range(STREAMS)))
 
     with ThreadPoolExecutor(1) as pool:
         heard = pool.submit(asyncio.run, all_of_them())
-        assert began.wait(60)
+        assert began.wait(WAIT_S)
         assert [run["id"] for run in jupyter.get("runs")] == [jupyter.name(held.path)]
         gate.open()
         finish(held)
-        assert len(set(heard.result(60))) == 1
+        assert len(set(heard.result(WAIT_S))) == 1
     assert b"event: turn_ended" in heard.result()[0]
 
 

@@ -97,7 +97,7 @@ def stopped(root: Path) -> Run:
 def timed_out(root: Path) -> Run:
     policy = CancelPolicy(grace_timeout_s=0.05)
     ada = ScriptedModel(Turn("Some words ", hang=True))
-    return finish(start(root, policy, timeout=0.7, ada=ada))
+    return finish(start(root, policy, timeout=1.5, ada=ada))
 
 
 # Ours, read by MassGen ----------------------------------------------------------------------
@@ -301,7 +301,7 @@ def test_a_timed_out_session_that_was_resumed_loads(
 ) -> None:
     policy = CancelPolicy(grace_timeout_s=0.05)
     ada = ScriptedModel(Turn("Some words ", hang=True), Answer("In time."))
-    run = finish(start(tmp_path, policy, timeout=0.7, ada=ada))
+    run = finish(start(tmp_path, policy, timeout=1.5, ada=ada))
     again = run.resume(options=RunOptions(timeout=60))
     assert over(again).result == "In time."
     state = restored(massgen, again.path.parent)

@@ -576,9 +576,8 @@ async def test_an_immediate_stop_cancels_an_async_function_and_lets_it_clean_up(
 
 
 async def test_an_async_function_that_does_not_end_is_left_to_itself(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+    meeting: Meeting,
 ) -> None:
-    monkeypatch.setattr(functions, "CLEANUP_S", 0.05)
     thread = functions._async_thread()
 
     async def stay() -> None:

@@ -25,6 +25,8 @@ from tests.processes import environment_of, fork_servers, line, output, python
 
 PLAIN = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 ON_LINUX = sys.platform == "linux"
+LIMIT_S = 2
+"""Longer than a command needs to begin, on a busy machine."""
 
 
 class Family:
@@ -241,7 +243,7 @@ async def test_a_stopped_shell_is_ended_too(family: Family) -> None:
 
 
 async def test_a_time_out_ends_all_of_a_command_and_keeps_its_output(family: Family) -> None:
-    done = await family.run("sleep 1000 & echo ready; sleep 1000", timeout_s=0.5)
+    done = await family.run("sleep 1000 & echo ready; sleep 1000", timeout_s=LIMIT_S)
     assert family.is_gone()
     assert (done.exit_code, done.output, done.outcome) == (None, "ready\n", "timed out")
 
@@ -375,12 +377,11 @@ async def test_supervisors_that_wait_hold_neither_files_nor_a_directory(family: 
 async def test_commands_share_a_fork_server_that_ends_soon_after_the_last(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert (await family.run("true")).exit_code == 0
+    assert fork_servers(os.getpid())
     monkeypatch.setattr(fork_server, "LINGER_S", 0.05)
-    seen = set()
     for _ in range(3):
         assert (await family.run("true")).exit_code == 0
-        seen |= {*fork_servers(os.getpid())}
-    assert len(seen) >= 1
     await to_thread.run_sync(wait_until, lambda: not fork_servers(os.getpid()))
     assert (await family.run("exit 2")).exit_code == 2
 

@@ -13,7 +13,7 @@ import pytest
 from anyio import create_task_group, to_thread
 from anyio.lowlevel import checkpoint
 
-from nb_agents.process import environment
+from nb_agents.process import environment, fork_server
 from nb_agents.tools import python as cells_module
 from nb_agents.tools import python_kernel
 from nb_agents.tools.base import ToolError
@@ -164,6 +164,7 @@ async def test_two_agents_have_two_interpreters(place: Place, cells: PythonCells
 
 
 @both
+@pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize(
     "code",
     [
@@ -294,6 +295,10 @@ async def test_close_ends_all_that_cells_started(cells: PythonCells, family: Fam
 
 
 async def test_no_file_socket_or_directory_is_left(place: Place, folders: Path) -> None:
+    # Each interpreter takes one of the supervisors that wait since commands of other tests.
+    if fork_server._server is not None:
+        fork_server._close_if_idle(fork_server._server)
+
     async def once() -> None:
         cells = PythonCells(place.sandbox())
         await cells.run_python("1")

@@ -12,6 +12,7 @@ from filelock import FileLock
 
 from nb_agents.config.permissions import CommandLimits
 from nb_agents.process.command import Finished, run_command
+from tests.team_kit import WAIT_S
 from tests.tools.sandboxes import User, needs_sandbox, user
 from tests.tools.test_process import PLAIN
 
@@ -67,7 +68,7 @@ class Runner:
             self._command(script),
             cwd=self._user.workspace,
             env=PLAIN,
-            timeout_s=15,
+            timeout_s=WAIT_S,
             limits=CommandLimits(**limits),
         )
 
@@ -109,7 +110,7 @@ async def test_a_command_has_a_session_keyring_of_its_own_without_the_persons_ke
             user.plain_command(HELD),
             cwd=user.workspace,
             env=PLAIN,
-            timeout_s=15,
+            timeout_s=WAIT_S,
             limits=CommandLimits(),
         )
     finally:

@@ -11,6 +11,7 @@ import pytest
 
 from nb_agents.tools.base import Tool, ToolError
 from nb_agents.tools.tool_server import ToolAddress, ToolServer
+from tests.team_kit import WAIT_S
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +22,7 @@ who: ContextVar[str] = ContextVar("who", default="nobody")
 async def client_of(address: ToolAddress) -> AsyncIterator[Any]:
     from nb_agents.tools.mcp_sdk import connect, http_transport
 
-    async with connect(http_transport(address.url, address.headers, 5)) as client:
+    async with connect(http_transport(address.url, address.headers, WAIT_S)) as client:
         yield client
 
 
