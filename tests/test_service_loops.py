@@ -250,26 +250,36 @@ async def an_async_function(faults: Faults) -> None:
     assert [await thread.run(leave) for _ in range(2)] == ["left"] * 2
 
 
+SAYS_TWICE = """
+import os, sys, time
+for word in "one", "two":
+    print(word, file=sys.stderr, flush=True)
+    print(sys.argv[1], flush=True)
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+sys.stdin.read()
+"""
+
+
+async def let_go(faults: Faults) -> None:
+    """Let a program say its words and its message again, once the first ones have failed."""
+    await anyio.to_thread.run_sync(wait_until, lambda: faults.count == 2)
+    (faults.path / "go").touch()
+
+
 async def a_message_of_a_server(faults: Faults) -> None:
     faults.put(mcp_stdio, "_parsed")
     faults.put(LastWords, "add")
     message = '{"jsonrpc": "2.0", "method": "hello"}'
-    source = (
-        "import sys, time\n"
-        "for word in 'one', 'two':\n"
-        "    print(word, file=sys.stderr, flush=True)\n"
-        f"    print('{message}', flush=True)\n"
-        "    time.sleep(0.3)\n"
-        "sys.stdin.read()"
-    )
     words = LastWords()
-    argv = [sys.executable, "-c", source]
+    argv = [sys.executable, "-c", SAYS_TWICE, message]
     async with stdio_streams(
         argv, cwd=faults.path, env={}, words=words, on_start=lambda _: None, on_end=lambda: None
     ) as (
         read,
         _,
     ):
+        await let_go(faults)
         received = await read.receive()
         assert not isinstance(received, Exception)
         await anyio.to_thread.run_sync(wait_until, lambda: "two" in str(words))
@@ -279,21 +289,15 @@ async def a_message_of_a_program(faults: Faults) -> None:
     faults.put(acp_link, "_read")
     faults.put(LastWords, "add")
     message = '{"jsonrpc": "2.0", "id": 1, "result": {}}'
-    source = (
-        "import sys, time\n"
-        "for word in 'one', 'two':\n"
-        "    print(word, file=sys.stderr, flush=True)\n"
-        f"    print('{message}', flush=True)\n"
-        "    time.sleep(0.3)\n"
-        "sys.stdin.read()"
-    )
 
     async def nothing(params: dict[str, Any]) -> None: ...
 
-    async with open_command([sys.executable, "-c", source], cwd=faults.path, env={}) as program:
+    argv = [sys.executable, "-c", SAYS_TWICE, message]
+    async with open_command(argv, cwd=faults.path, env={}) as program:
         link = acp_link.AcpLink(program, nothing)
         async with anyio.create_task_group() as group:
             group.start_soon(link.overhear)
+            group.start_soon(let_go, faults)
             assert await link.receive() == json.loads(message)
             await anyio.to_thread.run_sync(wait_until, lambda: "two" in str(link.words))
             group.cancel_scope.cancel()

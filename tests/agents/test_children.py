@@ -145,8 +145,11 @@ def test_a_member_that_is_called_is_a_fresh_one(tmp_path: Path) -> None:
 def test_words_of_the_other_stream_while_it_works(tmp_path: Path, gate: Gate) -> None:
     critic = ScriptedModel(Turn(text=HELD_WORDS, gate=gate))
     run = begin(tmp_path, {"a": ScriptedModel(ASK, DONE)}, {"critic": critic})
-    wait_until(lambda: run.view.agents.get("a/critic#1", run.view.agents["a"]).partial != "")
-    assert run.view.agents["a/critic#1"].partial == HELD_WORDS
+
+    def words() -> list[str]:
+        return [agent.partial for agent in run.view.agents.values() if agent.id == "a/critic#1"]
+
+    wait_until(lambda: words() == [HELD_WORDS])
     gate.open()
     assert finish(run).status == "completed"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ def place(tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch) 
     yield tmp_path
     for turn in live_turns():
         if turn.paths.path.is_relative_to(tmp_path) and turn.pid != os.getpid():
-            os.kill(turn.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(turn.pid, signal.SIGKILL)
 
 
 def write_team(place: Path, server: ModelServer, agents: str = "a", keys: str = "") -> None:

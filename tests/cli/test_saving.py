@@ -38,12 +38,14 @@ def test_a_command_in_a_terminal_waits_for_a_full_disk_and_tries_again(
     place: Path, server: ModelServer
 ) -> None:
     server.script("m", answer(ANSWER))
+    server.hold()
     person, terminal = os.openpty()
     command = [*CLI, "run", "-c", "team.yaml", "-s", "full", "What?"]
     with WarmProcess(
         command, stdin=terminal, stderr=terminal, stdout=subprocess.PIPE, text=True
     ) as process:
         limit_files(process.pid, 20_000)
+        server.release()
         os.close(terminal)
         told = b""
 
@@ -134,12 +136,14 @@ def test_a_command_without_a_terminal_tries_again_by_itself(
     place: Path, server: ModelServer
 ) -> None:
     server.script("m", answer(ANSWER))
+    server.hold()
     command = [*CLI, "run", "-c", "team.yaml", "-s", "full", "What?"]
     pipe = subprocess.PIPE
     with WarmProcess(
         command, stdin=subprocess.DEVNULL, stderr=pipe, stdout=pipe, text=True
     ) as process:
         limit_files(process.pid, 20_000)
+        server.release()
         assert process.stderr is not None
         assert any("Trying again for 60 s" in line for line in process.stderr)
         limit_files(process.pid, resource.RLIM_INFINITY)

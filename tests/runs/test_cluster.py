@@ -505,12 +505,14 @@ def test_who_gives_up_waiting_for_a_place_has_begun_nothing(
         wait_until(lambda: len(os.listdir(root / ".tickets")) == 1, WAIT_S)
         # Its ticket is there a moment before it can be withdrawn: a sweep asks again, too.
         wait_until(lambda: cluster_module.withdraw(root) or not thread.is_alive(), WAIT_S)
+        thread.join(WAIT_S)
         assert "stopped before a worker started it" in refused[0]
         first.stop(True)
         first.wait(WAIT_S, raise_on_stop=False)
         server.script("m", Reply("So."))
         assert begin(made.client).wait(WAIT_S) == "So."
-    assert len(nb_agents.runs()) == len({run.path for run in nb_agents.runs()})
+    listed = nb_agents.runs()
+    assert len(listed) == len({run.path for run in listed})
     assert len(server.requests) == 2 and not os.listdir(root / ".tickets")
 
 
@@ -612,7 +614,7 @@ def test_forty_runs_lose_nothing_to_a_stop_or_to_the_death_of_worker_kernel_or_s
         assert len(server.requests) == 40 + len(lost)
 
         # All that is live is stopped, as a person stops what the list of runs shows.
-        live = [run for run in nb_agents.runs() if not run.is_over]
+        live = [run for run in nb_agents.runs(root) if not run.is_over]
         assert len(live) == 31
         for run in live:
             run.stop(True)

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -150,7 +151,8 @@ def test_a_run_is_started_beside_the_server_and_stopped(
     finally:
         for turn in live_turns():
             if turn.paths.path.is_relative_to(jupyter.root):
-                os.kill(turn.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(turn.pid, signal.SIGKILL)
 
 
 GREETS = """
