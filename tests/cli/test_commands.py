@@ -13,7 +13,6 @@ import pytest
 import nb_agents
 from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE, USAGE, main
 from nb_agents.cli.chat import GOODBYE, NEXT
-from nb_agents.runs.live_turns import live_turns
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.cli.calls import CLI, answer, call, call_here, told, told_here
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
@@ -102,20 +101,24 @@ def test_an_interrupt_stops_and_saves_and_a_resume_goes_on(
 ) -> None:
     # A call in flight may finish; it asks for more, which no longer begins.
     more = (ToolCall("list_files", {}),)
-    slow = Reply("words that come", tool_calls=more, words_per_second=2)
-    server.script("m", HELD if presses == 2 else slow, answer("forty-two"))
+    server.script("m", Reply("words that come", tool_calls=more), answer("forty-two"))
+    server.hold(3)
+    journal = place / ".nb_agents/sessions/lab/turn_1/events.jsonl"
     command = [*CLI, "run", "-c", "team.yaml", "-s", "lab", "What is it?"]
     pipe = subprocess.PIPE
     with WarmProcess(command, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stderr is not None
-        wait_until(lambda: live_turns() and server.requests)
+        wait_until(lambda: journal.exists() and " come" in journal.read_text())
         process.send_signal(signal.SIGINT)
         assert any(STOPPING in line for line in process.stderr)
         if presses == 2:
             process.send_signal(signal.SIGINT)
+        else:
+            server.release()
         out, _ = process.communicate()
         assert process.returncode == INCOMPLETE
     assert "words that come" in out
+    server.release()
     assert "forty-two" in call_here("resume", "lab")
 
 
