@@ -13,6 +13,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
+from nb_agents.agents.acp import acp_runner, acp_session
 from nb_agents.errors import ConfigError
 from nb_agents.launch.team_report import report_on
 from nb_agents.runs.run import Run
@@ -22,6 +23,13 @@ from tests.model_server import wait_until
 from tests.team_kit import finish
 
 AGENT = Path(__file__).parent / "agent.py"
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a program that is stopped the time to answer that it may need on a busy machine."""
+    for module in (acp_runner, acp_session):
+        monkeypatch.setattr(module, "ANSWER_S", 60.0)
 
 
 def agent(id: str, *steps: str, **keys: Any) -> dict[str, Any]:
@@ -107,6 +115,7 @@ def test_plain_words_are_no_vote_and_it_is_asked_again(tmp_path: Path) -> None:
     assert [e.agent for e in events(run, ev.TurnRejected)][:1] == ["ada"]
 
 
+@pytest.mark.usefixtures("patience")
 def test_an_agent_that_has_decided_is_cancelled(tmp_path: Path) -> None:
     run = finish(start(tmp_path, team(agent("ada", "answer Mine", "hang"))))
     assert run.result == "Mine"
@@ -139,6 +148,7 @@ def held(run: Run, name: str = "held", agent: str = "ada") -> Path:
     return path
 
 
+@pytest.mark.usefixtures("patience")
 def test_a_stop_at_once_keeps_its_words_and_leaves_no_process(tmp_path: Path) -> None:
     mark = f"sleep {random.random() * 1e6:.3f}"
     steps = ("say one two", f"run ({mark} &) ; {mark} & touch held ; {mark}")
@@ -168,6 +178,7 @@ def test_a_graceful_stop_lets_it_finish_its_prompt_and_sends_no_other(tmp_path: 
     assert len(asked(run, "ada", "prompt")) == 1
 
 
+@pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("now", [False, True])
 def test_a_stop_answers_an_open_request_for_permission_as_cancelled(
     tmp_path: Path, now: bool

@@ -18,10 +18,12 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.session.journal import read_journal
-from tests.acp.test_acp_runner import events, journals, processes_with, start, team
+from tests.acp.test_acp_runner import events, journals, patience, processes_with, start, team
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, finish
 from tests.warm import WarmProcess
+
+__all__ = ["patience"]
 
 pytestmark = pytest.mark.anyio
 AGENT = Path(__file__).parents[1] / "acp" / "agent.py"
@@ -179,6 +181,7 @@ def ends_of(root: Path) -> list[str]:
     return [e.status for journal in found for e in journal if isinstance(e, ev.TurnEnded)]
 
 
+@pytest.mark.usefixtures("patience")
 def test_one_of_our_teams_is_a_member_of_another_and_is_stopped_and_resumed_with_it(
     tmp_path: Path,
 ) -> None:
