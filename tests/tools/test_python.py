@@ -231,9 +231,13 @@ async def test_a_stop_while_python_starts_leaves_nothing(
     await cells.close()
 
 
-async def test_a_time_out_is_told_with_what_was_written(place: Place) -> None:
+async def test_a_time_out_is_told_with_what_was_written(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cells = PythonCells(place.sandbox(), timeout_s=2)
-    said = await cells.run_python("x = 1\nprint('so far')\nwhile True: pass")
+    with monkeypatch.context() as patient:
+        patient.setattr(cells_module, "_INTERRUPT_GRACE_S", 60)
+        said = await cells.run_python("x = 1\nprint('so far')\nwhile True: pass")
     assert said.startswith("so far\nTraceback") and "KeyboardInterrupt" in said
     assert said.endswith(
         "[The cell took more than 2 s and was interrupted. Its variables are kept.]"
