@@ -22,6 +22,7 @@ from nb_agents.verbs.on_runs import run_of
 from nb_agents.verbs.verb import Caller, Outcome
 
 if TYPE_CHECKING:
+    from nb_agents.launch.rewind_plan import RewindPreview
     from nb_agents.verbs.verb import Work
 
 _FLAGS = {
@@ -114,21 +115,19 @@ def rewind(
     }
     if preview:
         found = run.preview_rewind(to, say, **given)
-        points = [
-            {"seq": p.seq, "at": p.at, "agent": p.agent, "says": str(p)} for p in found.points
-        ]
-        facts |= asdict(replace(found, points=()))
-        facts |= {
-            "points": points,
-            "files": [file._asdict() for file in found.files],
-            "lines": found.lines,
-        }
-        return Outcome(str(found), facts)
+        return Outcome(str(found), facts | _facts_of_preview(found))
     if times is not None:
         return Outcome(facts=facts, begin_sweep=lambda: run.rewind(to, say, now=now, **given))
     return Outcome(
         facts=facts, begin=lambda: EarlierOrNew(run.rewind(to, say, now=now, **given), False)
     )
+
+
+def _facts_of_preview(found: RewindPreview) -> dict[str, Any]:
+    points = [{"seq": p.seq, "at": p.at, "agent": p.agent, "says": str(p)} for p in found.points]
+    files = [file._asdict() for file in found.files]
+    facts = asdict(replace(found, points=()))
+    return {**facts, "points": points, "files": files, "lines": found.lines}
 
 
 def begin_of(
