@@ -2,11 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError
 from nb_agents.loop import ensure_loop, post
 from nb_agents.models.backend import Backend
+from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session, past_events
 from nb_agents.session.journal import read_journal
@@ -29,6 +31,7 @@ from nb_agents.tools.base import Tool
 from nb_agents.tools.workspace import Workspace
 from nb_agents.view.fold import fold
 from tests import processes
+from tests.model_server import wait_until
 from tests.warm import WarmProcess
 
 WAIT_S = 200.0
@@ -169,6 +172,20 @@ def read_line(process: subprocess.Popen[str]) -> str:
     """The next line that a script prints, or what it says in its despair."""
     assert process.stderr is not None
     return processes.read_line(process) or process.stderr.read()
+
+
+def wait_others_ended() -> None:
+    """Wait until no other process is at work: those of tests before may be about to end."""
+    mine = os.getpid()
+    wait_until(lambda: all(turn.pid == mine for turn in live_turns()), WAIT_S, "their end")
+
+
+def kill_writers(place: Path) -> None:
+    """Kill the other processes that write turns below a place."""
+    for turn in live_turns():
+        if turn.paths.path.is_relative_to(place) and turn.pid != os.getpid():
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(turn.pid, signal.SIGKILL)
 
 
 def sessions(root: Path) -> list[Path]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import nb_agents
-from nb_agents.runs.live_turns import live_turns
 from tests.model_server import ModelServer
+from tests.team_kit import kill_writers, wait_others_ended
 
 
 @pytest.fixture
@@ -24,14 +21,12 @@ def server() -> Iterator[ModelServer]:
 @pytest.fixture
 def place(tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory with a team; no process that writes below it outlives the test."""
+    wait_others_ended()
     write_team(tmp_path, server)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(nb_agents.__file__).parents[1]))
     yield tmp_path
-    for turn in live_turns():
-        if turn.paths.path.is_relative_to(tmp_path) and turn.pid != os.getpid():
-            with suppress(ProcessLookupError):  # it has just ended
-                os.kill(turn.pid, signal.SIGKILL)
+    kill_writers(tmp_path)
 
 
 def write_team(place: Path, server: ModelServer, agents: str = "a", keys: str = "") -> None:

@@ -17,6 +17,7 @@ import httpx2
 import pytest
 
 from tests.model_server import free_port, wait_until
+from tests.team_kit import wait_others_ended
 from tests.warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
@@ -159,6 +160,7 @@ def jupyter_server(home: Path, *flags: str) -> Iterator[JupyterServer]:
 
 @pytest.fixture(scope="module")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
+    wait_others_ended()
     with jupyter_server(tmp_path_factory.mktemp("jupyter")) as server:
         yield server
 

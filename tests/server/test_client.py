@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 
@@ -15,14 +12,13 @@ from nb_agents import Client, StopResult
 from nb_agents.errors import ServerError, UnknownRunError, UserError
 from nb_agents.events import StepFinished, TextStreamed
 from nb_agents.options import RunOptions
-from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from tests.model_server import wait_until
 from tests.server.conftest import JupyterServer
 from tests.server.test_commands import gate, held
 from tests.server.test_reading import over
-from tests.team_kit import WAIT_S, finish, start
+from tests.team_kit import WAIT_S, finish, kill_writers, start
 
 __all__ = ["gate", "held"]
 
@@ -149,10 +145,7 @@ def test_a_run_is_started_beside_the_server_and_stopped(
         )
         assert client.sessions("here")[0]["session"] == "lab"
     finally:
-        for turn in live_turns():
-            if turn.paths.path.is_relative_to(jupyter.root):
-                with suppress(ProcessLookupError):  # it has just ended
-                    os.kill(turn.pid, signal.SIGKILL)
+        kill_writers(jupyter.root)
 
 
 GREETS = """
