@@ -79,7 +79,7 @@ class Gate:
         if not self._opened.done():
             self._opened.set_result(None)
 
-    def wait_reached(self, count: int = 1, timeout_s: float = 10.0) -> None:
+    def wait_reached(self, count: int = 1, timeout_s: float = 60.0) -> None:
         """Block until models have come to the gate.
 
         Args:

@@ -872,11 +872,11 @@ class ModelServer:
         """Wait until a predicate is true; it is asked again whenever something happens here."""
         return wait_until(predicate, timeout_s, what, seen=self._summary, pause=self._pause)
 
-    def wait_open(self, count: int, timeout_s: float = 60) -> None:
+    def wait_open(self, count: int, timeout_s: float = 200) -> None:
         """Wait until at least so many streams are open at once."""
         self.wait_until(lambda: self._open >= count, timeout_s, f"{count} open streams")
 
-    def wait_chunks(self, count: int, model: str | None = None, timeout_s: float = 60) -> None:
+    def wait_chunks(self, count: int, model: str | None = None, timeout_s: float = 200) -> None:
         """Wait until a stream (of this model) is open, and all such have sent that many chunks."""
 
         def arrived() -> bool:
@@ -885,7 +885,7 @@ class ModelServer:
 
         self.wait_until(arrived, timeout_s, f"{count} chunks on every open stream")
 
-    def wait_closed(self, timeout_s: float = 60) -> None:
+    def wait_closed(self, timeout_s: float = 200) -> None:
         """Wait until no stream is open; true as well before the first one."""
         self.wait_until(lambda: self._open == 0, timeout_s, "all streams to be closed")
 

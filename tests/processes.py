@@ -164,7 +164,7 @@ class Terminal:
         self.type("\x03")
 
     def wait_text(self, text: str) -> None:
-        wait_until(lambda: text in self.read(), 60, repr(text), lambda: self.text)
+        wait_until(lambda: text in self.read(), what=repr(text), seen=lambda: self.text)
 
     def read(self) -> str:
         while select.select([self._master], [], [], 0)[0]:
@@ -183,7 +183,7 @@ class Terminal:
             self.read()
             return self.process.poll() is not None
 
-        wait_until(ended, 60, "the program's end", lambda: self.text)
+        wait_until(ended, what="the program's end", seen=lambda: self.text)
         return int(self.process.returncode)
 
     def close(self) -> None:

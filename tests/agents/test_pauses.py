@@ -74,7 +74,7 @@ def test_what_a_person_says_meanwhile_is_heard_after_the_reply(
     was_said = Event()
 
     def play(request: Request) -> Reply:
-        was_said.wait(20)
+        was_said.wait(200)
         return (PAUSED, FOUND, DONE)[request.number]
 
     server.default = play

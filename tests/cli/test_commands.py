@@ -195,7 +195,7 @@ class Talk:
 
     def wait_said(self, what: str) -> None:
         """Wait for a text, behind the one that was waited for before."""
-        wait_until(lambda: what in self.said[self._at :], 60, what, lambda: self.said)
+        wait_until(lambda: what in self.said[self._at :], what=what, seen=lambda: self.said)
         self._at = self.said.index(what, self._at) + len(what)
 
     def press(self) -> None:

@@ -51,7 +51,7 @@ def terminal(asking: Path) -> Iterator[Callable[..., Terminal]]:
 
 
 def wait_asked(session: str, word: str) -> None:
-    wait_until(lambda: word in str(told_here("show", session)["asks"]), 60, word)
+    wait_until(lambda: word in str(told_here("show", session)["asks"]), what=word)
 
 
 def tool_results(server: ModelServer) -> str:

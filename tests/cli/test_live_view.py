@@ -13,6 +13,7 @@ from tests.cli.calls import CLI, call, call_here
 from tests.cli.conftest import write_team
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.processes import Terminal
+from tests.team_kit import WAIT_S
 
 STOPPING = "Stopping: waits for a"
 
@@ -57,7 +58,7 @@ def test_a_terminal_shows_a_row_for_each_agent_and_then_the_card(
         shown = [row for row in found if len(row) == 3 and row[1] == "writing"]
         return [agent for agent, _, words in shown if words.startswith("words that come [bold]")]
 
-    wait_until(lambda: rows() == ["a", "b"], 60, "a row for each", lambda: run.text)
+    wait_until(lambda: rows() == ["a", "b"], WAIT_S, "a row for each", lambda: run.text)
     assert "running · Round: 1/∞ · Elapsed: " in run.text
     run.ctrl_c()
     run.wait_text(STOPPING)
@@ -94,7 +95,9 @@ def test_keys_open_an_agent_say_something_and_stop(place: Path, server: ModelSer
         run.wait_text("[Round 1]")
         run.type("/Be shortr\x7fer\r")
         journal = place / ".nb_agents/sessions/lab/turn_1/events.jsonl"
-        wait_until(lambda: "Be shorter" in journal.read_text(), 60, "the text", lambda: run.text)
+        wait_until(
+            lambda: "Be shorter" in journal.read_text(), WAIT_S, "the text", lambda: run.text
+        )
         run.type("s")
         run.wait_text(STOPPING)
         run.type("S")
@@ -184,7 +187,7 @@ def test_ipython_in_a_terminal_shows_the_rows_while_a_cell_waits_and_takes_their
         found = [line.split() for line in screen(run.bytes.decode(errors="replace"))]
         return [line[0] for line in found if line[1:2] == ["writing"]]
 
-    wait_until(lambda: agents() == ["a", "b"], 60, "a row for each", lambda: run.text)
+    wait_until(lambda: agents() == ["a", "b"], WAIT_S, "a row for each", lambda: run.text)
     run.type("s")
     run.wait_text(STOPPING)
     run.type("S")

@@ -360,7 +360,7 @@ def test_an_id_is_one_however_its_accents_are_written() -> None:
 def test_a_session_and_agents_may_have_ids_of_every_script(tmp_path: Path) -> None:
     team = scripted_team(研究员=ScriptedModel(Answer("四十二")))
     run = nb_agents.start("问", team, "会话", options=RunOptions(session_root=tmp_path))
-    assert run.wait(20) == "四十二"
+    assert run.wait(200) == "四十二"
     assert (tmp_path / "会话" / "turn_1" / "workspaces" / "研究员").is_dir()
     assert load_session(find_session(tmp_path, "会话")).turns[0].view.answer == "四十二"
 

@@ -533,7 +533,7 @@ def use_resource_management(root: Path) -> None:
         agents = [{"id": f"a{n}", "backend": backend} for n in range(2)]
         team = nb_agents.TeamSpec.model_validate({"agents": agents})
         run = nb_agents.start(TASK, team, options=RunOptions(session_root=root))
-        server.wait_open(2, timeout_s=60)  # the provider's library is loaded first
+        server.wait_open(2)
         server.wait_chunks(2)
         run.stop(now=True)
         assert server.endings() == ["client"] * 2

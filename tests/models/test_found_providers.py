@@ -18,7 +18,8 @@ from tests.model_server import free_port
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No key is set, and no server answers."""
+    """No key is set, and no server answers; one that does may take its time."""
+    monkeypatch.setattr("nb_agents.models.found_providers.ASK_S", 60)
     for kind, row in BACKEND_TYPES.items():
         for name in row.variables:
             monkeypatch.delenv(name, raising=False)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from nb_agents.errors import RecipeError
 from nb_agents.process.bubblewrap import Unusable, argv, check_confinement, installed
 from nb_agents.recipes.shell_values import render_command
+from tests.team_kit import WAIT_S
 
 RUN = ": >canary"
 VALUES = [
@@ -314,8 +315,8 @@ def _bubblewrap() -> str | None:
     return program
 
 
-def run(script: str, folder: str) -> None:
-    """Run a script to its end, or for two seconds.
+def run(script: str, folder: str, limit_s: float = 2) -> None:
+    """Run a script to its end, or for so many seconds.
 
     Confined where that is to be had. Random commands may write any file that they name, so they
     name none outside the folder.
@@ -338,7 +339,7 @@ def run(script: str, folder: str) -> None:
         start_new_session=True,
     )
     try:
-        process.wait(2)
+        process.wait(limit_s)
     except subprocess.TimeoutExpired:
         pass
     finally:
@@ -350,7 +351,7 @@ def run(script: str, folder: str) -> None:
 
 
 def test_a_command_that_is_run_makes_the_canary(tmp_path: Path) -> None:
-    run(f"./bin/sh -c '{RUN}'", str(tmp_path))
+    run(f"./bin/sh -c '{RUN}'", str(tmp_path), WAIT_S)
     assert (tmp_path / "canary").exists()
 
 

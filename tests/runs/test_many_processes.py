@@ -76,7 +76,7 @@ def test_fifty_runs_of_ten_processes_are_listed_and_stopped(
         for run in found:
             assert run.stop(now=True).changed
         assert line(writers) == "over"
-    wait_until(lambda: not there(), 60, "the end of all", there)
+    wait_until(lambda: not there(), what="the end of all", seen=there)
     assert {run.view.stop.source for run in found if run.view.stop} == {"api"}
     assert all("so far" in run.view.agents["a"].unsubmitted for run in found)
     with capsys.disabled():

@@ -55,7 +55,7 @@ def at_work(gate: Gate) -> Turn:
 
 
 def wait_gate(run: Run) -> GateView:
-    wait_until(lambda: run.view.gates, 60, "a question")
+    wait_until(lambda: run.view.gates, what="a question")
     return next(iter(run.view.gates.values()))
 
 
