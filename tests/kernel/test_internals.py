@@ -92,7 +92,7 @@ def test_a_burst_of_comm_messages_leaves_the_handler_in_place(notebook: Notebook
 def test_control_handlers_answer_while_a_cell_blocks(notebook: Notebook) -> None:
     blocked = notebook.kernel.send(SLEEP)
     notebook.kernel.wait_stdout(blocked, "begun")
-    reply = notebook.kernel.control(STOP_REQUEST, {"run": "none"}, timeout_s=5)
+    reply = notebook.kernel.control(STOP_REQUEST, {"run": "none"})
     assert (reply["status"], reply["is_unknown"]) == ("ok", True)
     assert notebook.kernel.outputs_of(blocked).is_busy
     notebook.kernel.interrupt()
@@ -162,7 +162,7 @@ def test_an_interrupt_ends_a_cell_that_awaits_at_once(notebook: Notebook) -> Non
     )
     notebook.kernel.wait_stdout(cell, "begun")
     notebook.kernel.interrupt()
-    error = notebook.kernel.result(cell, timeout_s=15).error
+    error = notebook.kernel.result(cell).error
     assert error
     assert error.ename in ("CancelledError", "KeyboardInterrupt")
 

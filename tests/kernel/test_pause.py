@@ -115,6 +115,7 @@ def test_another_kernel_approves_denies_answers_pauses_and_shows_a_run(
 ) -> None:
     begin(notebook)
     other, run = open_notebook(), said(notebook, "print(f'{run.session}/{run.turn}')").strip()
+    said(notebook, "while not run.view.agents['a'].partial: pass")
     said(notebook, ASK_TWICE)
     told = said(other, f"%agents approve {run} Fine.")
     assert told.strip() == f"Gate 'approval #2' of run {run} is approved."

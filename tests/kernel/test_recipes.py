@@ -399,7 +399,7 @@ steps:
     def wait_gone(self) -> None:
         poll = select.poll()
         poll.register(self._end, select.POLLIN)
-        poll.poll(10_000)
+        poll.poll(60_000)
         assert self.is_gone()
 
     def close(self) -> None:

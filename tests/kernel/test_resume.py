@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.kernel.notebook import HELD, TURN_MIME, WIDGET_MIME, Notebook, Turn
+from tests.kernel.notebook import AGENTS, HELD, TURN_MIME, WIDGET_MIME, Notebook, Turn
 from tests.model_server import ModelServer, Request
 
 Open = Callable[..., Notebook]
@@ -16,9 +16,15 @@ def bodies(requests: list[Request]) -> list[str]:
 
 
 def resume(notebook: Notebook, cell: str = "%agents resume lab") -> Turn:
-    """Resume in a cell that returns, and wait for the turn's end."""
+    """Resume in a cell that returns, and wait for the turn's end.
+
+    No agent is answered before the calls of all are there, so that they are the first.
+    """
+    notebook.server.hold(after=0)
     turn = notebook.turn_of(notebook.kernel.send(cell))
     assert notebook.kernel.result(turn.cell).status == "ok"
+    notebook.server.wait_open(len(AGENTS))
+    notebook.server.release()
     turn.wait_over()
     return turn
 
@@ -43,7 +49,6 @@ def test_resume_after_a_stop_in_the_same_kernel(open_notebook: Open, server: Mod
     old.wait_over()
     server.wait_closed()
     asked = server.requests
-    server.release()
     told = notebook.text(notebook.kernel.run("%agents resume lab --preview"))
     assert AGAIN in told
     assert len(server.requests) == len(asked)
@@ -63,7 +68,6 @@ def test_resume_after_a_restart(open_notebook: Open, server: ModelServer) -> Non
     notebook.kernel.restart()
     server.wait_closed()
     asked = server.requests
-    server.release()
     notebook.use(notebook.kernel)
     assert notebook.kernel.run("%load_ext nb_agents").status == "ok"
     assert_whole(notebook, old, resume(notebook), asked)
@@ -75,7 +79,6 @@ def test_resume_after_a_kill_in_another_notebook(open_notebook: Open, server: Mo
     first.kernel.kill()
     server.wait_closed()
     asked = server.requests
-    server.release()
     other = open_notebook()
     [card] = other.kernel.run("%agents show lab").displays
     assert card.data[TURN_MIME]["state"] == "stopped"

@@ -21,7 +21,7 @@ from tests.kernel.notebook import (
 from tests.model_server import ModelServer
 
 STOP_REQUEST = "nb_agents_stop_request"
-SLEEP = "import time\nprint('begun', flush=True)\ntime.sleep(30)"
+SLEEP = "import time\nprint('begun', flush=True)\ntime.sleep(120)"
 AWAIT = "import asyncio\nprint('begun', flush=True)\nawait asyncio.sleep(30)"
 NEST = "import nest_asyncio; nest_asyncio.apply()"
 

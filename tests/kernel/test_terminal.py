@@ -116,11 +116,13 @@ def test_ctrl_c_in_a_cell_that_waits(
 ) -> None:
     team = write_team(tmp_path / "team.yaml", server)
     server.hold(after=3)
-    if how == "--wait":
-        ipython.type(agents(team, "--wait") + "\n")
-    else:
+    if how != "--wait":
         ipython.enter(agents(team, "--out run"))
-        ipython.type(f"{how}\n")
+    ipython.enter(f"exec({TELLS!r})")
+    start = len(ipython.text)
+    ipython.type(f"{agents(team, how) if how == '--wait' else how}\n")
+    # A Ctrl-C that comes before takes away what was typed.
+    wait_until(lambda: "waits\n" in ipython.read()[start:], 60, "a cell that waits")
     turn = only_turn(tmp_path)
     turn.wait_streamed()
     start = len(ipython.text)
