@@ -32,6 +32,7 @@ import random
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -94,14 +95,23 @@ def wait_until(
 def free_port() -> int:
     """Find a port for a server that is started now.
 
-    Not one that the system gives to connections: in the seconds until the server takes it, one of
-    the other tests' would have it.
+    Not one that the system gives to connections, or that other processes of tests have found: in
+    the seconds until the server takes it, one of theirs would have it.
     """
     while True:
         port = random.randrange(10_000, 32_000)  # connections begin at 32,768
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
+            _note(port)
             return port
+
+
+def _note(port: int) -> None:
+    """Let nobody else find this port before this process ends; fail if one has found it."""
+    if sys.platform == "linux":  # whose sockets may have a name that is no file
+        with socket.socket(socket.AF_UNIX) as name:
+            name.bind(f"\0port-of-tests-{port}")
+            name.detach()  # open until the end
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
-from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
+from tests import model_server
+from tests.model_server import ModelServer, Reply, Request, ToolCall, free_port, wait_until
 
 PROTOCOLS = ("openai", "anthropic", "google")
 TOOL = ToolDefinition(
@@ -335,3 +336,13 @@ def test_it_runs_as_a_process_of_its_own() -> None:
             assert json.load(answer)["chunks_sent"] == 2
         process.send_signal(signal.SIGTERM)
         assert process.wait(200) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a socket with a name that is no file")
+def test_a_port_that_was_found_is_found_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = free_port(), free_port()
+    drawn, draw = iter(found), model_server.random.randrange
+    monkeypatch.setattr(
+        model_server.random, "randrange", lambda *limits: next(drawn, None) or draw(*limits)
+    )
+    assert free_port() not in found
