@@ -26,6 +26,7 @@ export class LiveRuns {
   private readonly listeners = new Set<ChangeListener>();
   private timer: ReturnType<typeof setTimeout> | undefined;
   private asking: Promise<void> | null = null;
+  private next: Promise<void> | null = null;
   private isAbsent = false;
 
   /** @param list Asks the server; resolves to nothing where it has no such extension. */
@@ -45,9 +46,14 @@ export class LiveRuns {
     return () => void this.listeners.delete(listener);
   }
 
-  /** Ask now. */
+  /** Ask now; while an answer is awaited, after it: it may tell of before. */
   refresh(): Promise<void> {
-    this.asking ??= this.ask().finally(() => (this.asking = null));
+    if (this.asking) {
+      this.next ??= this.asking.then(() => this.refresh());
+      return this.next;
+    }
+    this.next = null;
+    this.asking = this.ask().finally(() => (this.asking = null));
     return this.asking;
   }
 

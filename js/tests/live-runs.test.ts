@@ -47,10 +47,16 @@ test("a page that nobody sees asks twice a minute, and at once when it is seen a
   expect(server.asked).toBe(before + 1);
 });
 
-test("those who ask at one moment share one request", async () => {
+test("those who ask while an answer is awaited, which may tell of before, share the next request", async () => {
   const { runs, server } = await begin();
-  await Promise.all([runs.refresh(), runs.refresh(), runs.refresh()]);
-  expect(server.asked).toBe(2);
+  const before = runs.refresh();
+  const after = Promise.all([runs.refresh(), runs.refresh()]);
+  server.answer = [liveRun("a")];
+  await before;
+  expect(runs.live).toEqual([]);
+  await after;
+  expect(runs.live).toHaveLength(1);
+  expect(server.asked).toBe(3);
 });
 
 test("a server without the extension is asked once", async () => {

@@ -7,7 +7,7 @@ import { liveRun } from "./mock";
 /** Runs as the server lists them one time after another; the last list stays. */
 async function runsOf(...lists: ReturnType<typeof liveRun>[][]): Promise<LiveRuns> {
   const runs = new LiveRuns(() => Promise.resolve(lists.length > 1 ? lists.shift() : lists[0]));
-  await runs.refresh();
+  await new Promise<void>((resolve) => runs.listen(() => resolve()));
   return runs;
 }
 
