@@ -24,7 +24,7 @@ __all__ = ["Hub", "HubUser"]
 _ROOT = Path(__file__).parents[2]
 _PROXY = next(_ROOT.glob(".venv/hub-proxy-*/node_modules/.bin/configurable-http-proxy"), None)
 _PREFIX = "/research/"
-_START_S = 60
+_START_S = 200  # a busy machine is slow, not wrong
 # Each user has a home directory of their own and all have one account: a machine's accounts are
 # not for a test to make.
 _CONFIG = """

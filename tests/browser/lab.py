@@ -52,7 +52,7 @@ from tests.model_server import free_port, wait_until
 __all__ = ["Lab", "NotebookPage", "chromium", "chromium_path", "start_lab", "write_notebook"]
 
 _ROOT = Path(__file__).parents[2]
-_START_S = 60
+_START_S = 200  # a busy machine is slow, not wrong
 _ACTION_S = 60
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _CHROMIUM_FLAGS = (
@@ -382,8 +382,11 @@ class NotebookPage:
     def close_notebooks(self) -> None:
         """Close all that is open and save nothing, and let the page look as it did at first."""
         models = "[...app.shell.widgets('main')].flatMap(w => w.context?.model ?? [])"
-        self._do(f"for (const model of {models}) model.dirty = false")
-        self.command("application:close-all")
+        # At once, or a run that ends in between would have the page ask whether to save.
+        self._do(
+            f"for (const model of {models}) model.dirty = false; "
+            "await app.commands.execute('application:close-all')"
+        )
         if self._ask("app.shell.leftCollapsed"):
             self.command("application:toggle-left-area")
         self.page.set_viewport_size(self._size)

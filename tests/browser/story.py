@@ -26,7 +26,9 @@ WIDGET_ERRORS = ("Error displaying widget", "Loading widget", "Error creating wi
 _LATE_STOP = r"status of 409 \(Conflict\) \(\S+/stop\?"
 # JupyterLab's debugger asks each kernel how it stands, and the tests end them between notebooks.
 _ENDED_KERNEL = r"Could not restore the debugger state: Canceled future for debug_request"
-_HARMLESS = re.compile(f"{_LATE_STOP}|{_ENDED_KERNEL}")
+# A Jupyter server keeps by its name alone where it has found a static file. JupyterLab and
+# Notebook 7 have fonts of the same names: whose page comes second is refused its own.
+_FONT = r"status of 403 \(Forbidden\) \(\S+/static/\w+/\w+\.woff\)"
 _LOCAL = re.compile(r"(https?|wss?)://(127\.0\.0\.1|localhost)[:/]|data:|blob:|about:")
 
 
@@ -38,6 +40,7 @@ class Story:
         folder: Where the notebook and its sessions are.
         strangers: Requests of the page to anywhere but this machine.
         dialogs: Messages of alert, confirm and prompt.
+        harmless: Patterns of errors that are none of ours, or meant; told before they may come.
     """
 
     def __init__(self, page: NotebookPage, folder: Path) -> None:
@@ -45,6 +48,7 @@ class Story:
         self.folder = folder
         self.strangers: list[str] = []
         self.dialogs: list[str] = []
+        self.harmless = [_LATE_STOP, _ENDED_KERNEL, _FONT]
         page.console_errors.clear()
 
     def __enter__(self) -> Story:
@@ -68,7 +72,8 @@ class Story:
         """Find nothing that a page must never show, say or do."""
         shown = self.page.output_text() if self.page.notebook else ""
         assert not [error for error in WIDGET_ERRORS if error in shown], shown
-        errors = [error for error in self.page.console_errors if not _HARMLESS.search(error)]
+        harmless = re.compile("|".join(self.harmless))
+        errors = [error for error in self.page.console_errors if not harmless.search(error)]
         assert not errors, errors
         assert not self.strangers, self.strangers
         assert not self.dialogs, self.dialogs
@@ -160,6 +165,18 @@ class Story:
         lines = (self.turn(number, session) / "events.jsonl").read_text().splitlines()
         found = [json.loads(line) for line in lines if line.endswith("}")]
         return [event for event in found if event["kind"] == kind]
+
+    def wait_streamed(self, **words: int) -> None:
+        """Wait until so many words that each of these says are in the first turn's journal."""
+
+        def streamed() -> dict[str, int]:
+            texts = dict.fromkeys(words, "")
+            for event in self.events("text_streamed"):
+                if event["agent"] in texts and event["channel"] == "text":
+                    texts[event["agent"]] += event["text"]
+            return {name: len(text.split()) for name, text in texts.items()}
+
+        self.page.wait_until(lambda: streamed() == words, what=f"{words} words", seen=streamed)
 
     def metadata(self, number: int = 1, session: int = 0) -> dict[str, Any]:
         """A turn's metadata."""

@@ -55,5 +55,5 @@ def test_each_user_of_a_hub_stops_their_own_run_and_sees_no_other(
                 page.click_button("Stop now", i)
                 story.wait_card(i, "stopped").get_by_text("Nothing was lost").wait_for()
                 assert story.metadata()["receipt"]["source"] == "widget"
-                assert server.open_count == 0
+                server.wait_closed()
                 story.check()

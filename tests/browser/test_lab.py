@@ -12,6 +12,7 @@ from playwright.sync_api import BrowserContext
 from tests.browser.lab import Lab, NotebookPage, start_lab, write_notebook
 
 KERNELS_SETTINGS = "@jupyterlab/apputils-extension:kernels-settings"
+SLEEP = "import time; print('begun', flush=True); time.sleep(600)"
 BUTTON = (
     "import ipywidgets\n"
     "label = ipywidgets.Label('not yet')\n"
@@ -36,14 +37,15 @@ def page(lab: Lab, browser: BrowserContext) -> Iterator[NotebookPage]:
 
 
 def test_a_notebook_is_run_interrupted_saved_and_reloaded(page: NotebookPage, lab: Lab) -> None:
-    write_notebook(lab.root / "a b" / "one.ipynb", ["print(1+1)", "import time; time.sleep(60)"])
+    write_notebook(lab.root / "a b" / "one.ipynb", ["print(1+1)", SLEEP])
     page.open_notebook("a b/one.ipynb")
     page.run_cell(0)
     assert (page.output_text(0), page.prompt(0)) == ("2", "[1]:")
 
     for via in ("toolbar", "command"):
         page.run_cell(1, wait=False)
-        page.wait_busy()
+        page.wait_busy()  # its old output is gone by then
+        page.wait_for_text("begun", i=1)  # an interrupt before is nobody's
         assert page.prompt(1) == "[*]:"
         page.interrupt(via)
         page.wait_for_text("KeyboardInterrupt", i=1)

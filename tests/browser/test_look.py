@@ -145,7 +145,8 @@ def test_a_narrow_notebook_shows_all(story: Story, team: str, artifacts: Path) -
 
 def test_a_panel_that_is_scrolled_out_of_sight_is_not_touched(story: Story) -> None:
     story.open()
-    i = story.start(TASK, story.team(demo_team(10)))
+    # A call takes longer than all that is looked at while it is in flight.
+    i = story.start(TASK, story.team(demo_team(1.5)))
     story.wait_running(i)
     story.run("print('a line\\n' * 200)")
     shown = story.run("%agents show")  # the same run, in sight

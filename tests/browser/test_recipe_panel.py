@@ -111,7 +111,7 @@ def test_a_recipe_is_seen_approved_stopped_and_resumed(
     story.page.page.set_viewport_size({"width": 1280, "height": 1500})
 
     # Another cell keeps the kernel busy, and all that is pressed works.
-    busy = story.run("import time\nprint('asleep', flush=True)\ntime.sleep(60)", wait=False)
+    busy = story.run("import time\nprint('asleep', flush=True)\ntime.sleep(600)", wait=False)
     story.page.wait_for_text("asleep", busy)
     gate.locator("input").fill("with axis labels")
     gate.get_by_role("button", name="Approve").click()

@@ -33,6 +33,7 @@ def test_the_plan_of_a_recipe_is_drawn(story: Story) -> None:
     output = story.page.outputs(i).locator(".jp-RenderedMermaid")
     drawn = output.locator("img")
     drawn.wait_for()
+    expect(drawn).to_have_js_property("complete", True)  # or else it is as small as its words
     box = drawn.bounding_box()
     assert box and box["width"] > 100 and box["height"] > 200
     svg = unquote(drawn.get_attribute("src") or "").removeprefix("data:image/svg+xml,")

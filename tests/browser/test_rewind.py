@@ -131,7 +131,7 @@ def test_a_running_turn_goes_back_by_its_timeline_and_the_keyboard_and_is_stoppe
     page.on("request", lambda request: asked.append(request.url))
     team = story.team(server_team(server, researcher="quick", critic="slow"))
     i = story.start(TASK, team)
-    story.page.wait_until(lambda: story.events("answer_given"), what="an answer")
+    story.page.wait_for_text("voted for researcher", i)
     story.expect_writing(i, "critic")
     panel = story.panel(i)
     timeline = panel.get_by_role("button", name="Timeline")

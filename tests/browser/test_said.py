@@ -56,7 +56,7 @@ def test_a_text_is_sent_by_the_button_while_another_cell_sleeps(
     story.open()
     i = story.start("Compare", story.team(server_team(server, ada="m1")))
     story.wait_running(i)
-    sleeping = story.run("import time\nprint('asleep', flush=True)\ntime.sleep(30)", wait=False)
+    sleeping = story.run("import time\nprint('asleep', flush=True)\ntime.sleep(600)", wait=False)
     story.page.wait_for_text("asleep", sleeping)
     box(story, i).fill(TEXT)
     story.page.click_button("Send", i)

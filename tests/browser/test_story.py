@@ -38,6 +38,12 @@ def three_at_work(story: Story, server: ModelServer) -> str:
     return story.team(team)
 
 
+def wait_at_work(story: Story, i: int) -> None:
+    """Wait until the team of `three_at_work` is so far, and all that was said is on the disk."""
+    story.page.wait_for_text("voted for researcher", i)
+    story.wait_streamed(critic=30, builder=4 + 4 + 30)
+
+
 def test_one_cell_starts_a_team_and_returns_at_once(story: Story) -> None:
     story.open()
     i = story.start(TASK)  # the cell is over when this returns
@@ -47,8 +53,8 @@ def test_one_cell_starts_a_team_and_returns_at_once(story: Story) -> None:
     assert story.page.output_text(elsewhere) == "42"
 
     expect(story.panel(i).locator("header .task")).to_have_text(TASK)
-    expect(story.panel(i).locator(".meter")).to_contain_text("Round: 1/∞")
-    elapsed = story.panel(i).get_by_text(re.compile(r"^Elapsed: \d+s / 1800s \(0%\)$"))
+    expect(story.panel(i).locator(".meter")).to_contain_text(re.compile(r"Round: [1-9]/∞"))
+    elapsed = story.panel(i).get_by_text(re.compile(r"^Elapsed: \d+s / 1800s \(\d%\)$"))
     first = elapsed.inner_text()
     assert story.panel(i).locator("tbody .id").all_inner_texts() == ["ada", "ben", "cleo"]
     words = story.row(i, "ada").locator(".says")
@@ -67,7 +73,7 @@ def test_stop_lets_the_calls_in_flight_finish_and_keeps_everything(
 ) -> None:
     story.open()
     i = story.start(TASK, three_at_work(story, server))
-    story.page.wait_for_text("voted for researcher", i)
+    wait_at_work(story, i)
     story.wait_running(i)
     story.page.click_button("Stop", i)
     expect(story.chip(i)).to_have_text(STOPPING)
@@ -92,8 +98,7 @@ def test_stop_now_cuts_at_once_and_the_card_shows_what_was_kept(
 ) -> None:
     story.open()
     i = story.start(TASK, three_at_work(story, server))
-    story.page.wait_for_text("voted for researcher", i)
-    server.wait_chunks(30)
+    wait_at_work(story, i)
     story.page.click_button("Stop", i)
     story.page.click_button("Stop now", i)
     card = story.wait_card(i, "stopped")
@@ -128,8 +133,7 @@ def test_the_cell_on_the_card_goes_on_where_the_stop_was(story: Story, server: M
     story.open()
     options = three_at_work(story, server)
     i = story.start(TASK, options)
-    story.page.wait_for_text("voted for researcher", i)
-    server.wait_chunks(30)
+    wait_at_work(story, i)
     story.page.click_button("Stop", i)
     story.page.click_button("Stop now", i)
     cell = story.wait_card(i, "stopped").locator("pre").inner_text()
@@ -231,8 +235,7 @@ def test_a_saved_notebook_is_read_without_a_kernel(
 ) -> None:
     story.open()
     i = story.start(TASK, three_at_work(story, server))
-    story.page.wait_for_text("voted for researcher", i)
-    server.wait_chunks(30)
+    wait_at_work(story, i)
     story.page.click_button("Stop", i)
     story.page.click_button("Stop now", i)
     story.wait_card(i, "stopped")
@@ -321,7 +324,7 @@ def test_a_failed_run_is_red_and_says_why(story: Story, server: ModelServer) -> 
 
 def test_sixty_agents_are_still_usable(story: Story) -> None:
     story.open()
-    i = story.start(TASK, story.team(demo_team(3, 60)))
+    i = story.start(TASK, story.team(demo_team(1, 60)))
     story.wait_running(i)
     panel = story.panel(i)
     expect(panel.locator("tbody tr")).to_have_count(60)
@@ -343,6 +346,8 @@ def test_sixty_agents_are_still_usable(story: Story) -> None:
 
 
 def test_a_kernel_that_goes_away_leaves_words_on_the_panel(story: Story, artifacts: Path) -> None:
+    # JupyterLab's own: the old kernel's last words are about a widget that it has let go of.
+    story.harmless.append("^Comm not found")
     story.open()
     i = story.start(TASK, story.team(demo_team(3)))
     story.wait_running(i)
@@ -354,9 +359,6 @@ def test_a_kernel_that_goes_away_leaves_words_on_the_panel(story: Story, artifac
     story.run(LOAD)
     said = story.run("%agents sessions")
     expect(story.page.outputs(said)).to_contain_text(TASK)
-    # JupyterLab's own: the old kernel's last words are about a widget that it has let go of.
-    errors = story.page.console_errors
-    errors[:] = [error for error in errors if not error.startswith("Comm not found")]
 
 
 def test_markup_of_strangers_stays_text(story: Story, server: ModelServer) -> None:

@@ -96,7 +96,7 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     expect(panel.locator("header .chip")).to_have_text("running")
 
     # All is stopped while another cell keeps the kernel busy.
-    sleeping = story.run("import time\nprint('asleep', flush=True)\ntime.sleep(60)", wait=False)
+    sleeping = story.run("import time\nprint('asleep', flush=True)\ntime.sleep(600)", wait=False)
     story.page.wait_for_text("asleep", sleeping)
     panel.locator("header button").click()
     expect(panel.locator("header .chip")).to_contain_text("Stopping…")
@@ -254,12 +254,13 @@ def test_a_sweep_on_a_cluster_is_watched_and_stopped_like_any_other(
     )
     panel = story.page.outputs(i).locator(".nba.sweep")
     rows = rows_of(panel)
-    expect(rows).to_have_count(3, timeout=60_000)  # a worker begins cold
+    expect(rows).to_have_count(3, timeout=200_000)  # a worker begins cold
     rows.filter(has_text="Why?").locator("button.open").click()
     opened = panel.locator(".opened .nba")
     expect(opened.locator(".says")).to_contain_text("I look at the question")
     shoot(story, artifacts, "sweep-cluster", i)
     panel.locator("header button").first.click()
+    expect(panel.locator("header .chip").first).to_contain_text("Stopping…")
     panel.locator("header button").first.click()
     expect(wait_card(story, i, "■ stopped")).to_contain_text("Run the cell again")
 
