@@ -23,6 +23,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -416,6 +417,17 @@ class Kernel:
     def interrupt(self) -> None:
         """Send SIGINT to the kernel's process group, as the toolbar's button does."""
         self._manager.interrupt_kernel()
+
+    def interrupt_cell(self, msg_id: str) -> CellError | None:
+        """Interrupt the kernel until this cell is over, and give its error.
+
+        One interrupt may be lost: Python ignores what is raised in a callback or a finaliser.
+        """
+        self.interrupt()
+        with suppress(TimeoutError):
+            return self.result(msg_id, timeout_s=20).error
+        self.interrupt()
+        return self.result(msg_id).error
 
     def control(
         self, msg_type: str, content: Mapping[str, Any] | None = None, timeout_s: float = 60

@@ -56,8 +56,7 @@ def test_it_arrives_while_a_cell_blocks(notebook: Notebook, turn: Turn, way: str
         by_widget(notebook, turn)
     assert_approved(notebook, turn)
     assert notebook.kernel.outputs_of(blocked).is_busy
-    notebook.kernel.interrupt()
-    assert notebook.kernel.result(blocked).error
+    assert notebook.kernel.interrupt_cell(blocked)
 
 
 def test_both_messages_are_one_decision_and_a_later_one_changes_nothing(

@@ -181,8 +181,9 @@ def of_a_busy_cell(notebook: Notebook) -> dict[str, str]:
     told["Stop now, busy"] = wait_frozen(notebook, held).data[TURN_MIME]["state"]
     assert [e["partial_text"] for e in held.partial_answers.values()] == [HELD] * 3
     assert notebook.kernel.outputs_of(blocked).is_busy
-    notebook.kernel.interrupt()
-    told["■, busy"] = "the cell alone: " + notebook.kernel.result(blocked).error.ename
+    error = notebook.kernel.interrupt_cell(blocked)
+    assert error
+    told["■, busy"] = f"the cell alone: {error.ename}"
     return told
 
 

@@ -161,8 +161,7 @@ def test_an_interrupt_ends_a_cell_that_awaits_at_once(notebook: Notebook) -> Non
         "import asyncio\nprint('begun', flush=True)\nawait asyncio.sleep(300)"
     )
     notebook.kernel.wait_stdout(cell, "begun")
-    notebook.kernel.interrupt()
-    error = notebook.kernel.result(cell).error
+    error = notebook.kernel.interrupt_cell(cell)
     assert error
     assert error.ename in ("CancelledError", "KeyboardInterrupt")
 

@@ -41,8 +41,7 @@ def test_on_the_control_channel_while_a_cell_blocks(notebook: Notebook) -> None:
     assert say_on_control(notebook, turn)["refusal"] == ""
     assert notebook.kernel.outputs_of(blocked).is_busy
     assert_heard(notebook, turn)
-    notebook.kernel.interrupt()
-    assert notebook.kernel.result(blocked).error
+    assert notebook.kernel.interrupt_cell(blocked)
 
 
 def test_by_the_widget_message_while_a_cell_blocks(notebook: Notebook) -> None:
@@ -53,8 +52,7 @@ def test_by_the_widget_message_while_a_cell_blocks(notebook: Notebook) -> None:
     wait_until(lambda: turn.events("said"), 60, "the text on disk")
     assert notebook.kernel.outputs_of(blocked).is_busy
     assert_heard(notebook, turn)
-    notebook.kernel.interrupt()
-    assert notebook.kernel.result(blocked).error
+    assert notebook.kernel.interrupt_cell(blocked)
 
 
 def test_both_messages_are_one_text_and_the_next_is_another(notebook: Notebook) -> None:
