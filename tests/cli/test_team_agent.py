@@ -18,12 +18,10 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.session.journal import read_journal
-from tests.acp.test_acp_runner import events, journals, patience, processes_with, start, team
+from tests.acp.test_acp_runner import events, journals, processes_with, start, team
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, finish
 from tests.warm import WarmProcess
-
-__all__ = ["patience"]
 
 pytestmark = pytest.mark.anyio
 AGENT = Path(__file__).parents[1] / "acp" / "agent.py"
@@ -181,7 +179,6 @@ def ends_of(root: Path) -> list[str]:
     return [e.status for journal in found for e in journal if isinstance(e, ev.TurnEnded)]
 
 
-@pytest.mark.usefixtures("patience")
 def test_one_of_our_teams_is_a_member_of_another_and_is_stopped_and_resumed_with_it(
     tmp_path: Path,
 ) -> None:
@@ -202,6 +199,20 @@ def test_one_of_our_teams_is_a_member_of_another_and_is_stopped_and_resumed_with
     again = finish(nb_agents.resume(run.session, spec, options=options))
     assert (again.status, again.result) == ("completed", "four")
     assert ends_of(tmp_path) == ["cancelled", "completed"]
+
+
+def test_a_stop_at_once_waits_for_a_member_that_is_a_team_while_that_ends_its_own_programs(
+    tmp_path: Path,
+) -> None:
+    run = start(tmp_path / "outer", member_of(tmp_path, "deaf", "say one two", "hold held"))
+    wait_until(lambda: list(tmp_path.rglob("held")))
+    run.stop(now=True)
+    finish(run)
+    assert ends_of(tmp_path) == ["cancelled"]
+    assert [what for what, is_gone, _ in run.receipt.ends if is_gone] == [
+        "bo: acp: ada: acp",
+        "bo: acp",
+    ]
 
 
 def test_a_graceful_stop_of_a_team_is_one_of_the_team_that_is_its_member(tmp_path: Path) -> None:

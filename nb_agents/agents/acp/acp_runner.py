@@ -21,7 +21,7 @@ import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
-from nb_agents.agents.acp.acp_session import ANSWER_S, AcpSession
+from nb_agents.agents.acp.acp_session import ANSWER_S, TEAM_ANSWER_S, AcpSession
 from nb_agents.agents.acp.acp_updates import (
     CostTold,
     OwnCall,
@@ -243,7 +243,7 @@ class AcpRound:
                 except anyio.get_cancelled_exc_class():
                     with anyio.CancelScope(shield=True):
                         await session.cancel()
-                        with anyio.move_on_after(ANSWER_S):
+                        with anyio.move_on_after(TEAM_ANSWER_S if session.is_team else ANSWER_S):
                             await self._listen(updates, words)
                     raise
                 finally:
