@@ -12,6 +12,7 @@ import nb_agents
 from nb_agents import events as ev
 from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.options import RunOptions
+from nb_agents.runs import reader
 from nb_agents.runs.finding import find_run
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.run import Run
@@ -38,6 +39,12 @@ for line in iter(input, "end"):
     elif line == "gate":
         print(run.wait_for_approval("may it be?").approved, flush=True)
 """
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for an answer as long as a busy machine takes."""
+    monkeypatch.setattr(reader, "ANSWER_S", 60.0)
 
 
 @pytest.fixture
