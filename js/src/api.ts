@@ -70,6 +70,14 @@ export interface NewFile {
 /** Why something was refused, in a sentence for the person; its cause is the status. */
 export class Refused extends Error {}
 
+/** Of what is asked of a turn or a sweep. */
+export interface Answer {
+  /** Why it was refused, or "". */
+  readonly refusal: string;
+  /** Whether the server knows of none: nothing was done. */
+  readonly isUnknown: boolean;
+}
+
 /** The status of a session that this user has neither made nor trusted. */
 export const NOT_YOURS = 428;
 
@@ -177,12 +185,18 @@ export class Api {
    * end (409) has what it asked for.
    */
   async post(id: string, action: string, body: object): Promise<string> {
+    return (await this.tryPost(id, action, body)).refusal;
+  }
+
+  /** Ask as `post` does; the answer says, too, whether the server knows of such a turn or sweep. */
+  async tryPost(id: string, action: string, body: object): Promise<Answer> {
     try {
       await this.ask(`runs/${address(id)}/${action}`, "POST", body);
-      return "";
+      return { refusal: "", isUnknown: false };
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      return action === "stop" && error.cause === 409 ? "" : error.message;
+      const isOver = action === "stop" && error.cause === 409;
+      return { refusal: isOver ? "" : error.message, isUnknown: error.cause === 404 };
     }
   }
 

@@ -8,7 +8,7 @@ import type { Kernel } from "./kernel";
 import { type Doors, doorsBy } from "./live";
 import { type Ask, idOf, requestOf, sendOnControl } from "./send";
 
-/** A kernel that has not loaded nb_agents never replies. A stop twice is a stop, a text twice is two. */
+/** A kernel that has not loaded nb_agents never replies. */
 const STOP_REPLY_MS = 300;
 const REPLY_MS = 1500;
 
@@ -29,7 +29,7 @@ export interface Target {
 export type Report = (problem: string) => void;
 
 /** Make the doors of a turn. */
-export function makeDoors(target: () => Target, api: Pick<Api, "post" | "timeline" | "transcript">, report: Report): Doors {
+export function makeDoors(target: () => Target, api: Pick<Api, "tryPost" | "timeline" | "transcript">, report: Report): Doors {
   const ask: Ask = (verb, body) => {
     const { turn, run, kernel } = target();
     void askAnywhere(kernel, { run }, turn, verb, body, api).then(report);
@@ -43,7 +43,7 @@ export function makeDoors(target: () => Target, api: Pick<Api, "post" | "timelin
 /** Make the door that stops all of a sweep; its kernel knows it by its directory's own name. */
 export function makeSweepStop(
   target: () => { readonly sweep: string; readonly kernel: Kernel | undefined },
-  api: Pick<Api, "post">,
+  api: Pick<Api, "tryPost">,
   report: Report,
 ): (now: boolean) => void {
   return (now) => {
@@ -53,28 +53,37 @@ export function makeSweepStop(
   };
 }
 
-/** Ask the kernel, and the server when that knows nothing of it; resolves to why it could not be done, or to "". */
+/**
+ * Ask one of them, and the other when that knows nothing of it; resolves to why it could not be done, or to "".
+ *
+ * A stop goes to the kernel first, which is sooner, and to the server, too, when the kernel is late: a stop
+ * twice is a stop. A text twice would be two, so all else goes to the server first, which always replies.
+ */
 async function askAnywhere(
   kernel: Kernel | undefined,
   on: object,
   id: string,
   verb: string,
   body: object,
-  api: Pick<Api, "post">,
+  api: Pick<Api, "tryPost">,
 ): Promise<string> {
-  const reply = await askKernel(kernel, verb, { ...on, ...body, ...idOf(verb) });
-  if (reply?.refusal !== undefined && !reply.is_unknown) return reply.refusal;
-  return api.post(id, verb, verb === "stop" ? { ...body, source: "widget" } : body);
+  if (verb === "stop") {
+    const heard = await askKernel(kernel, verb, { ...on, ...body });
+    return heard ?? (await api.tryPost(id, verb, { ...body, source: "widget" })).refusal;
+  }
+  const { refusal, isUnknown } = await api.tryPost(id, verb, body);
+  return (isUnknown ? await askKernel(kernel, verb, { ...on, ...body, ...idOf(verb) }) : undefined) ?? refusal;
 }
 
-/** Ask a kernel; nothing when there is none, or none that replies in time. */
-async function askKernel(kernel: Kernel | undefined, verb: string, content: object): Promise<Reply["content"]> {
+/** Ask a kernel; nothing when there is none, none that replies in time, or it knows nothing of it. */
+async function askKernel(kernel: Kernel | undefined, verb: string, content: object): Promise<string | undefined> {
   if (!kernel?.sendControlMessage) return undefined;
   const patience = verb === "stop" ? STOP_REPLY_MS : REPLY_MS;
   const late = new Promise<undefined>((resolve) => setTimeout(resolve, patience));
   try {
     const sent = sendOnControl(kernel, requestOf(verb), content);
-    return ((await Promise.race([sent, late])) as Reply | undefined)?.content;
+    const reply = ((await Promise.race([sent, late])) as Reply | undefined)?.content;
+    return reply?.is_unknown ? undefined : reply?.refusal;
   } catch {
     return undefined;
   }

@@ -16,7 +16,7 @@ import { type News, type Watcher, answersOf, statusOf } from "./watch";
 export interface ServerSweep {
   /** The sweep as the server calls it. */
   readonly id: string;
-  readonly api: Pick<Api, "post" | "timeline" | "transcript">;
+  readonly api: Pick<Api, "post" | "tryPost" | "timeline" | "transcript">;
   readonly watcher: Pick<Watcher, "watch">;
   kernel(): Kernel | undefined;
   /** Gets why something could not be done, or "". */

@@ -30,6 +30,11 @@ test("what is asked goes to the turn's own address, and a refusal is told", asyn
   expect(init.body).toBe('{"text":"later"}');
 });
 
+test.each([[404, true], [409, false]])("an answer of status %i says whether the server knows of the turn", async (status, isUnknown) => {
+  makeRequest.mockResolvedValueOnce(Response.json({ message: "No." }, { status }));
+  expect(await api.tryPost("s/turn_1", "say", { text: "later" })).toEqual({ refusal: "No.", isUnknown });
+});
+
 test("a stop that comes after the end has what it asked for", async () => {
   makeRequest.mockResolvedValueOnce(Response.json({ message: "It is over." }, { status: 409 }));
   expect(await api.post("s/turn_1", "stop", {})).toBe("");

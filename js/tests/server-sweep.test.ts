@@ -19,6 +19,7 @@ function shown(reply?: object) {
   const done = reply ? Promise.resolve({ content: reply }) : new Promise(() => {});
   kernel.sendControlMessage.mockReturnValue({ done });
   const post = vi.fn().mockResolvedValue("");
+  const tryPost = async (id: string, verb: string, body: object) => ({ refusal: (await post(id, verb, body)) as string, isUnknown: false });
   const report = vi.fn();
   const watched = new Map<string, Listener>();
   const watch = (id: string, listener: Listener) => {
@@ -26,7 +27,7 @@ function shown(reply?: object) {
     return () => void watched.delete(id);
   };
   const life = new AbortController();
-  const panel = makeServerSweep(life.signal, { id: "a/asked", api: { post, timeline: vi.fn(), transcript: vi.fn() }, watcher: { watch }, kernel: () => kernel, report });
+  const panel = makeServerSweep(life.signal, { id: "a/asked", api: { post, tryPost, timeline: vi.fn(), transcript: vi.fn() }, watcher: { watch }, kernel: () => kernel, report });
   document.body.append(panel.el);
   panel.draw(LIVE);
   const all = (selector: string): HTMLElement[] => [...panel.el.querySelectorAll<HTMLElement>(selector)];

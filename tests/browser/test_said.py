@@ -11,6 +11,18 @@ SAYS = "I compare the three stores by their cold reads. " * 20
 TEXT = "abdd: and briefly, please"  # its letters are shortcuts of the notebook's
 
 
+# It sleeps; before, once it is told to, the kernel's other threads can do nothing for four seconds.
+SLEEPS = """
+import ctypes, os, time
+print("asleep", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.01)
+open("held", "w").close()
+ctypes.PyDLL(None).sleep(4)
+time.sleep(600)
+"""
+
+
 def box(story: Story, i: int) -> Locator:
     return story.panel(i).get_by_role("textbox", name="Say something to the agents")
 
@@ -48,7 +60,7 @@ def test_a_text_typed_into_the_box_is_read_by_every_model(
     assert readers(server) == {"m1", "m2"} and once(server.requests)
 
 
-def test_a_text_is_sent_by_the_button_while_another_cell_sleeps(
+def test_a_text_is_sent_by_the_button_once_while_another_cell_keeps_the_kernel_from_its_reply(
     story: Story, server: ModelServer
 ) -> None:
     server.script("m1", agent("Done.", SAYS))
@@ -56,9 +68,11 @@ def test_a_text_is_sent_by_the_button_while_another_cell_sleeps(
     story.open()
     i = story.start("Compare", story.team(server_team(server, ada="m1")))
     story.wait_running(i)
-    sleeping = story.run("import time\nprint('asleep', flush=True)\ntime.sleep(600)", wait=False)
+    sleeping = story.run(SLEEPS, wait=False)
     story.page.wait_for_text("asleep", sleeping)
     box(story, i).fill(TEXT)
+    (story.folder / "go").touch()
+    story.page.wait_until((story.folder / "held").exists)
     story.page.click_button("Send", i)
     expect(story.panel(i).locator(".said")).to_contain_text("read by 0 of 1")
     assert story.page.prompt(sleeping) == "[*]:"
