@@ -315,6 +315,7 @@ def news_of_a_sweep(faults: Faults) -> None:
     for name in ("_check_budget", "_publish", "_begin_due", "_take_commands"):
         faults.put(Sweep, name)
         sweep._inbox.put(partial(getattr(sweep, name)) if name == "_take_commands" else int)
+    wait_until(lambda: faults.count == 4)  # or the sweep's last words might be the ones that fail
     gate.open()
     assert sweep.wait(WAIT_S).completed == 3
 
