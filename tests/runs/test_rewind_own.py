@@ -19,7 +19,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import StorageError, UserError
 from nb_agents.runs.run import Run
 from nb_agents.session.manage import export_session, strip_session
-from nb_agents.session.own_files import CutWriter, OwnFiles
+from nb_agents.session.own_files import OwnFiles
 from nb_agents.session.snapshots import HELD
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn, scripted_team
 from tests.cli.calls import call_here
@@ -371,13 +371,14 @@ def test_what_a_stopped_command_had_changed_is_known_and_goes_back(
 def test_a_stop_waits_for_no_look_at_the_persons_files_and_what_they_save_then_is_theirs(
     tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, settle = threading.Event(), OwnFiles.settle
+    go_on, look = threading.Event(), OwnFiles.look
 
-    def held_up(own: OwnFiles, cut: CutWriter) -> None:
-        assert go_on.wait(WAIT_S)
-        settle(own, cut)
+    def held_up(*place: Any) -> Any:
+        if (site / "at").exists():  # else it is the look before the command
+            assert go_on.wait(WAIT_S)
+        return look(*place)
 
-    monkeypatch.setattr(OwnFiles, "settle", held_up)
+    monkeypatch.setattr(OwnFiles, "look", held_up)
     run = _stopped(tmp_path, site, monkeypatch)
     assert run.receipt.status == "stopped"
     (site / "style").write_text("style by the person\n")
