@@ -152,7 +152,9 @@ def an_observer(faults: Faults) -> None:
 
 def a_limit(faults: Faults) -> None:
     faults.put(Limits, "_watch_time")
-    ends(*held(faults, timeout=100), told=ServiceLoop.LIMITS)
+    run, gate = held(faults, timeout=100)
+    wait_until(lambda: faults.count)
+    ends(run, gate, told=ServiceLoop.LIMITS)
 
 
 def a_clock(faults: Faults) -> None:
@@ -167,7 +169,9 @@ def a_clock(faults: Faults) -> None:
 def a_status(faults: Faults) -> None:
     told: list[str] = []
     faults.put(Hooks, "_tell_statuses")
-    ends(*held(faults, on_status_change=told.append), told=ServiceLoop.STATUSES)
+    run, gate = held(faults, on_status_change=told.append)
+    wait_until(lambda: faults.count)  # the last status is told by another call
+    ends(run, gate, told=ServiceLoop.STATUSES)
     assert told[-1] == "completed"
 
 

@@ -128,6 +128,8 @@ def test_a_detached_run_is_listed_told_something_stopped_and_left_incomplete(
     server.script("m", HELD)
     begun = told("run", "-c", "team.yaml", "--detach", "-s", "far", "What is it?")
     assert begun["session"] == "far"
+    journal = place / ".nb_agents/sessions/far/turn_1/events.jsonl"
+    wait_until(lambda: "words" in journal.read_text(), what="the words")
     [listed] = told("runs")
     assert (listed["session"], listed["task"]) == ("far", "What is it?")
     assert "next request" in call("say", "far", "mind the tables")
@@ -164,6 +166,7 @@ def test_a_sweep_is_listed_held_let_go_on_and_waited_for(place: Path) -> None:
     assert (paused["sweep"], paused["said"].partition(" `")[0]) == ("ask", said)
     wait_until(lambda: sweep.view.status == "paused", what="the pause")
     assert "Sweep ask goes on." in call_here("continue", "ask")
+    wait_until(lambda: sweep.view.status == "running", what="the end of the pause")
     shown = told_here("show", "ask")
     assert (shown["status"], shown["rows"]["done"]) == ("running", 0)
     gate.open()

@@ -364,7 +364,9 @@ def test_what_a_model_writes_is_no_markup_on_the_card(notebook: Notebook) -> Non
 
 def test_headless_runs_wait_in_the_cell(open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook(headless=True)
+    notebook.server.hold(after=0)
     turn = notebook.send()
+    notebook.server.release()
     result = notebook.kernel.result(turn.cell)
     assert turn.is_over
     states = [d.data[TURN_MIME]["state"] for d in [*result.displays, *result.updates]]

@@ -14,6 +14,7 @@ from tests.kernel.notebook import (
     Notebook,
     Turn,
     play,
+    write_team,
 )
 from tests.model_server import Reply
 
@@ -91,6 +92,7 @@ def test_malformed_chunks_fail_one_agent_and_not_the_team(notebook: Notebook) ->
 
 
 def test_a_server_that_is_not_there_is_named(notebook: Notebook) -> None:
+    write_team(notebook.team, notebook.server, "retry: {delay: 50}")
     notebook.server.stop()
     turn = notebook.start()
     notebook.kernel.wait_until(lambda: turn.events("model_failed"), 60, "a failed call")

@@ -433,7 +433,8 @@ def the_first_request_is_graceful(root: Path) -> None:
 def the_second_request_ends_it_at_once(root: Path) -> None:
     a, b = ScriptedModel(Answer("A's"), Turn(hang=True)), ScriptedModel(Turn(HALF, hang=True))
     run = begin(root, agent_a=a, agent_b=b)
-    wait_until(lambda: run.view.agents["agent_a"].answers and run.view.agents["agent_b"].partial)
+    wait_until(lambda: run.view.agents["agent_a"].answers)
+    wait_until(lambda: run.view.agents["agent_b"].partial == HALF)
     run.stop()
     assert run.stop(now=True).changed
     finish(run)

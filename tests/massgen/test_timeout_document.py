@@ -429,7 +429,7 @@ def remedy_find_stuck_agents(root: Path, patch: pytest.MonkeyPatch) -> None:
     stuck = ScriptedModel(Turn("hm ", hang=True))
     b = ScriptedModel(Answer("B's"), Vote("agent2"))
     run = start_by_rules(root, {"a": stuck, "b": b})
-    wait_until(lambda: run.view.agents["b"].vote)
+    wait_until(lambda: run.view.agents["b"].vote and run.view.agents["a"].partial)
     assert run.progress.in_flight == ("a",)
     assert panel_state(run.view, run.id, 0)["in_flight"] == "1 call in flight: a"
     run.stop(agent="a", now=True)

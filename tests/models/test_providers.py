@@ -385,7 +385,7 @@ def test_what_a_librarys_first_use_would_build_on_the_loop_is_ready() -> None:
 
 
 BESIDE = """
-import sys, tempfile, threading
+import sys, tempfile, threading, time
 import nb_agents
 from nb_agents.models.providers import load_in_background
 
@@ -401,6 +401,8 @@ sys.addaudithook(hold)
 backend = {"type": "openai", "model": "m", "base_url": sys.argv[1], "api_key": "k"}
 team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
 load_in_background(["openai"])
+while not importers:
+    time.sleep(0.01)
 with tempfile.TemporaryDirectory() as root:
     options = nb_agents.RunOptions(session_root=root)
     stopped, run = (nb_agents.start("Answer.", team, options=options) for _ in "12")

@@ -152,8 +152,9 @@ def test_a_reply_without_measure_is_an_error_that_names_the_limit_and_costs_litt
     ids=["empty events", "comments", "bytes", "packed events"],
 )
 def test_a_server_that_sends_as_fast_as_it_can_is_stopped_at_once(
-    tmp_path: Path, server: ModelServer, reply: Reply
+    tmp_path: Path, server: ModelServer, reply: Reply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(limits, "MAX_REPLY_BYTES", sys.maxsize)  # the stop alone ends it
     server.script("m", reply)
     backend = {"type": "vllm", "model": "m", "base_url": server.url}
     team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})

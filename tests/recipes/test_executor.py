@@ -50,7 +50,8 @@ def test_an_immediate_stop_closes_the_stream_and_ends_the_processes(tmp_path: Pa
         workspace = run.path / "workspaces/main"
         wait_until(lambda: (workspace / "begun").exists(), WAIT_S, "the command")
         wait_until(lambda: "both[0]/talk" in run.view.agents, WAIT_S, "the agent")
-        wait_until(lambda: run.view.agents["both[0]/talk"].partial, WAIT_S, "the agent's words")
+        said = lambda: run.view.agents["both[0]/talk"].partial  # noqa: E731
+        wait_until(lambda: said() == "so far", WAIT_S, "the agent's words", said)
         assert commands_alive(tmp_path) != []
         run.stop(now=True)
         finish(run)
