@@ -304,14 +304,15 @@ def test_one_row_is_followed_and_stopped_and_the_others_go_on(
         seen = {data["id"]: kind for kind, data, _ in (next(messages) for _ in range(3))}
         assert seen == {"nobody": "unknown", turn: "state", name: "state"}
         jupyter.post(f"runs/{turn}/stop", {"immediate": True})
-        for kind, data, _ in messages:
+        has_ended = next_has_begun = False  # whichever is told first
+        while not (has_ended and next_has_begun):
+            kind, data, _ = next(messages)
             if kind == "card":
                 assert (data["id"], data["bundle"][TURN_MIME]["state"]) == (turn, "stopped")
-                break
-        for _, data, _ in messages:
-            rows = {each["id"] for each in data["state"]["rows"]}
-            if data["id"] == name and row not in rows and len(rows) == 2:
-                break  # the next one has begun
+                has_ended = True
+            elif data["id"] == name:
+                rows = {each["id"] for each in data["state"]["rows"]}
+                next_has_begun = row not in rows and len(rows) == 2
     assert held.status == "running"
 
 

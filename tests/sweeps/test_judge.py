@@ -108,7 +108,8 @@ def test_a_stop_of_the_sweep_stops_the_judge_and_the_same_call_goes_on(
     gate.wait_reached(2)
     sweep.stop(now)
     if not now:
-        wait_until(lambda: all(run.view.stop for run in sweep._judging.values()), WAIT_S)
+        judges = sweep._judging  # known a moment after they work
+        wait_until(lambda: [bool(run.view.stop) for run in judges.values()] == [True] * 2, WAIT_S)
         gate.open()
     assert sweep.wait(WAIT_S).is_over
     gate.open()
@@ -248,12 +249,12 @@ def test_who_was_judged_before_a_kill_is_not_judged_again(tmp_path: Path) -> Non
 
         with WarmProcess(command, cwd=ROOT, stdout=subprocess.PIPE) as killed:
             server.wait_until(lambda: len(asked()) >= 3, WAIT_S)
-            wait_until(
-                lambda: (
-                    [r.score for r in fold_notes(tmp_path / "ask").results.values()].count(5.0) == 2
-                ),
-                WAIT_S,
-            )
+
+            def all_have_answered_and_two_are_judged() -> bool:
+                scores = [each.score for each in fold_notes(tmp_path / "ask").results.values()]
+                return len(scores) == 5 and scores.count(5.0) == 2
+
+            wait_until(all_have_answered_and_two_are_judged, WAIT_S)
             killed.kill()
         server.wait_closed()
         before = len(asked())

@@ -616,9 +616,12 @@ def test_a_sweep_that_was_killed_is_gone_on_with_and_no_answer_is_asked_for_twic
 ) -> None:
     count = 40
     answered = Counter[str]()
+    is_killed = Event()
 
     def reply(request: Request) -> Reply:
-        return Reply(text=f"The answer to {_question(request)}.")
+        is_held = request.number >= count // 2 and not is_killed.is_set()
+        text = f"The answer to {_question(request)}."
+        return Reply(text=text, hang_after=1 if is_held else None)
 
     def command(server: ModelServer) -> list[str]:
         return [sys.executable, "-c", _SCRIPT, server.url, str(tmp_path), str(count)]
@@ -628,6 +631,7 @@ def test_a_sweep_that_was_killed_is_gone_on_with_and_no_answer_is_asked_for_twic
         with WarmProcess(command(server), cwd=ROOT, stdout=subprocess.PIPE) as killed:
             wait_until(lambda: len(fold_notes(tmp_path / "killed").results) >= count // 3, WAIT_S)
             killed.send_signal(signal.SIGKILL)
+        is_killed.set()
         assert not is_live_sweep(tmp_path / "killed")
         before = len(server.requests)
         assert before < count
@@ -735,8 +739,13 @@ def test_a_budget_that_is_spent_lets_no_row_begin_in_the_next_call_either(
 
 
 def test_a_row_at_work_that_has_spent_the_budget_stops_its_neighbours(
-    options: RunOptions, priced: ModelServer
+    options: RunOptions, priced: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def over_budget_once_all_are_asked(cost: float | None, limit: float | None) -> str:
+        return over_budget(cost, limit) if len(priced.requests) >= 3 else ""
+
+    monkeypatch.setattr(sweep_module, "over_budget", over_budget_once_all_are_asked)
+
     def reply(request: Request) -> Reply:
         if "row-0-row" in str(request.messages) and len(request.messages) < 3:
             return Reply(tool_calls=(ToolCall("note", {"text": "x"}),), output_tokens=10**6)
