@@ -24,6 +24,8 @@ from tests.watching import turns_watched
 
 TEXT = "And in British English, please."
 NOTE = Call("write_file", {"path": "notes.md", "content": "kept"})
+# Or one that is ahead would vote over its own answer alone, and be asked to once more.
+BOTH_ANSWER_FIRST = {"defer_voting_until_all_answered": True}
 
 
 def heard(model: ScriptedModel, request: int = -1) -> int:
@@ -80,7 +82,7 @@ def test_voters_vote_again_with_the_text_in_front_of_them(tmp_path: Path) -> Non
     ben = ScriptedModel(
         Answer("B"), Vote("agent1", gate=gate), Vote("agent2"), Answer("B, in the end")
     )
-    run = start(tmp_path, ada=ada, ben=ben)
+    run = start_by_rules(tmp_path, {"ada": ada, "ben": ben}, **BOTH_ANSWER_FIRST)
     gate.wait_reached()
     wait_until(lambda: run.view.agents["ada"].vote is not None)
     run.say(TEXT)
@@ -117,7 +119,7 @@ def test_the_presenter_hears_it_at_its_next_boundary(tmp_path: Path) -> None:
     presents = Turn(gate=gate, calls=(NOTE,))
     ada = ScriptedModel(Answer("A"), Vote("agent1"), presents, Answer("Final."))
     ben = ScriptedModel(Answer("B"), Vote("agent1"))
-    run = start(tmp_path, ada=ada, ben=ben)
+    run = start_by_rules(tmp_path, {"ada": ada, "ben": ben}, **BOTH_ANSWER_FIRST)
     wait_until(lambda: run.view.phase == "presenting")
     gate.wait_reached()
     run.say(TEXT)
@@ -132,7 +134,8 @@ def test_a_text_that_comes_too_late_for_the_presenter_stays_in_the_conversation(
 ) -> None:
     gate = Gate()
     ada = ScriptedModel(Answer("A"), Vote("agent1"), Answer("Final.", gate=gate))
-    run = start(tmp_path, ada=ada, ben=ScriptedModel(Answer("B"), Vote("agent1")))
+    ben = ScriptedModel(Answer("B"), Vote("agent1"))
+    run = start_by_rules(tmp_path, {"ada": ada, "ben": ben}, **BOTH_ANSWER_FIRST)
     gate.wait_reached()
     run.say(TEXT)
     gate.open()

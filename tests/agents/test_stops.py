@@ -104,7 +104,7 @@ def test_an_immediate_stop_closes_streams_and_keeps_the_words_so_far(
 
 def test_an_immediate_stop_keeps_an_answer_that_was_being_written(tmp_path: Path) -> None:
     long = " ".join(f"word{n}" for n in range(500))
-    model = ScriptedModel(Answer(long, delay_s=0.001))
+    model = ScriptedModel(Answer(long, delay_s=0.05))  # it takes far longer than the test
     run = start(tmp_path, a=model, b=ScriptedModel(Turn(hang=True)))
     wait_until(lambda: "word3" in run.view.agents["a"].partial)
     run.stop(now=True)

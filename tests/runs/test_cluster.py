@@ -89,7 +89,7 @@ def test_a_run_works_on_a_worker_and_is_known_to_all_doors(
     assert place_of(run) in two.pids
     [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
     assert (turn.pid, turn.place) == (two.pids[place_of(run)], run.where)
-    has_said(run, "words")
+    has_said(run, "that")
     assert find_run(run.session).stop(True, reason="seen enough").changed
     run.wait(WAIT_S, raise_on_stop=False)
     assert (run.status, run.view.stop and run.view.stop.reason) == ("cancelled", "seen enough")

@@ -57,9 +57,11 @@ def test_a_detached_run_comes_to_its_end_and_its_process_with_it(
     team: Path, root: Path, server: ModelServer
 ) -> None:
     server.script("m", Reply(tool_calls=(ToolCall("new_answer", {"content": "the answer"}),)))
+    server.hold(after=0)
     run = begin(team, root)
     [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
     assert turn.place == "detached" and turn.pid != os.getpid()
+    server.release()
     assert run.wait(200) == "the answer"
     wait_until(lambda: not Path(f"/proc/{turn.pid}").exists())
 
@@ -166,7 +168,7 @@ def test_it_outlives_who_started_it_and_is_stopped_by_who_comes_later(
         path = Path(read_line(process).strip())
         process.kill()
     run = find_run(path.parent.name, path.parents[1])
-    wait_until(lambda: "that" in run.view.agents["a"].partial)
+    wait_until(lambda: "come" in run.view.agents["a"].partial)
     assert run.stop(True).changed
     run.wait(200, raise_on_stop=False)
     assert run.status == "cancelled"

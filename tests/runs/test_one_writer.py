@@ -364,7 +364,7 @@ def test_an_unanswered_approval_stops_the_clock_of_who_waits_and_of_nobody_else(
     team = team.model_copy(update={"agents": tuple(agents)})
     options = RunOptions(
         session_root=tmp_path,
-        timeout=Timeout(seconds=0.6, on_timeout="cancel"),
+        timeout=Timeout(seconds=1.5, on_timeout="cancel"),
         cancel=CancelPolicy(grace_timeout_s=0.0),
     )
     run = nb_agents.start("t", team, options=options)

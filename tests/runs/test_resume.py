@@ -34,7 +34,7 @@ from nb_agents.session.history import load_session
 from nb_agents.session.layout import turns_of
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
-from tests.team_kit import WAIT_S, events, metadata, outcomes, prompt, start
+from tests.team_kit import WAIT_S, events, metadata, outcomes, prompt, start, start_by_rules
 
 PRESENTED = Turn(text="presented")
 EMPTY = Answer("")
@@ -294,7 +294,8 @@ def test_the_presenters_turn_is_resumed_where_it_was(tmp_path: Path) -> None:
     presents = Turn(text="a file first", calls=(WRITE,))
     a = ScriptedModel(Answer("A's"), Vote("agent1"), presents, Turn(gate=gate), PRESENTED)
     b = ScriptedModel(Answer("B's"), Vote("agent1"))
-    run = start(tmp_path, a=a, b=b)
+    # Or one that is ahead would vote over its own answer alone, and be asked to once more.
+    run = start_by_rules(tmp_path, {"a": a, "b": b}, defer_voting_until_all_answered=True)
     gate.wait_reached()
     run.stop(now=True)
     run.wait(WAIT_S, raise_on_stop=False)
@@ -308,7 +309,7 @@ def test_the_presenters_turn_is_resumed_where_it_was(tmp_path: Path) -> None:
 def test_a_turn_that_ran_out_of_time_is_resumed_with_new_time(tmp_path: Path) -> None:
     gate = Gate()
     model = ScriptedModel(Turn(gate=gate, calls=(WRITE,)), Answer("A's"))
-    team = scripted_team(0.2, a=model)
+    team = scripted_team(1.5, a=model)  # longer than a busy machine needs to ask it
     run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path))
     gate.wait_reached()
     wait_until(lambda: run.view.stop)
