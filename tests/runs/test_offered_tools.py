@@ -293,6 +293,7 @@ def test_a_graceful_stop_lets_a_call_come_to_its_end(
     run = begin(team, root, query)
     assert begun.wait(WAIT_S)
     run.stop()
+    wait_until(lambda: run.view.stop, WAIT_S)
     goes_on.set()
     finish(run)
     assert run.status == "cancelled"

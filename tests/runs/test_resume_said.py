@@ -19,7 +19,7 @@ from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until
 from tests.runs.proof import without_time
-from tests.team_kit import events, prompt
+from tests.team_kit import events, prompt, start_by_rules
 
 WAIT_S = 200.0
 TEXT = "And in British English, please."
@@ -104,7 +104,9 @@ def test_what_is_said_to_the_resumption_of_a_cut_request_comes_after_what_was_he
 def test_a_presenter_that_was_stopped_presents_again_with_the_text(tmp_path: Path) -> None:
     gate = Gate()
     ada = ScriptedModel(Answer("A"), Vote("agent1"), Turn("Well, ", gate=gate), Answer("Final."))
-    run = begin(tmp_path, ada=ada, ben=ScriptedModel(Answer("B"), Vote("agent1")))
+    models: dict[str, Any] = {"ada": ada, "ben": ScriptedModel(Answer("B"), Vote("agent1"))}
+    # Or one that is ahead would vote over its own answer alone, and be asked to once more.
+    run = start_by_rules(tmp_path, models, defer_voting_until_all_answered=True)
     gate.wait_reached()
     run.say(TEXT)
     stop(run)

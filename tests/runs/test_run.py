@@ -34,6 +34,7 @@ from tests.team_kit import (
     metadata,
     outcome,
     start,
+    start_by_rules,
 )
 
 
@@ -73,7 +74,11 @@ def test_starting_returns_before_the_model_is_called(tmp_path: Path, gate: Gate)
 def test_progress_tells_where_it_stands(tmp_path: Path, gate: Gate) -> None:
     a = ScriptedModel(Answer("A's"), Vote("agent1", gate=gate), Turn(text="fin"))
     b = ScriptedModel(Answer("B's"), Vote("agent1"))
-    run = start(tmp_path, a=a, b=b, timeout=60)
+    # Or one that is ahead would vote over its own answer alone, and be asked to once more.
+    together = {"defer_voting_until_all_answered": True}
+    run = start_by_rules(
+        tmp_path, {"a": a, "b": b}, {"orchestrator_timeout_seconds": 60}, **together
+    )
     wait_until(lambda: run.progress.votes == 1 and run.progress.in_flight == ("a",))
     seen = run.progress
     assert (seen.answers, seen.timeout_s) == (2, 60)

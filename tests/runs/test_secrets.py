@@ -139,7 +139,7 @@ def test_a_key_that_comes_in_pieces_is_nowhere(
     tmp_path: Path, server: ModelServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = ToolCall("new_answer", {"content": f"It is {KEY}, or {TOKEN}; so much for that."})
-    run = start_real(tmp_path, server, Reply(tool_calls=(answer,), words_per_second=20))
+    run = start_real(tmp_path, server, Reply(tool_calls=(answer,), words_per_second=8))
     finish(run)
     assert run.result == "It is [key], or [key]; so much for that."
     told = [e.text for e in events(run, ev.TextStreamed)]
