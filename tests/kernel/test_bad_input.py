@@ -210,12 +210,16 @@ def test_a_defect_of_ours_shows_its_traceback(notebook: Notebook) -> None:
 def test_a_defect_of_ours_in_the_run_shows_its_traceback_to_who_waits(notebook: Notebook) -> None:
     """The turn is saved all the same, and the panel says what happened."""
     notebook.kernel.run(
+        "import asyncio\n"
         "from nb_agents.agents.team_driver import Team\n"
-        "_work = Team._work\n"
-        "async def broken(self, agent): raise RuntimeError('a defect')\n"
+        "_work, is_shown = Team._work, []\n"
+        "async def broken(self, agent):\n"
+        "    while not is_shown: await asyncio.sleep(0.01)\n"
+        "    raise RuntimeError('a defect')\n"
         "Team._work = broken"
     )
     turn = notebook.start("--out run")
+    notebook.kernel.run("is_shown.append(True)")
     result = notebook.kernel.run("run.wait()")
     notebook.kernel.run("Team._work = _work")
     assert result.error

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from nb_agents.sweeps.sweep_fold import fold_notes
-from tests.kernel.notebook import Notebook, Turn
+from tests.kernel.notebook import AGENTS, Notebook, Turn
 from tests.model_server import wait_until
 
 WORD = "Think of the cost, too."
 
 
 def _played(notebook: Notebook) -> Turn:
+    """A whole turn: no agent is answered before all have asked, so each gives an answer."""
+    notebook.server.hold(after=0)
     turn = notebook.start()
+    notebook.server.wait_open(len(AGENTS))
+    notebook.server.release()
     turn.wait_over()
     return turn
 
