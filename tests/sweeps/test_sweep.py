@@ -304,7 +304,7 @@ def test_who_watches_a_sweep_is_told_five_times_a_second_at_most(
     monkeypatch.setattr(sweep_module, "SHOW_S", 1_000.0)  # no test takes so long
     team, gate, _ = held()
     sweep = nb_agents.map(rows(12), TASK, team, limit=4, options=options)
-    gate.wait_reached(4)
+    wait_until(lambda: len(sweep.runs) == 4, WAIT_S)  # known once it was shown for the first time
     seen = list[str]()
     sweep.subscribe(lambda view: seen.append(view.status))
     gate.open()
