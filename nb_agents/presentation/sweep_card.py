@@ -387,7 +387,7 @@ def _go_on(view: SweepView, door: Door) -> str:
         return ""
     them = "the missing row" if missing == 1 else f"the {missing} missing rows"
     again = f"{door.again}: it goes on with {them}, and pays for nothing twice."
-    return again if view.is_over else f"If its kernel is gone: {again[0].lower()}{again[1:]}"
+    return again if view.is_over else f"If its {door.writer} is gone: {again[0].lower()}{again[1:]}"
 
 
 def _line(record: Mapping[str, Any]) -> _Line:

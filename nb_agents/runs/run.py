@@ -733,7 +733,17 @@ class Run:
     ) -> RewindPreview:
         """Return what `rewind` would keep, leave out and change, without doing it.
 
-        It takes what `rewind` takes, and raises what that would raise.
+        Args:
+            to: The point.
+            say: A text for the agents.
+            agent: The one agent that it is for; by default all.
+            config: A team with the same agents; by default the run's own.
+            model: The model that all agents would ask from then on, if another.
+            times: How often to go on from there.
+            options: The options; by default the run's own.
+
+        Raises:
+            UserError: `rewind` would refuse it, as when there is no such point or agent.
         """
         config = self._team if config is None else config
         given = {"config": config, "model": model, "options": options or self.options}

@@ -41,7 +41,7 @@ START_S = 120.0
 ANSWER_S = 1.0
 """How long a cancelled prompt's answer, and the close of a session, are waited for, seconds."""
 TEAM_ANSWER_S = 5.0
-"""How long the answer of a team of ours, which first waits for its own programs, and saves."""
+"""The same for the answer of a team of ours, which first waits for its own programs, and saves."""
 
 _BUFFER = 256
 _MAX_SESSION_ID = 500
