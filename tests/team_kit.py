@@ -36,6 +36,8 @@ from tests.warm import WarmProcess
 
 WAIT_S = 200.0
 ROOT = Path(__file__).parent.parent
+# Or one that is ahead would vote over its own answer alone, and be asked to once more.
+BOTH_ANSWER_FIRST = {"defer_voting_until_all_answered": True}
 
 
 def start(

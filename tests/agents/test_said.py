@@ -19,13 +19,11 @@ from nb_agents.runs.turn import TurnWriter
 from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
 from tests.model_server import wait_until
-from tests.team_kit import events, finish, outcome, prompt, start, start_by_rules
+from tests.team_kit import BOTH_ANSWER_FIRST, events, finish, outcome, prompt, start, start_by_rules
 from tests.watching import turns_watched
 
 TEXT = "And in British English, please."
 NOTE = Call("write_file", {"path": "notes.md", "content": "kept"})
-# Or one that is ahead would vote over its own answer alone, and be asked to once more.
-BOTH_ANSWER_FIRST = {"defer_voting_until_all_answered": True}
 
 
 def heard(model: ScriptedModel, request: int = -1) -> int:

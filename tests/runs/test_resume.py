@@ -34,7 +34,16 @@ from nb_agents.session.history import load_session
 from nb_agents.session.layout import turns_of
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
-from tests.team_kit import WAIT_S, events, metadata, outcomes, prompt, start, start_by_rules
+from tests.team_kit import (
+    BOTH_ANSWER_FIRST,
+    WAIT_S,
+    events,
+    metadata,
+    outcomes,
+    prompt,
+    start,
+    start_by_rules,
+)
 
 PRESENTED = Turn(text="presented")
 EMPTY = Answer("")
@@ -294,8 +303,7 @@ def test_the_presenters_turn_is_resumed_where_it_was(tmp_path: Path) -> None:
     presents = Turn(text="a file first", calls=(WRITE,))
     a = ScriptedModel(Answer("A's"), Vote("agent1"), presents, Turn(gate=gate), PRESENTED)
     b = ScriptedModel(Answer("B's"), Vote("agent1"))
-    # Or one that is ahead would vote over its own answer alone, and be asked to once more.
-    run = start_by_rules(tmp_path, {"a": a, "b": b}, defer_voting_until_all_answered=True)
+    run = start_by_rules(tmp_path, {"a": a, "b": b}, **BOTH_ANSWER_FIRST)
     gate.wait_reached()
     run.stop(now=True)
     run.wait(WAIT_S, raise_on_stop=False)

@@ -19,7 +19,7 @@ from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until
 from tests.runs.proof import without_time
-from tests.team_kit import events, prompt, start_by_rules
+from tests.team_kit import BOTH_ANSWER_FIRST, events, prompt, start_by_rules
 
 WAIT_S = 200.0
 TEXT = "And in British English, please."
@@ -105,8 +105,7 @@ def test_a_presenter_that_was_stopped_presents_again_with_the_text(tmp_path: Pat
     gate = Gate()
     ada = ScriptedModel(Answer("A"), Vote("agent1"), Turn("Well, ", gate=gate), Answer("Final."))
     models: dict[str, Any] = {"ada": ada, "ben": ScriptedModel(Answer("B"), Vote("agent1"))}
-    # Or one that is ahead would vote over its own answer alone, and be asked to once more.
-    run = start_by_rules(tmp_path, models, defer_voting_until_all_answered=True)
+    run = start_by_rules(tmp_path, models, **BOTH_ANSWER_FIRST)
     gate.wait_reached()
     run.say(TEXT)
     stop(run)

@@ -28,6 +28,7 @@ from nb_agents.view.run_view import RunView
 from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.team_kit import (
+    BOTH_ANSWER_FIRST,
     WAIT_S,
     events,
     finish,
@@ -74,10 +75,8 @@ def test_starting_returns_before_the_model_is_called(tmp_path: Path, gate: Gate)
 def test_progress_tells_where_it_stands(tmp_path: Path, gate: Gate) -> None:
     a = ScriptedModel(Answer("A's"), Vote("agent1", gate=gate), Turn(text="fin"))
     b = ScriptedModel(Answer("B's"), Vote("agent1"))
-    # Or one that is ahead would vote over its own answer alone, and be asked to once more.
-    together = {"defer_voting_until_all_answered": True}
     run = start_by_rules(
-        tmp_path, {"a": a, "b": b}, {"orchestrator_timeout_seconds": 60}, **together
+        tmp_path, {"a": a, "b": b}, {"orchestrator_timeout_seconds": 60}, **BOTH_ANSWER_FIRST
     )
     wait_until(lambda: run.progress.votes == 1 and run.progress.in_flight == ("a",))
     seen = run.progress
