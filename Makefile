@@ -7,7 +7,8 @@
 # make bench             what each part costs; ARGS="--keep stop" keeps it for the site
 # make acp               what stops leave of agents from npm, on a local model server
 # make coverage          which branches the unit tests take
-# make compat            the oldest and the newest dependencies that are allowed
+# make golden            the files that show what is public, after a change on purpose
+# make compat            the oldest and the newest dependencies that are allowed, and an audit of the oldest
 # make binder            what Binder would build of this checkout
 # make marimo            a run, a sweep and a live panel in marimo
 # make release           sdist and wheel in dist/, tried in an empty environment
@@ -39,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo docs proof acp coverage compat release binder marimo test lint format types js js-types js-test readers py-test unit-test kernel-test \
+.PHONY: help setup demo docs proof acp coverage compat release binder marimo test lint format types js js-types js-test golden readers py-test unit-test kernel-test \
 	browser-test nb-test beside bench chromium clean hub-proxy
 
 help:
@@ -69,7 +70,7 @@ test:
 	$(MAKE) $(SIDE_BY_SIDE) nb-test beside
 	@echo '=== how long each part took' && cat build/times
 
-# The notebooks are executed by nb-test.
+# It executes the notebooks too: minutes, the first time.
 docs: .venv/.docs $(PANEL)
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky -b html docs build/docs
 	@echo 'The site: build/docs/index.html'
@@ -78,6 +79,7 @@ docs: .venv/.docs $(PANEL)
 lint: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.lint.english
 	$(took)
 
 format: .venv/.test
@@ -92,6 +94,10 @@ js: $(PANEL)
 
 js-types: $(BIN)/python
 	$(BIN)/python js/panel_types.py
+
+# What others can see of nb_agents, as text: tests/golden. Without it a change fails tests/test_golden.py.
+golden: .venv/.test $(PANEL)
+	$(BIN)/python -m tests.golden
 
 js-test: $(NODE_MODULES)
 	cd js && npm run lint
@@ -148,23 +154,25 @@ beside: $(BESIDE) $(PANEL)
 
 # Figures in build/bench, compared with the last ones. ARGS=--keep: on the site's page, too.
 bench: .venv/.test $(PANEL)
-	$(BIN)/python -m tests.bench $(ARGS)
+	$(BIN)/python -m bench $(ARGS)
 
 # Scenario S beside other libraries, and a stop and a kill -9 at each event of turns of each shape.
 proof: $(PEERS) .venv/.test $(PANEL) readers
-	$(BIN)/python -m tests.bench.proof
+	$(BIN)/python -m bench.proof
 
 # Of the processes that tests start, those that are killed write no data.
 coverage: .venv/.test $(PANEL) readers
 	$(BIN)/python -m pytest --ignore=tests/kernel --ignore=tests/browser --numprocesses=4 \
 		--dist=worksteal --cov=nb_agents --cov-branch --cov-report=term:skip-covered $(ARGS)
 
-# Those that run here, on the path or pyenv's; uv finds the oldest versions that are allowed.
-COMPAT = $(foreach version,3.11 3.12 3.13,$(firstword $(foreach python,python$(version) \
+# Those that run here, on the path or pyenv's; uv finds the oldest versions that are allowed. The audit
+# fails where PyPI's service for vulnerabilities can't be reached.
+COMPAT = $(foreach version,3.11 3.12 3.13 3.14,$(firstword $(foreach python,python$(version) \
 	$(wildcard $(HOME)/.pyenv/versions/$(version).*/bin/python),$(if $(shell $(python) -c '' 2>/dev/null && echo yes),$(python)))))
-compat: $(PANEL) .venv/.test
-	for python in $(COMPAT); do for versions in lowest-direct highest; do \
+compat: $(PANEL) .venv/.test chromium
+	for python in $(COMPAT); do for versions in lowest-direct highest oldest-lab; do \
 		$(BIN)/python -m tests.compat $$python $$versions || exit 1; done; done
+	$(BIN)/python -m tests.audit
 
 release: $(PANEL) .venv/.test
 	$(BIN)/python -m tests.release

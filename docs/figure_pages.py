@@ -1,6 +1,6 @@
-"""The page of figures, with plots, written from what `make bench ARGS=--keep` has kept.
+"""The page of figures, with plots, generated from the results of `make bench ARGS=--keep`.
 
-`write` makes the page and its pictures anew for each build of the site.
+`write` generates the page and its plots at each build of the site.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["page", "write"]
 
 _NUMBER = re.compile(r"(?:<=|<|~)?\s*(\d[\d,]*(?:\.\d+)?)")
 _GREY = "#808080"
-"""Readable on a light ground and on a dark one."""
+"""Readable on a light and on a dark background."""
 
 
 def write(kept: Path, folder: Path) -> None:
-    """Write the page, and a picture for each table.
+    """Write the page, and a plot for each table.
 
     Args:
-        kept: Where the files of JSON are.
-        folder: Where the page goes.
+        kept: The directory of the JSON files.
+        folder: The directory of the page.
     """
     runs = [json.loads(file.read_text("utf-8")) for file in sorted(kept.glob("*.json"))]
     (folder / "figures.md").write_text(page(runs), "utf-8")
@@ -37,16 +37,17 @@ def write(kept: Path, folder: Path) -> None:
 
 
 def page(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page: each table as it was measured last, and its plot."""
-    text = "# The figures\n\n`make bench` measures these on your machine. "
-    text += "`make bench ARGS=--keep` puts them on this page.\n\n"
+    """Return the page: the newest measurement of each table, and its plot."""
+    text = "# Benchmarks\n\n`make bench` measures these figures on your machine. "
+    text += "`make bench ARGS=--keep` adds them to this page. In a plot, the filled dot is the "
+    text += "newest measurement.\n\n"
     for table in _newest(runs).values():
         title, *notes = table["title"].split("\n")
         name, _, about = title.partition(": ")
         text += f"## {name[0].upper()}{name[1:]}\n\n{about}\n"
         text += "".join(f"{note}\n" for note in notes)
-        text += f"\nMeasured on {table['at'][:10]}, {table['machine']}; the machine's load was "
-        text += f"{table['load']:g}. Above the number of cores, times mean little.\n\n"
+        text += f"\nMeasured on {table['at'][:10]}, {table['machine']}; load of the machine: "
+        text += f"{table['load']:g}. With a load above the number of cores, times mean little.\n\n"
         if _columns(table):
             text += f"![{name}](figures-{_slug(table)}.svg)\n\n"
         lines = [table["head"], ["---"] * len(table["head"]), *table["rows"]]
@@ -55,7 +56,7 @@ def page(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _newest(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return each table as it was measured last, by its name."""
+    """Return the newest measurement of each table, by the table's name."""
     return {
         _name(table): {**table, "at": run["at"], "machine": run["machine"]}
         for run in runs
@@ -64,7 +65,7 @@ def _newest(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _plot(table: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """Draw a panel for each column of numbers: a row's newest value filled, older ones open."""
+    """Plot each column of numbers: the newest value of a row filled, older values open."""
     if not (columns := _columns(table)):
         return
     labels = [row[0][:44] for row in table["rows"]]
@@ -90,7 +91,7 @@ def _plot(table: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], file: Pat
 
 
 def _points(run: Mapping[str, Any], table: Mapping[str, Any], column: int) -> Iterable[list[float]]:
-    """Return a column's values in a run, and at which row each is."""
+    """Return a column's values in one run, and the row of each value."""
     rows = [row[0] for row in table["rows"]]
     found = [
         (value, rows.index(row[0]))
@@ -103,7 +104,7 @@ def _points(run: Mapping[str, Any], table: Mapping[str, Any], column: int) -> It
 
 
 def _columns(table: Mapping[str, Any]) -> list[int]:
-    """Return which columns hold a number in each of at least two rows, aims aside."""
+    """Return the columns with numbers in at least two rows, except aims."""
     heads = table["head"]
     return [
         at

@@ -62,6 +62,8 @@ def _type(node: ast.expr) -> str:
             return f"{_type(left)} | {_type(right)}"
         case ast.Subscript(value=ast.Name(id="list"), slice=item):
             return f"readonly {_type(item)}[]"
+        case ast.Subscript(value=ast.Name(id="dict")):
+            return "Readonly<Record<string, unknown>>"
         case ast.Subscript(value=ast.Name(id="Literal"), slice=options):
             each = options.elts if isinstance(options, ast.Tuple) else [options]
             return " | ".join(f'"{ast.literal_eval(option)}"' for option in each)

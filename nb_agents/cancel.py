@@ -1,15 +1,15 @@
-"""Stopping: a thread-safe token whose level only rises, and the checks against it.
+"""Thread-safe cancel tokens, and the functions that check them.
 
-A token is a node of a tree (run → agent → tool …). Stopping a node stops what is under it and
-nothing beside it; a child made late inherits. The token of the code that runs now is bound by a
-context variable, so tools and user functions ask `should_stop()` or call `checkpoint()` without
-being handed anything.
+Tokens form a tree (run → agent → tool …). A stop of a token also stops its descendants, including
+those created later, but not its siblings. A context variable binds the token of the running code,
+so that tools and user functions can call `should_stop()` and `checkpoint()` without a parameter.
 
-No I/O, no event loop: whoever must act on a change registers a listener, which is called on the
-thread that asked for the stop and should do no more than post to its own loop.
+This module does no I/O and needs no event loop. A component that reacts to stops registers a
+listener. The listener is called on the thread that requested the stop, and should only post to its
+own loop.
 
-Source: levels from Amplifier recipes' cancellation states, the context variable and the checks at
-boundaries from gofannon's ISSUE-007.
+Source: the levels come from the cancellation states of Amplifier's recipes, the context variable
+and the checks at boundaries from gofannon's ISSUE-007.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from typing import Literal
 from nb_agents.context import within
 
 StopSource = Literal[
-    "widget", "interrupt", "notebook", "api", "magic", "rest", "cli",
+    "widget", "interrupt", "notebook", "api", "magic", "rest", "cli", "mcp", "acp",
     "timeout", "budget", "approval", "parent",
 ]  # fmt: skip
-"""The door that a stop came through.
+"""The interface or event that caused a stop.
 
-"notebook" is an interrupt by the program that runs a notebook which no person watches.
+"notebook" is an interrupt by a program that executes a notebook without a user, such as nbclient.
 """
 
 
 class CancellationStatus(enum.IntEnum):
-    """How far a stop has gone. It only rises."""
+    """The level of a stop, which only rises."""
 
     NONE = 0
-    """Nobody asked."""
+    """No stop was requested."""
     REQUESTED = 1
-    """Graceful: work in hand finishes, none begins."""
+    """Graceful stop: calls in flight finish, and nothing new starts."""
     IMMEDIATE = 2
-    """Work in hand is cut; what it produced so far is kept."""
+    """Immediate stop: calls in flight are interrupted, and their partial output is saved."""
     CANCELLED = 3
-    """Stopped and saved."""
+    """The run has stopped and is saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """Who asked for a stop, how hard, and why.
+    """A request to stop a run or an agent.
 
     Attributes:
-        level: How hard.
-        source: The door.
-        reason: In a person's words.
-        agent: Id of the one agent that is to stop, or "" for the run.
-        gate: Address of the gate whose denial this is, or "".
+        level: The requested level.
+        source: The interface or event from which it came.
+        reason: The user's reason, or "".
+        agent: Id of the agent to stop, or "" for the whole run.
+        gate: Address of the gate if its denial caused the stop, or "".
     """
 
     level: CancellationStatus
@@ -73,9 +73,9 @@ class StopResult:
 
     Attributes:
         changed: Whether this request raised the level.
-        status: Where the run stands now: "unknown", "finished", "vetoed", "asked", "stopping"
-            (graceful) or "stopping-now" (immediate). "asked" has no effect yet: the hook that
-            may veto it has not decided, or the loop is busy.
+        status: The run's status: "unknown", "finished", "vetoed", "asked", "stopping" (graceful) or
+            "stopping-now" (immediate). "asked" means that the request has no effect yet, because a
+            hook that can veto it has not returned, or because the loop is busy.
     """
 
     changed: bool
@@ -83,12 +83,12 @@ class StopResult:
 
 
 class AgentStopped(BaseException):
-    """Raised at a boundary once a stop was asked for.
+    """Raised at a boundary when a stop has been requested.
 
     It derives from BaseException so that ``except Exception`` in a tool can't swallow it.
 
     Attributes:
-        request: The first request, with its source and reason.
+        request: The first stop request, with its source and reason.
     """
 
     def __init__(self, request: StopRequest) -> None:
@@ -98,33 +98,32 @@ class AgentStopped(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class CancelPolicy:
-    """Stop policy of a run: grace time and hooks.
+    """Stop policy of a run: grace time and hooks. Hooks may omit their parameter.
 
     Attributes:
-        grace_timeout_s: Seconds after which a graceful stop becomes immediate; None means never.
-        before_cancel: Called with the StopRequest before a graceful stop; returning False vetoes
-            it. An immediate stop is never vetoed.
-        after_cancel: Called with the Receipt once the stopped turn is saved; runs exactly once.
-        on_timeout: Called with the StopRequest when the orchestrator timeout is reached; returning
-            "fail", "cancel" or "continue" decides in the place of the team's `on_timeout`.
-        hook_timeout_s: Seconds that each hook may take; a hook that fails or takes longer is
-            noted in the journal and otherwise ignored.
-        graceful: Whether `Run.cancel` lets calls in flight finish; a graceful stop that takes
-            longer than ``grace_timeout_s`` becomes immediate.
-        reason: What `Run.cancel` records when it is given none.
+        grace_timeout_s: Seconds after which a graceful stop becomes immediate. None means never.
+        before_cancel: Called with the StopRequest before a graceful stop. If it returns False, the
+            run is not stopped. It can't veto an immediate stop.
+        after_cancel: Called once with the Receipt after the stopped turn was saved.
+        on_timeout: Called with the StopRequest at the orchestrator timeout. It can return "fail",
+            "cancel" or "continue" to override the team's `on_timeout`.
+        hook_timeout_s: Seconds that each hook may take. A hook that fails or takes longer is
+            recorded in the journal and otherwise ignored.
+        graceful: Whether `Run.cancel` lets calls in flight finish.
+        reason: The reason that `Run.cancel` records by default.
     """
 
     grace_timeout_s: float | None = 30.0
-    before_cancel: Callable[[StopRequest], bool | None | Awaitable[bool | None]] | None = None
+    before_cancel: Callable[..., bool | None | Awaitable[bool | None]] | None = None
     after_cancel: Callable[..., object] | None = None
-    on_timeout: Callable[[StopRequest], object] | None = None
+    on_timeout: Callable[..., object] | None = None
     hook_timeout_s: float = 5.0
     graceful: bool = True
     reason: str = ""
 
 
 class CancelToken:
-    """A node in the tree of things that can be stopped.
+    """A cancel token: a node in a tree of runs, agents and tools that can be stopped.
 
     Example:
         >>> run = CancelToken("run")
@@ -135,27 +134,27 @@ class CancelToken:
         'REQUESTED'
 
     Args:
-        name: What the token stands for, for messages.
+        name: Name of the run, agent or tool, for messages.
     """
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        # Separates the threads that ask for a stop from the loop thread that makes children.
-        # Re-entrant because a signal handler may interrupt its holder on the same thread.
+        # Guards against a stop from one thread while the loop thread creates children. Re-entrant,
+        # because a signal handler may interrupt the holder on the same thread.
         self._lock = threading.RLock()
         self._status = CancellationStatus.NONE
         self._first: StopRequest | None = None
         self._last: StopRequest | None = None
-        # Weak, as a long run makes thousands. Those that somebody holds, or listens to, live on,
-        # and with them the ones above, through which a stop finds its way.
+        # Weak, because a long run creates thousands of children. A child that is referenced or has
+        # listeners stays alive, and references its ancestors, which pass stops on to it.
         self._children: weakref.WeakSet[CancelToken] = weakref.WeakSet()
         self._parent: CancelToken | None = None
-        self._heard: set[CancelToken] = set()  # of the whole tree, those with listeners
+        self._with_listeners: set[CancelToken] = set()  # shared by the whole tree
         self._listeners: list[Callable[[StopRequest], None]] = []
 
     @property
     def status(self) -> CancellationStatus:
-        """The level now."""
+        """The current level."""
         return self._status
 
     @property
@@ -165,24 +164,24 @@ class CancelToken:
 
     @property
     def last_request(self) -> StopRequest | None:
-        """The request that raised the level last, or None."""
+        """The request that last raised the level, or None."""
         return self._last
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop of any level was asked for."""
+        """Whether a stop of any level was requested."""
         return self._status is not CancellationStatus.NONE
 
     def request(self, level: CancellationStatus, source: StopSource, reason: str = "") -> bool:
-        """Raise the level here and below.
+        """Raise the level of this token and its descendants.
 
         Args:
-            level: The level wanted; a lower one than now changes nothing.
-            source: The door.
-            reason: Why, in a person's words.
+            level: The new level. A level that is not above the current one has no effect.
+            source: The interface or event from which the request comes.
+            reason: The user's reason.
 
         Returns:
-            Whether the level of this node rose.
+            Whether the level of this token rose.
         """
         return self._raise_to(StopRequest(level, source, reason))
 
@@ -190,13 +189,14 @@ class CancelToken:
         with self._lock:
             if request.level <= self._status:
                 return False
-            # In this order: whoever sees the level without the lock finds the request, too.
+            # The level is set last, because a reader without the lock that sees it must also find
+            # the request.
             self._first = self._first or request
             self._last = request
             self._status = request.level
             listeners, children = tuple(self._listeners), tuple(self._children)
-        # All listeners are called, even when one fails: a stop that is lost below one is none. An
-        # ExitStack calls backwards, hence children last in it: they hear of it first.
+        # An ExitStack calls all of its callbacks even if one raises, so that no descendant misses
+        # the stop. It calls them in reverse order, so children are pushed last to be called first.
         with ExitStack() as calls:
             for listener in reversed(listeners):
                 calls.callback(listener, request)
@@ -205,53 +205,51 @@ class CancelToken:
         return True
 
     def child(self, name: str) -> CancelToken:
-        """Create a child token, which inherits the level and the first request.
+        """Create a child token, which inherits the level and the requests.
 
         Args:
-            name: What the child stands for.
-
-        Returns:
-            The new token.
+            name: Name of the agent, tool or step.
         """
         token = CancelToken(name)
         with self._lock:
             token._status, token._first, token._last = self._status, self._first, self._last
-            token._parent, token._heard = self, self._heard
+            token._parent, token._with_listeners = self, self._with_listeners
             self._children.add(token)
         return token
 
     def immediate_only_child(self, name: str) -> CancelToken:
-        """Create a child token that follows immediate stops of this one, and no graceful ones.
+        """Create a child token that follows immediate stops of this one, but not graceful ones.
 
-        For work that a graceful stop lets come to its end, with all that it begins.
+        For work that may finish after a graceful stop, including everything that this work starts.
 
         Args:
-            name: What the node stands for.
+            name: Name of the work.
         """
         token = CancelToken(name)
-        # Weak, as a long run makes thousands: one feels stops as long as any work is bound to it.
-        known = weakref.ref(token)
+        # Weak, because a long run creates thousands. Running work references its token.
+        reference = weakref.ref(token)
 
-        def feel(request: StopRequest) -> None:
-            patient = known()
-            if patient is not None and request.level >= CancellationStatus.IMMEDIATE:
-                patient._raise_to(request)
+        def forward(request: StopRequest) -> None:
+            child = reference()
+            if child is not None and request.level >= CancellationStatus.IMMEDIATE:
+                child._raise_to(request)
 
-        weakref.finalize(token, self.on_request(feel)).atexit = False
+        weakref.finalize(token, self.on_request(forward)).atexit = False
         return token
 
     def on_request(self, listener: Callable[[StopRequest], None]) -> Callable[[], None]:
-        """Call ``listener`` at each rise; at once if a stop was asked for already.
+        """Call ``listener`` whenever the level rises, and now if a stop was already requested.
 
         Args:
-            listener: Called on the asking thread; must only post to its own loop.
+            listener: Called on the thread that requests the stop. It should only post to its own
+                loop.
 
         Returns:
             A function that unsubscribes.
         """
         with self._lock:
             self._listeners.append(listener)
-            self._heard.add(self)
+            self._with_listeners.add(self)
             pending = (
                 StopRequest(self._status, self._first.source, self._first.reason)
                 if (self._first)
@@ -265,16 +263,12 @@ class CancelToken:
                 if listener in self._listeners:
                     self._listeners.remove(listener)
                 if not self._listeners:
-                    self._heard.discard(self)
+                    self._with_listeners.discard(self)
 
         return unsubscribe
 
     def checkpoint(self) -> None:
-        """Raise AgentStopped if a stop was asked for.
-
-        Raises:
-            AgentStopped: At any level but NONE.
-        """
+        """Raise AgentStopped if a stop of any level was requested."""
         if self._first is not None:
             raise AgentStopped(self._first)
 
@@ -283,23 +277,23 @@ _current: ContextVar[CancelToken | None] = ContextVar("nb_agents_cancel_token", 
 
 
 def bind(token: CancelToken) -> AbstractContextManager[None]:
-    """Make ``token`` the current one of `checkpoint` and `should_stop` within the block."""
+    """Make `checkpoint` and `should_stop` use ``token`` in the block."""
     return within(_current, token)
 
 
 def current_token() -> CancelToken | None:
-    """Return the token that is bound here; None outside a run."""
+    """Return the token of the running code, or None outside a run."""
     return _current.get()
 
 
 def checkpoint() -> None:
     """Raise AgentStopped if the run that called this code is being stopped.
 
-    Call it in tools and user functions between steps, sync or async, in any thread that the tool
-    was started in. Outside a run it does nothing.
+    Call it between the steps of sync or async tools and user functions, in the thread in which the
+    function was called. Outside a run it does nothing.
 
     Raises:
-        AgentStopped: When a stop was asked for. Let it pass.
+        AgentStopped: A stop was requested. Do not catch it.
 
     Example:
         >>> for row in range(3):
@@ -314,7 +308,7 @@ def should_stop() -> bool:
     """Return whether the run that called this code is being stopped.
 
     Returns:
-        True from the moment that a stop of any level was asked for; False outside a run.
+        True once a stop of any level was requested. False outside a run.
 
     Example:
         >>> should_stop()

@@ -1,4 +1,4 @@
-"""Setting context variables."""
+"""A context manager that sets a context variable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @contextmanager
 def within(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Set a context variable within the block, and in the tasks and threads that begin there."""
+    """Set a context variable in the block and in tasks started there."""
     token = variable.set(value)
     try:
         yield

@@ -1,35 +1,35 @@
-"""Every error that nb_agents raises, as one tree.
+"""The exceptions that nb_agents raises.
 
     NbAgentsError
-    ├── UserError                a person's mistake: one sentence, no traceback
-    │   ├── ConfigError          a team file, with file, line and column
+    ├── UserError                a mistake to show as one sentence, without a traceback
+    │   ├── ConfigError          an invalid team file, with file, line and column
     │   ├── MissingKeyError      a provider's key is not set
     │   ├── TaskError            an empty task, or an unknown {{name}} in it
-    │   ├── RecipeError          a recipe's condition, template or command can't be used
+    │   ├── RecipeError          an invalid condition, template or command of a recipe
     │   ├── UnknownRunError      no such run in this process
     │   ├── UnknownSessionError  no such session or turn on disk
-    │   ├── SessionBusyError     another process (or run) is working in that session
-    │   │   ├── SessionChangedError  another run has had a turn of it meanwhile
-    │   │   └── SweepBusyError   a sweep is at work already
-    │   ├── NotYoursError        a session that another user, or another machine, made
+    │   ├── SessionBusyError     another run or process is using the session
+    │   │   ├── SessionChangedError  another run has added a turn in the meantime
+    │   │   └── SweepBusyError   the sweep is already running
+    │   ├── NotYoursError        a session of another user or machine that is not trusted
     │   ├── SessionUnreadableError   a session's directory can't be read
-    │   ├── RunNotFinished       a result was asked for while the run works
+    │   ├── RunNotFinished       a result was requested before the run ended
     │   ├── StorageError         the session root can't be written
     │   ├── ClusterLostError     a cluster's scheduler does not answer
     │   │   └── NoWorkersError   a cluster has had no worker for too long
-    │   └── ServerError          a Jupyter server can't be asked
-    ├── ModelCallError           a model server failed, after retries
+    │   └── ServerError          a request to a Jupyter server failed
+    ├── ModelCallError           a model call failed, after retries
     ├── ReplyTooLongError        a model server sent more than a limit allows
     ├── RunFailed                a run ended without any answer
-    └── RunCancelled             a run was stopped; carries all that was kept
-        └── CancellationRequestedError   a recipe's, with the step that it was at
+    └── RunCancelled             a run was stopped; has its partial answers and receipt
+        └── CancellationRequestedError   a recipe was stopped; also names the step
 
-`nb_agents.cancel.AgentStopped` is not here: it is a BaseException, so that a tool's
+`nb_agents.cancel.AgentStopped` is not in this tree. It is a BaseException, so that a tool's
 ``except Exception`` can't swallow a stop.
 
-What they say may hold a server's or a model's words: it is said as a terminal may show it.
+Messages may quote a server or a model, so terminal control sequences are removed from them.
 
-This module imports nothing of nb_agents but `nb_agents.unicode`.
+This module imports no other modules of nb_agents than `nb_agents.unicode` and `nb_agents.nouns`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nb_agents.nouns import count
 from nb_agents.unicode import without_controls
@@ -72,68 +72,77 @@ __all__ = [
     "UnknownSessionError",
     "UserError",
     "as_storage_error",
-    "leaves_of",
-    "said_by",
+    "error_message",
+    "leaf_exceptions",
 ]
 
 
-def leaves_of(exc: BaseException) -> tuple[BaseException, ...]:
-    """Return the exceptions in a group and in its groups, in order; of any other, itself.
+def leaf_exceptions(exc: BaseException) -> tuple[BaseException, ...]:
+    """Return the exceptions in a group and its nested groups, in order.
 
-    A task group wraps what is raised inside it, and says of itself no more than "unhandled errors
-    in a TaskGroup (1 sub-exception)": nobody is told that.
+    An exception that is not a group is returned as the only element. A task group wraps the errors
+    of its tasks, and its own message, "unhandled errors in a TaskGroup (1 sub-exception)", does not
+    help a user.
     """
     if not isinstance(exc, BaseExceptionGroup):
         return (exc,)
-    return tuple(leaf for each in exc.exceptions for leaf in leaves_of(each))
+    return tuple(leaf for each in exc.exceptions for leaf in leaf_exceptions(each))
 
 
-def said_by(exc: BaseException, *, named: bool = False) -> str:
-    """Return what an exception says; of a group, what each of its leaves says, once.
+def error_message(exc: BaseException, *, named: bool = False) -> str:
+    """Return the message of an exception. For a group, return the distinct messages in it.
 
     Args:
         exc: The exception.
-        named: Whether to name the class of each, as Python does.
+        named: Whether to put the class name before each message, as Python does.
     """
-    return "; ".join(dict.fromkeys(_said(leaf, named) for leaf in leaves_of(exc)))
+    return "; ".join(dict.fromkeys(_message(leaf, named) for leaf in leaf_exceptions(exc)))
 
 
-def _said(exc: BaseException, named: bool) -> str:
+def _message(exc: BaseException, named: bool) -> str:
     name = type(exc).__name__
     try:
-        said = str(exc)
-    except Exception:  # somebody's class
+        message = str(exc)
+    except Exception:  # a user-defined class with a broken __str__
         return name
     if isinstance(exc, OSError) and exc.strerror:
-        said = exc.strerror if exc.filename is None else f"{exc.strerror}: {str(exc.filename)!r}"
-    return (f"{name}: {said}" if named and said else said) or name
+        message = exc.strerror if exc.filename is None else f"{exc.strerror}: {str(exc.filename)!r}"
+    return (f"{name}: {message}" if named and message else message) or name
 
 
 class NbAgentsError(Exception):
-    """Base of every error that nb_agents raises."""
+    """Base class of the exceptions that nb_agents raises."""
 
     def __post_init__(self) -> None:
-        """Keep the fields as arguments too, with which pickle calls the class."""
+        """Copy the dataclass fields to ``args``, from which pickle restores the exception."""
         self.args = tuple(vars(self).values())
 
 
 class UserError(NbAgentsError):
-    """A user's mistake, shown as one sentence without a traceback."""
+    """A user's mistake, shown as one sentence without a traceback.
+
+    Attributes:
+        code: What kind of mistake it is, for programs.
+        remedy: The last part of the message: what to do. "" if the message has no such part.
+    """
+
+    code: str = "invalid"
+    remedy: str = ""
 
     def _render_traceback_(self) -> list[str]:
-        """Return the message alone; IPython calls this instead of drawing a traceback."""
+        """Return only the message, which IPython shows instead of a traceback."""
         return [without_controls(f"{type(self).__name__}: {self}")]
 
 
 class ConfigError(UserError):
-    """A team file can't be used.
+    """A team file, recipe or spec is invalid.
 
     Attributes:
-        message: What is wrong, with the remedy.
-        file: The file's path, or None for a spec made in Python.
-        line: Line of the fault, from 1, or None when it has no place.
-        column: Column of the fault, from 1, or None when it has no place.
-        others: Further faults of the same file, in its order.
+        message: What is wrong, and how to correct it.
+        file: The file's path, or None for a spec created in Python.
+        line: Line of the mistake, starting at 1. None if it has no position.
+        column: Column of the mistake, starting at 1. None if it has no position.
+        others: Additional mistakes in the same file, in the order of the file.
     """
 
     def __init__(
@@ -144,7 +153,8 @@ class ConfigError(UserError):
         line: int | None = None,
         column: int | None = None,
     ) -> None:
-        # The message alone: pickle calls the class with these, and the places are by keyword.
+        # Only the message, because pickle passes `args` by position and the other parameters are
+        # keyword-only.
         super().__init__(message)
         self.message = message
         self.file = file
@@ -153,75 +163,82 @@ class ConfigError(UserError):
         self.others: tuple[ConfigError, ...] = ()
 
     def __str__(self) -> str:
-        place = ":".join(str(p) for p in (self.file, self.line, self.column) if p is not None)
-        said = f"{place}: {self.message}" if place else self.message
-        return "\n".join([said, *map(str, self.others)])
+        position = ":".join(str(p) for p in (self.file, self.line, self.column) if p is not None)
+        text = f"{position}: {self.message}" if position else self.message
+        return "\n".join([text, *map(str, self.others)])
 
 
 @dataclass(eq=False, repr=False)
 class MissingKeyError(UserError):
-    """A provider needs a key, or an address, that is not set.
+    """An environment variable with a provider's key or address is not set.
 
     Attributes:
         agent: Id of the agent that needs it.
         variable: The environment variable to set.
         provider: The agent's backend type.
-        needs: What the variable would give.
+        needs: The kind of value that is missing, such as "a key" or "an address".
     """
 
     agent: str
     variable: str
     provider: str
     needs: str = "a key"
+    code = "missing-key"
+
+    def __post_init__(self) -> None:
+        self.remedy = "Set it in the environment before Jupyter starts."
+        if self.needs == "a key":
+            prompt = f"`import getpass, os; os.environ[{self.variable!r}] = getpass.getpass()`"
+            self.remedy = (
+                f"{self.remedy[:-1]}, set its source in the team file (`env_file: .env` or "
+                f"`keyring: nb_agents`), or enter it with {prompt}. Do not write a key into a "
+                "cell: it would be saved with the notebook."
+            )
 
     def __str__(self) -> str:
-        said = (
-            f"Agent {self.agent!r} uses {self.provider!r}, which needs {self.needs}, and "
-            f"{self.variable} is not set. Set it in the environment before Jupyter starts"
-        )
-        if self.needs != "a key":
-            return f"{said}."
-        typed = f"`import getpass, os; os.environ[{self.variable!r}] = getpass.getpass()`"
         return (
-            f"{said}, name in the team's file what has it (`env_file: .env`, `keyring: "
-            f"nb_agents`), or type it at {typed}. Written in a cell it is saved with the notebook."
+            f"Agent {self.agent!r} uses {self.provider!r}, which needs {self.needs}, but "
+            f"{self.variable} is not set. {self.remedy}"
         )
 
 
 class TaskError(UserError):
-    """The task's text can't be used."""
+    """A task is empty or refers to an unknown variable."""
 
 
 class RecipeError(UserError):
-    """A recipe's condition, template or command can't be used."""
+    """A condition, template or command of a recipe is invalid."""
 
 
 @dataclass(eq=False, repr=False)
 class UnknownRunError(UserError):
-    """No run of that name lives in this process.
+    """There is no run with that name in this process.
 
     Attributes:
-        name: What was asked for; "" for "the latest".
-        known: The names that exist.
+        name: The requested name, or "" for the latest run.
+        known: The names of the runs that exist.
     """
 
     name: str
     known: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        what = f"No run named {self.name!r}." if self.name else "No run is live."
-        have = f" Known here: {', '.join(self.known)}." if self.known else " None was started here."
-        return f"{what}{have} `%agents` lists the runs, `%agents sessions` what is on disk."
+        problem = f"No run named {self.name!r}." if self.name else "No run is live."
+        runs = f" Known runs: {', '.join(self.known)}." if self.known else " None was started here."
+        return (
+            f"{problem}{runs} `%agents` lists the runs; `%agents sessions` lists the sessions on "
+            "disk."
+        )
 
 
 @dataclass(eq=False, repr=False)
 class UnknownSessionError(UserError):
-    """No session or turn of that name is on disk.
+    """There is no session or turn with that name on disk.
 
     Attributes:
-        name: What was asked for; "" for "the latest".
-        root: Where it was looked for.
-        nearest: A close name that exists, or "".
+        name: The requested name, or "" for the latest session.
+        root: The session root that was searched.
+        nearest: A similar name that exists, or "".
     """
 
     name: str
@@ -229,18 +246,18 @@ class UnknownSessionError(UserError):
     nearest: str = ""
 
     def __str__(self) -> str:
-        what = f"No session {self.name!r}" if self.name else "No session to continue"
+        problem = f"No session {self.name!r}" if self.name else "No session to continue"
         hint = f" Did you mean {self.nearest!r}?" if self.nearest else ""
-        return f"{what} in {self.root}.{hint} `%agents sessions` lists them."
+        return f"{problem} in {self.root}.{hint} `%agents sessions` lists the sessions."
 
 
 @dataclass(eq=False, repr=False)
 class SessionBusyError(UserError):
-    """A session is being run already, here or by another process.
+    """A run in this or another process is already using the session.
 
     Attributes:
         session: The session's id.
-        owner: Who runs it, in words.
+        owner: A description of the run or process for users.
     """
 
     session: str
@@ -248,16 +265,16 @@ class SessionBusyError(UserError):
 
     def __str__(self) -> str:
         return (
-            f"Session {self.session!r} is running already ({self.owner}). Stop that run or wait "
-            f"for it, or start without --session for a new one."
+            f"Session {self.session!r} is already running ({self.owner}). Stop that run or wait "
+            f"for it, or start without --session to create a new session."
         )
 
 
 class SessionChangedError(SessionBusyError):
-    """A session got another turn while a run read it, to go on from what it held.
+    """Another run added a turn to a session that was about to be continued.
 
     Attributes:
-        turn: Number of the turn that it has got.
+        turn: Number of the new turn.
     """
 
     def __init__(self, session: str, turn: int) -> None:
@@ -267,65 +284,65 @@ class SessionChangedError(SessionBusyError):
 
     def __str__(self) -> str:
         return (
-            f"Session {self.session!r} has got turn {self.turn} from another run meanwhile. Look "
-            f"at it (`%agents show {self.session}/{self.turn}`), and go on from there."
+            f"Another run has added turn {self.turn} to session {self.session!r}. Read it first "
+            f"(`%agents show {self.session}/{self.turn}`), then continue the session again."
         )
 
 
 class SweepBusyError(SessionBusyError):
-    """A sweep is at work already, here or in another process."""
+    """The sweep is already running, in this or another process."""
 
     def __str__(self) -> str:
         return (
-            f"Sweep {self.session} is at work already. Wait for it or stop it "
-            f"(`%agents stop {self.session}`), or give this one a name of its own."
+            f"Sweep {self.session} is already running. Wait for it, stop it "
+            f"(`%agents stop {self.session}`), or give the new sweep another name."
         )
 
 
 @dataclass(eq=False, repr=False)
 class NotYoursError(UserError):
-    """A session is gone on with that this user has neither made here nor trusted.
+    """A session from another user or machine would be used without being trusted.
 
     Attributes:
         session_id: The session's id.
-        would_run: What it would run, and whom it would ask, in lines.
+        would_run: Lines about the commands, models and external agents that it would use.
     """
 
     session_id: str
     would_run: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        would = "".join(f"\n  {line}" for line in self.would_run) or " nothing."
+        lines = "".join(f"\n  {line}" for line in self.would_run) or " nothing."
         return without_controls(
-            f"{self.session_id!r} was not made by you, or not on this machine. Nothing was begun. "
-            f"It would run:{would}\nIf you trust it, say so once: --trust in a cell and in a "
+            f"{self.session_id!r} was not created by you on this machine, so it was not started. "
+            f"It would run:{lines}\nIf you trust it, confirm this once: --trust in a cell or "
             'terminal, RunOptions(trust=True) in Python, {"trust": true} over HTTP.'
         )
 
 
 @dataclass(eq=False, repr=False)
 class SessionUnreadableError(UserError):
-    """A session's directory, or the root of all, can't be read; the others can.
+    """The directory of a session, or the session root, can't be read.
 
     Attributes:
         path: The directory.
-        why: What the system said.
+        why: The operating system's message.
     """
 
     path: str
     why: str
 
     def __str__(self) -> str:
-        return f"Can't read {self.path!r}: {self.why}. Fix its permissions, or move it away."
+        return f"Can't read {self.path!r}: {self.why}. Fix its permissions or move it elsewhere."
 
 
 @dataclass(eq=False, repr=False)
 class ClusterLostError(UserError):
-    """A cluster's scheduler does not answer, or not any more.
+    """A cluster's scheduler can't be reached, or the connection to it was lost.
 
     Attributes:
-        address: The scheduler's.
-        why: What the network said.
+        address: The scheduler's address.
+        why: The network error.
     """
 
     address: str
@@ -333,8 +350,8 @@ class ClusterLostError(UserError):
 
     def __str__(self) -> str:
         return (
-            f"No Dask scheduler answers at {self.address!r}: {self.why.rstrip('.')}. Give "
-            "tcp://HOST:PORT, or local:N for N workers on this machine."
+            f"No Dask scheduler answers at {self.address!r}: {self.why.rstrip('.')}. Pass "
+            f"tcp://HOST:PORT, or local:N for N workers on this machine."
         )
 
 
@@ -343,18 +360,18 @@ class NoWorkersError(ClusterLostError):
 
     def __str__(self) -> str:
         return (
-            f"The cluster at {self.address!r} has had no worker {self.why}. Start workers, and "
-            "give the same command again."
+            f"The cluster at {self.address!r} has had no worker {self.why}. Start workers, then "
+            "repeat the command."
         )
 
 
 @dataclass(eq=False, repr=False)
 class StorageError(UserError):
-    """The session directory can't be written.
+    """A file or directory of the session root can't be written.
 
     Attributes:
-        path: Where writing failed.
-        why: What the system said.
+        path: The file or directory.
+        why: The operating system's message.
     """
 
     path: str
@@ -362,17 +379,17 @@ class StorageError(UserError):
 
     def __str__(self) -> str:
         return (
-            f"Can't write to {self.path!r}: {self.why}. Choose another place with --session-root "
-            f"or NB_AGENTS_SESSIONS."
+            f"Can't write to {self.path!r}: {self.why}. Choose another directory with "
+            f"--session-root or NB_AGENTS_SESSIONS."
         )
 
 
 @contextmanager
 def as_storage_error(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise `StorageError` for an OSError of the block.
+    """Raise `StorageError` instead of an OSError in the block.
 
     Args:
-        path: What the block writes.
+        path: The file or directory that the block writes.
     """
     try:
         yield
@@ -382,28 +399,28 @@ def as_storage_error(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @dataclass(eq=False, repr=False)
 class ServerError(UserError):
-    """A Jupyter server can't be reached, or does not do what it is asked.
+    """A request to a Jupyter server failed.
 
     Attributes:
         url: The server's address.
-        why: What is wrong.
+        why: The reason, as a clause for the message.
     """
 
     url: str
     why: str
 
     def __str__(self) -> str:
-        said = f"The server {self.url!r} can't be asked: {self.why}."
-        return without_controls(f"{said} `jupyter server list` shows addresses and tokens.")
+        problem = f"A request to the server {self.url!r} failed: {self.why}."
+        return without_controls(f"{problem} `jupyter server list` shows addresses and tokens.")
 
 
 @dataclass(eq=False, repr=False)
 class ModelCallError(NbAgentsError):
-    """A model call failed for good: not retryable, or retried in vain.
+    """A model call failed and is not retried again.
 
     Attributes:
         model: Name of the model.
-        message: What the server or the connection did, one sentence, without secrets.
+        message: The server's or connection's error, as one sentence without secrets.
     """
 
     model: str
@@ -415,13 +432,13 @@ class ModelCallError(NbAgentsError):
 
 @dataclass(eq=False, repr=False)
 class ReplyTooLongError(NbAgentsError):
-    """A model's server sent more than a limit allows; the rest is not read.
+    """A model server sent more than a limit allows. The rest is not read.
 
     Attributes:
-        what: What was too long, as a sentence begins.
-        limit: How much of it is allowed.
-        unit: Of what.
-        status_code: Of an HTTP error whose text was too long; else None.
+        what: What was too long, phrased as the subject of a sentence.
+        limit: The limit, in ``unit``.
+        unit: The unit of the limit, such as "bytes".
+        status_code: The HTTP status if an error page was too long, or None.
     """
 
     what: str
@@ -430,12 +447,12 @@ class ReplyTooLongError(NbAgentsError):
     status_code: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.what} went over the limit of {self.limit} {self.unit} and was cut."
+        return f"{self.what} exceeded the limit of {self.limit} {self.unit} and was cut off."
 
 
 @dataclass(eq=False, repr=False)
 class RunNotFinished(UserError):
-    """The result of a run was asked for while the run still works.
+    """The result of a run was requested before the run ended.
 
     Attributes:
         run: The run's id.
@@ -445,8 +462,8 @@ class RunNotFinished(UserError):
 
     def __str__(self) -> str:
         return (
-            f"{self.run} is still working, so it has no result yet. `await run` or `run.wait()` "
-            "waits for it; run.view.agents has the answers so far."
+            f"{self.run} is still running and has no result yet. Wait for it with `await run` or "
+            "`run.wait()`, or read the answers so far in `run.view.agents`."
         )
 
 
@@ -456,9 +473,9 @@ class RunFailed(NbAgentsError):
 
     Attributes:
         run: The run's id.
-        reasons: For each agent, why it failed.
+        reasons: Why each agent failed, by agent id.
         path: The turn's directory.
-        state: The run's state: "failed", or "timed out".
+        state: "failed" or "timed out".
     """
 
     run: str
@@ -468,25 +485,25 @@ class RunFailed(NbAgentsError):
 
     def __str__(self) -> str:
         why = "; ".join(f"{a}: {reason.rstrip('.')}" for a, reason in self.reasons.items())
-        said = f"Run {self.run} {self.state}: {why}. What it did is kept in {self.path}."
-        return without_controls(said)
+        text = f"Run {self.run} {self.state}: {why}. Its files are saved in {self.path}."
+        return without_controls(text)
 
     def _render_traceback_(self) -> list[str]:
         return [f"RunFailed: {self}"]
 
 
-def _ended(receipt: Receipt) -> str:
+def _describe_end(receipt: Receipt) -> str:
     return receipt.status if receipt.status == "timed out" else "was stopped"
 
 
 @dataclass(eq=False, repr=False)
 class RunCancelled(NbAgentsError):
-    """A run was stopped. Nothing was lost: all that was kept comes with it.
+    """A run was stopped. Its partial answers and receipt are attributes of the exception.
 
     Attributes:
         run: The run's id.
-        partial_answers: For each agent with words to show, its latest answer or partial text.
-        receipt: What finished, what was stopped, what it cost.
+        partial_answers: The latest answer or partial text of each agent that has written any.
+        receipt: Summary of the finished and interrupted work, and its cost.
         path: The turn's directory.
     """
 
@@ -497,33 +514,50 @@ class RunCancelled(NbAgentsError):
 
     def __str__(self) -> str:
         return (
-            f"Run {self.run} {_ended(self.receipt)}. Kept: text of "
-            f"{count(len(self.partial_answers), 'agent')} in {self.path}. "
-            "Go on with `%%agents --continue`."
+            f"Run {self.run} {_describe_end(self.receipt)}. The text of "
+            f"{count(len(self.partial_answers), 'agent')} is saved in {self.path}. "
+            "Continue with `%%agents --continue`."
         )
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
 
 
-@dataclass(eq=False, repr=False)
 class CancellationRequestedError(RunCancelled):
-    """A recipe was stopped; by the name that Amplifier gives it.
+    """A recipe was stopped. The class name is Amplifier's.
 
     Attributes:
-        session_id: The session.
-        is_immediate: Whether the work in hand was cut.
-        current_step: Address of the step that was in hand, or was next, or "".
+        session_id: The session's id.
+        is_immediate: Whether the stop interrupted running calls.
+        current_step: Address of the interrupted or next step, or "".
     """
 
-    session_id: str = ""
-    is_immediate: bool = False
-    current_step: str = ""
+    def __init__(
+        self,
+        session_id: str = "",
+        is_immediate: bool = False,
+        current_step: str | None = None,
+        *,
+        run: str = "",
+        partial_answers: Mapping[str, str] | None = None,
+        receipt: Receipt | None = None,
+        path: Path | None = None,
+    ) -> None:
+        # Code written for Amplifier raises it with only the first three.
+        super().__init__(run, partial_answers or {}, receipt, path)  # type: ignore[arg-type]
+        self.session_id = session_id
+        self.is_immediate = is_immediate
+        self.current_step = current_step or ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.session_id,), vars(self)
 
     def __str__(self) -> str:
         level = "immediate" if self.is_immediate else "graceful"
         where = f" at step {self.current_step!r}" if self.current_step else ""
+        ending = _describe_end(self.receipt) if self.receipt else "was stopped"
+        saved = f" Finished work is saved in {self.path}." if self.path else ""
         return (
-            f"Recipe {self.session_id} {_ended(self.receipt)} ({level}){where}. All is kept in "
-            f"{self.path}. Go on with `%agents resume {self.session_id}`."
+            f"Recipe {self.session_id} {ending} ({level}){where}.{saved} "
+            f"Resume it with `%agents resume {self.session_id}`."
         )

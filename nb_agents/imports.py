@@ -1,4 +1,4 @@
-"""Importing with less waiting."""
+"""A context manager that makes imports faster."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
-    """Disable garbage collection within the block: imports leave little garbage."""
+def garbage_collection_off() -> Iterator[None]:
+    """Disable garbage collection in the block, because imports create little garbage."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,12 +1,13 @@
-"""The background event loop of all runs of a process, and interrupts while waiting for a run.
+"""The background event loop of a process, and SIGINT handlers that are active during a wait.
 
-The loop has a daemon thread of its own and is never the kernel's loop, so that a busy cell can't
-block the agents, nor agents a cell. It starts on first use, and again when its thread has died or
-the process was forked; at the interpreter's exit all runs are stopped immediately and saved.
+The loop runs all runs of the process in its own daemon thread. It is never the kernel's loop, so a
+busy cell can't block the agents and the agents can't block a cell. It is started on first use, and
+again after its thread has died or the process has forked. At the interpreter's exit, all runs are
+stopped immediately and saved.
 
-The first Ctrl-C, or interrupt of the kernel, gracefully stops the runs being waited for, and the
-wait goes on; the second stops them immediately. At other times no handler is installed here
-(`nb_agents.jupyter.kernel` has the one for the idle kernel).
+While a run is awaited, the first Ctrl-C or kernel interrupt stops it gracefully and the wait
+continues. The second one stops it immediately. At other times this module installs no handler.
+`nb_agents.jupyter.kernel` has the handler for the idle kernel.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ logger = logging.getLogger("nb_agents")
 THREAD_NAME = "nb_agents"
 
 GOODBYE_S = 0.3
-"""Time for the loop to close its sockets at exit, after the runs are saved."""
+"""Seconds for the loop to close its sockets at exit, after the runs are saved."""
 
 MISSED_S = 0.5
-"""Interval at which a thread that waits wakes up, for signals that did not wake it.
+"""Interval in seconds at which a waiting thread wakes up to run the handlers of missed signals.
 
-CPython runs handlers between two bytecodes. A signal that comes after the last one and before the
-thread sleeps on a lock, or that another thread takes, is noted and does not end that sleep; the
-first happens under load, as the thread may wait for another one to take the GIL in between.
+CPython runs signal handlers between two bytecodes. A signal does not wake the main thread from
+waiting on a lock if it arrives just before the wait, or if another thread receives it. Under load
+the former does happen, because the thread may have to wait for the GIL first.
 """
 
 T = TypeVar("T")
 
 
 class _InterruptHandler:
-    """A SIGINT handler that calls the waiting blocks' functions, or else the previous handler.
+    """A SIGINT handler that calls the functions of active waits, or the previous handler.
 
-    It also works when another handler has replaced it and calls it.
+    It also works if another handler replaces it and calls it.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class _InterruptHandler:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if _waits:
-            # A run that is waited for twice gets one interrupt.
+            # A run with two active waits gets one interrupt.
             for press in dict.fromkeys(_waits):
                 press()
         elif callable(self._previous):
@@ -75,15 +76,15 @@ class _InterruptHandler:
 
 
 def _restore(previous: Any, over: object) -> None:
-    """Restore a handler of SIGINT, unless another one is in the place of the one over it."""
+    """Set the SIGINT handler back to ``previous``, if ``over`` is still the current one."""
     is_uppermost: bool = signal.getsignal(signal.SIGINT) is over
     if is_uppermost:
         # None means a handler that was not set from Python and can't be restored.
-        known = previous is not None
-        signal.signal(signal.SIGINT, previous if known else signal.default_int_handler)
+        can_restore = previous is not None
+        signal.signal(signal.SIGINT, previous if can_restore else signal.default_int_handler)
 
 
-# Used by the main thread only, as signals reach no other.
+# Used only by the main thread, because Python runs signal handlers nowhere else.
 _waits: list[Callable[[], None]] = []
 _handlers: list[_InterruptHandler] = []
 
@@ -92,32 +93,33 @@ _source: Callable[[], StopSource] | None = None
 
 
 def interrupt_source() -> StopSource:
-    """Return whose interrupt a SIGINT is now: a person's, or that of a program."""
+    """Return the source to record for a stop by SIGINT. By default, a user's interrupt."""
     return _source() if _source else "interrupt"
 
 
-def interrupts_come_from(source: Callable[[], StopSource]) -> None:
-    """Have `interrupt_source` ask a function, which is called in signal handlers."""
+def set_interrupt_source(source: Callable[[], StopSource]) -> None:
+    """Set the function that `interrupt_source` calls. Signal handlers also call it."""
     global _source
     _source = source
 
 
 @contextmanager
-def interrupt_calls(press: Callable[[], None]) -> Iterator[None]:
-    """Make SIGINT call ``press`` instead of raising, within the block.
+def redirect_interrupts(press: Callable[[], None]) -> Iterator[None]:
+    """Make SIGINT call ``press`` instead of raising, during the block.
 
-    Blocks may overlap in any order (several runs awaited on one loop): one handler serves them
-    all, and the last block to end restores the previous handler. Has no effect outside the main
-    thread, which signals do not reach.
+    Blocks may overlap in any order, for example if several runs are awaited on one loop. They share
+    one handler, and the last block to end restores the previous one. Has no effect outside the main
+    thread, where no signal handlers run.
 
     Args:
-        press: Called on the main thread between two bytecodes; it must only post to another thread.
+        press: Called on the main thread between two bytecodes. It must only post to another thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     try:
-        # Inside the try, as an entry left behind by an interrupt here would take all later ones.
+        # Inside the try. If an interrupt here left the entry in the list, the entry would receive
+        # all later interrupts.
         _waits.append(press)
         if signal.getsignal(signal.SIGINT) not in _handlers:
             _handlers.append(_InterruptHandler())
@@ -132,13 +134,14 @@ def interrupt_calls(press: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def interrupt_tries(press: Callable[[], bool]) -> Iterator[None]:
-    """Make SIGINT call ``press`` within the block, and the previous handler if it returns False.
+def intercept_interrupts(press: Callable[[], bool]) -> Iterator[None]:
+    """Make SIGINT call ``press`` in the block, and the previous handler if it returns False.
 
-    A wait within the block has its own way with interrupts. Has no effect outside the main thread.
+    A wait in the block replaces this handler for its duration. Has no effect outside the main
+    thread.
 
     Args:
-        press: Called on the main thread between two bytecodes; it must not block.
+        press: Called on the main thread between two bytecodes. It must not block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -157,10 +160,10 @@ def interrupt_tries(press: Callable[[], bool]) -> Iterator[None]:
 
 
 def wait_interruptibly(future: Future[T], press: Callable[[], None], timeout: float | None) -> T:
-    """Block until a future is done; meanwhile interrupts call ``press``, as in `interrupt_calls`.
+    """Block until a future is done. Interrupts call ``press``, as in `redirect_interrupts`.
 
     Args:
-        future: The future, set by another thread.
+        future: The future, which is resolved by another thread.
         press: Called on the main thread between two bytecodes.
         timeout: Seconds after which to give up waiting. None means never.
 
@@ -171,15 +174,15 @@ def wait_interruptibly(future: Future[T], press: Callable[[], None], timeout: fl
         TimeoutError: ``timeout`` passed.
     """
     deadline = math.inf if timeout is None else time.monotonic() + timeout
-    with interrupt_calls(press):
-        while not future.done() and (left := deadline - time.monotonic()) > 0:
-            wait((future,), min(left, MISSED_S))
+    with redirect_interrupts(press):
+        while not future.done() and (remaining_s := deadline - time.monotonic()) > 0:
+            wait((future,), min(remaining_s, MISSED_S))
         return future.result(0)
 
 
 @contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Defer SIGINT to the end of the block, so that it is not interrupted halfway.
+def defer_interrupts() -> Iterator[None]:
+    """Defer SIGINT to the end of the block, so that the block is never interrupted.
 
     Has no effect outside the main thread.
     """
@@ -205,7 +208,7 @@ class _Background:
     thread: threading.Thread
 
 
-# Separates threads that start the first run at the same moment.
+# Needed because two threads may start the first run at the same time.
 _lock = threading.Lock()
 _background: _Background | None = None
 _before_exit: list[Callable[[], None]] = []
@@ -215,16 +218,16 @@ def ensure_loop() -> asyncio.AbstractEventLoop:
     """Return the loop, starting its thread if none is alive.
 
     Raises:
-        UserError: The system has no thread or file descriptors left for it.
+        UserError: The system has no free threads or file descriptors.
     """
     global _background
     with _lock:
         if _background is None or not _background.thread.is_alive():
-            _background = _started()
+            _background = _start()
         return _background.loop
 
 
-def _started() -> _Background:
+def _start() -> _Background:
     ready: Future[_Background] = Future()
     thread = threading.Thread(target=_serve, args=(ready,), name=THREAD_NAME, daemon=True)
     try:
@@ -232,7 +235,7 @@ def _started() -> _Background:
         started = ready.result()
     except (OSError, RuntimeError) as exc:
         raise UserError(
-            f"The loop that runs agents can't start: {exc}. Close files, threads or other runs, "
+            f"The background loop can't start: {exc}. End other runs, or close files or threads, "
             "and try again."
         ) from None
     atexit.unregister(_shut_down)
@@ -244,11 +247,11 @@ def submit(function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Futur
     """Start a task on the loop, from any thread and without waiting for the loop.
 
     Args:
-        function: An async function. Tasks start in the order in which they are submitted.
+        function: An async function. Tasks start in the order of their submission.
         args: Its arguments.
 
     Returns:
-        A future of its result; cancelling it cancels the task, except where that is shielded.
+        A future of its result. Cancelling the future cancels the task, except for shielded parts.
     """
     loop, outcome = ensure_loop(), Future[T]()
     loop.call_soon_threadsafe(loop.create_task, _carry_out(outcome, loop, function, args))
@@ -286,12 +289,12 @@ def post(function: Callable[..., object], *args: Any) -> None:
     """Schedule a call on the loop, from any thread or signal handler.
 
     Args:
-        function: Must not block.
+        function: The function, which must not block.
         args: Its arguments.
     """
 
     async def posted() -> None:
-        # In a task, as anyio's primitives can't be created in a plain callback.
+        # In a task, because anyio's primitives can't be created in a plain callback.
         try:
             function(*args)
         except Exception:
@@ -310,43 +313,44 @@ def call(function: Callable[..., T], *args: Any, timeout_s: float | None = None)
     """Call a function on the loop and return its result, from any thread including the loop's.
 
     Args:
-        function: Must not block.
+        function: The function, which must not block.
         args: Its arguments.
-        timeout_s: Seconds after which to give up waiting; the function is still called.
+        timeout_s: Seconds after which to stop waiting. The function is still called.
 
     Raises:
         TimeoutError: ``timeout_s`` passed.
     """
 
-    async def called() -> T:
+    async def call_function() -> T:
         return function(*args)
 
     if is_loop_thread():
         return function(*args)
-    return submit(called).result(timeout_s)
+    return submit(call_function).result(timeout_s)
 
 
 def is_loop_thread() -> bool:
-    """Return whether this is the loop's own thread, which must not wait for the loop."""
+    """Return whether this is the thread of the loop, which must not wait for the loop."""
     return _background is not None and threading.current_thread() is _background.thread
 
 
 def at_shutdown(action: Callable[[], None]) -> None:
-    """Call ``action`` when the interpreter exits, before the loop ends; it must not take long.
+    """Register a short action to call when the interpreter exits, before the loop ends.
 
-    Actions are called in the reverse order in which they were registered, as those of `atexit`.
+    Actions are called in reverse order of registration, as with `atexit`.
     """
     _before_exit.insert(0, action)
 
 
 def _serve(ready: Future[_Background]) -> None:
     async def main() -> None:
-        end, here = asyncio.Event(), threading.current_thread()
-        ready.set_result(_Background(asyncio.get_running_loop(), end, here))
+        end, thread = asyncio.Event(), threading.current_thread()
+        ready.set_result(_Background(asyncio.get_running_loop(), end, thread))
         await end.wait()
 
-    # Not anyio's blocking portal: it waits for the loop to start a task, so that a busy loop would
-    # delay the start of a run, and it joins its thread at exit without a time limit.
+    # anyio's blocking portal is not used, because it waits for the loop to start a task, so that a
+    # busy loop would delay the start of a run, and because it joins its thread at exit without a
+    # time limit.
     try:
         anyio.run(main)
     except BaseException as exc:
@@ -364,10 +368,10 @@ def _shut_down() -> None:
         _background.thread.join(GOODBYE_S)
 
 
-def _forget() -> None:
-    """Reset the state in a forked child, which does not have the thread."""
+def _reset_after_fork() -> None:
+    """Reset the state in a forked child process, which does not have the thread."""
     global _lock, _background
     _lock, _background = threading.Lock(), None
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_reset_after_fork)

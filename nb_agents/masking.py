@@ -1,16 +1,16 @@
-"""Takes secrets out of texts, wherever the texts came from and whatever becomes of them.
+"""Removes secrets from text before it is written or shown.
 
-A `Mask` knows values, not places. A value that can be told from ordinary text (`is_distinctive`) is
-hidden wherever it stands, and so is a beginning of it that can be told: a cut must not let most of
-a key through. Another one ("lm-studio", "test") is hidden beside its own name alone: ``NAME=test``,
-``"api_key": "test"``, ``Authorization: Bearer test``. Each is known as it is, as JSON and Python
-write it in quotes, and percent-encoded; of one that has lines, each line is known too. What
-somebody recodes on purpose (base64, letters spelled out) is not found.
+A `Mask` has a list of secret values. A value that can't be confused with ordinary text
+(`is_distinctive`) is hidden everywhere. So is a distinctive prefix of it, because a truncated key
+must not be shown. An ordinary value ("lm-studio", "test") is hidden only next to its own name:
+``NAME=test``, ``"api_key": "test"``, ``Authorization: Bearer test``. A value is found verbatim, as
+quoted by JSON and Python, and percent-encoded. Each line of a multi-line value is also found.
+Deliberately encoded values (base64, letters spelled out) are not found.
 
-A `SecretSearch` looks for a secret's *head*: its shortest beginning that is distinctive itself.
-Where one stands, all that follows it as in the secret belongs to the match. `MaskedStream` does the
-same for a text that comes in pieces: what may be the beginning of a secret waits for the next one.
-Pure: no clock, no disk, no events.
+A `SecretSearch` looks for the *head* of a secret, its shortest distinctive prefix. A match is the
+head and all following characters that agree with the secret. `MaskedStream` masks text that arrives
+in chunks: it holds back text that may be the beginning of a secret until the next chunk. This
+module reads no clock and no files, and emits no events.
 """
 
 from __future__ import annotations
@@ -25,49 +25,46 @@ from threading import Lock
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote, quote_plus
 
-from nb_agents.config.secret_names import MASK, MIN_SECRET_CHARS, is_distinctive, is_place
+from nb_agents.config.secret_names import MASK, MIN_SECRET_CHARS, is_distinctive, is_existing_path
 from nb_agents.config.secrets import Secret, secrets_of_environment
 from nb_agents.errors import NbAgentsError, UserError
-from nb_agents.unicode import field_names
+from nb_agents.unicode import MAX_DEPTH, TOO_DEEP, field_names
 
 MAX_HEAD = 200
-"""Characters that are enough to know a text by, whatever they are."""
+"""Maximum length of a head, in characters."""
 
 MIN_HELD = 4
-"""Characters at the end of a text that goes on, from which on they are held back as the beginning
-of a secret. Fewer end every other word: a process that is killed would lose each time what it held.
+"""Minimum number of characters to hold back at the end of a stream as the beginning of a secret.
+
+Fewer characters match the end of many words. Text that is held back is lost if the process is
+killed.
 """
 
-# What stands between a name and its value; JSON within JSON has its quotes escaped.
+# The characters between a name and its value. In JSON within JSON, quotes are escaped.
 _BETWEEN = r"[\s\"'\\]{0,4}[:=][\s\"'\\]{0,4}(?i:(?:bearer|basic|token) )?"
 _MAX_AFTER = 4 + len("bearer ")
 
 MAX_CLEAN_CHARS, MAX_CLEAN = 100, 2_000
-"""Characters of a text in which nothing is hidden for it to be known again, and how many are."""
-
-MAX_DEPTH = 100
-"""Levels of a value that are gone through; nobody nests deeper, and Python's stack has its end."""
-
-TOO_DEEP = "[nested too deeply]"
+"""Maximum length, in characters, and number of cached strings that contain no secret."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Match(NamedTuple):
-    """A stretch of a text that is to be hidden."""
+    """A part of a string that must be hidden."""
 
     start: int
     end: int
 
 
 class Scan(NamedTuple):
-    """What is known of a text.
+    """Result of searching a text.
 
     Attributes:
-        found: What is to be hidden, in order.
-        decided: How far more text changes nothing.
-        shown: How far it can be shown: behind that it looks like a secret by now.
+        found: The parts to hide, in order.
+        decided: Position up to which further text can't change the result.
+        shown: Position up to which the text can be shown. The rest may be a secret.
     """
 
     found: list[Match]
@@ -75,18 +72,18 @@ class Scan(NamedTuple):
     shown: int
 
 
-def replaced(text: str, found: Iterable[Match], begin: int, end: int) -> str:
-    """Write a stretch of a text with its matches replaced.
+def mask_matches(text: str, matches: Iterable[Match], begin: int, end: int) -> str:
+    """Return a part of a string with the mask instead of its matches.
 
     Args:
-        text: The text.
-        found: Its matches, in order; those that end before the stretch are left out.
-        begin: Where the stretch begins; it may be within a match.
-        end: Where it ends, in no match; before its beginning when all is shown by now.
+        text: The whole text.
+        matches: Its matches, in order.
+        begin: Start of the part. It may be inside a match.
+        end: End of the part, outside any match. It is before ``begin`` if the part is empty.
     """
     parts: list[str] = []
     at = begin
-    for match in found:
+    for match in matches:
         if match.end > begin:
             parts += text[at : match.start], MASK
             at = match.end
@@ -94,24 +91,24 @@ def replaced(text: str, found: Iterable[Match], begin: int, end: int) -> str:
 
 
 class _Search:
-    """A search from left to right that is made again only where its last match does not hold."""
+    """Searches a text from left to right, and remembers a match until it has been passed."""
 
     def __init__(self, find: Callable[[int], re.Match[str] | None]) -> None:
         self._find = find
-        self._found = find(0)
+        self._match = find(0)
 
     def next(self, at: int) -> re.Match[str] | None:
-        """Return the first match that begins at or after a position."""
-        if self._found is not None and self._found.start() < at:
-            self._found = self._find(at)
-        return self._found
+        """Return the first match that starts at or after a position."""
+        if self._match is not None and self._match.start() < at:
+            self._match = self._find(at)
+        return self._match
 
 
 class SecretSearch:
-    """Finds secrets in texts.
+    """Finds secrets in text.
 
     Args:
-        secrets: What to look for.
+        secrets: The secrets to find.
     """
 
     def __init__(self, secrets: Iterable[Secret]) -> None:
@@ -133,11 +130,11 @@ class SecretSearch:
         self._name = _any_of(self._names)
         self._named = self._compiled_named()
         self._open_name, self._open_reach = self._compiled_open()
-        # Texts of people too, which stay: but none in which there is anything to hide.
+        # A cache of short strings without secrets. It may contain text from users.
         self._clean: set[str] = set()
 
     def _compiled_named(self) -> re.Pattern[str]:
-        """Compile each value beside its name; the one group that is found is what stays."""
+        """Compile a pattern of names with their values. Its matching group is not hidden."""
         parts = []
         for value, names in self._plain.items():
             if names:
@@ -146,7 +143,10 @@ class SecretSearch:
         return re.compile("|".join(parts), re.ASCII)
 
     def _compiled_open(self) -> tuple[re.Pattern[str] | None, int]:
-        """Compile what finds a name, at the end of a text, that its value may still follow."""
+        """Compile a pattern for a name at the end of a string.
+
+        Returns it with its maximum length.
+        """
         if not self._names:
             return None, 0
         longest = max(map(len, self._plain))
@@ -156,13 +156,14 @@ class SecretSearch:
         return pattern, max(map(len, self._names)) + 5 + _MAX_AFTER + longest
 
     def is_beside(self, name: str, value: str) -> bool:
-        """Return whether a value is hidden where it stands beside this name."""
+        """Return whether an ordinary value must be hidden next to this name."""
         return value in self._under and _folded(name) in self._under[value]
 
     def is_clean(self, text: str) -> bool:
-        """Return whether a whole text holds nothing to hide; results for short texts are cached.
+        """Return whether a complete string contains no secret.
 
-        What is written down is full of the same words: names of fields, of agents and of models.
+        Results for short strings are cached, because the names of fields, agents and models recur
+        in all events.
         """
         if text in self._clean:
             return True
@@ -172,54 +173,59 @@ class SecretSearch:
         return is_clean
 
     def scan(self, text: str, *, is_whole: bool) -> Scan:
-        """Find what is to be hidden.
+        """Find the parts of a string to hide.
 
         Args:
-            text: The text.
-            is_whole: Whether it ends there; else more of it may come.
+            is_whole: Whether the text is complete. If not, more of it may follow.
         """
-        found: list[Match] = []
+        matches_found: list[Match] = []
         at, searches = 0, self._searches(text)
         if is_whole and not searches:
-            return Scan(found, len(text), len(text))
+            return Scan(matches_found, len(text), len(text))
         while True:
-            decided = shown = len(text)
+            decided = visible_end = len(text)
             if not is_whole:
-                decided, shown = self._open(text, at)
+                decided, visible_end = self._open(text, at)
             matches = [match for search in searches if (match := search.next(at))]
             match = min(matches, key=lambda each: each.start(), default=None)
             if match is None or match.start() >= decided:
-                return Scan(found, decided, shown)
-            if match.lastindex:  # beside its name, which stays
+                return Scan(matches_found, decided, visible_end)
+            if match.lastindex:  # a value next to its name, which is not hidden
                 start, at = match.end(match.lastindex), match.end()
             else:
                 start = match.start()
                 at, is_open = self._end(text, start, match[0])
                 if is_open and not is_whole:
-                    return Scan(found, start, start)
-            found.append(Match(start, at))
+                    return Scan(matches_found, start, start)
+            matches_found.append(Match(start, at))
 
     def _searches(self, text: str) -> list[_Search]:
-        """Return the searches whose literal prefix occurs in a text; most texts have none."""
-        found = []
-        # Thirty of these look-ups take a third of the time of one search for all thirty.
+        """Return the pattern searches that could match in the text.
+
+        For most text, there are none.
+        """
+        patterns = []
+        # Thirty substring tests take a third of the time of one regular expression for all thirty.
         if any(map(text.__contains__, self._heads)):
-            found.append(_Search(lambda at: self._head.search(text, at)))
+            patterns.append(_Search(lambda at: self._head.search(text, at)))
         lowered = _lower(text) if self._names else ""
         if any(map(lowered.__contains__, self._names)):
-            found.append(_Search(lambda at: self._next_named(text, lowered, at)))
-        return found
+            patterns.append(_Search(lambda at: self._next_named(text, lowered, at)))
+        return patterns
 
     def _next_named(self, text: str, lowered: str, at: int) -> re.Match[str] | None:
-        """Find the next value beside its name; the name alone is found in a tenth of the time."""
+        """Find the next value that follows its name.
+
+        Searching for the name first is ten times faster.
+        """
         while name := self._name.search(lowered, at):
-            if found := self._named.match(text, name.start()):
-                return found
+            if match := self._named.match(text, name.start()):
+                return match
             at = name.start() + 1
         return None
 
     def _end(self, text: str, start: int, head: str) -> tuple[int, bool]:
-        """Find how far a text goes on as what a head begins, and whether more of it may come."""
+        """Return the end of a secret in text, and whether further text may extend it."""
         end, is_open = start, False
         for form in self._forms[head]:
             same = len(commonprefix([form, text[start : start + len(form)]]))
@@ -228,34 +234,36 @@ class SecretSearch:
         return end, is_open
 
     def _open(self, text: str, at: int) -> tuple[int, int]:
-        """Find where that begins, at a text's end, which may go on as a secret, and looks so."""
-        decided = shown = len(text)
+        """Return `Scan.decided` and `Scan.shown` for the end of an incomplete text."""
+        decided = visible_end = len(text)
         for start in range(max(at, len(text) - self._reach), len(text)):
             rest = text[start:]
             is_secret = rest in self._beginnings
             if is_secret or rest.lower() in self._beginnings_of_names:
                 decided = min(decided, start)
             if is_secret and len(rest) >= MIN_HELD:
-                shown = start
+                visible_end = start
                 break
         if self._open_name:
-            found = self._open_name.search(text, max(at, len(text) - self._open_reach))
-            if found:
-                decided = min(decided, found.start())
-                shown = min(shown, found.start("value") if found["value"] else shown)
-        return decided, shown
+            match = self._open_name.search(text, max(at, len(text) - self._open_reach))
+            if match:
+                decided = min(decided, match.start())
+                visible_end = min(
+                    visible_end, match.start("value") if match["value"] else visible_end
+                )
+        return decided, visible_end
 
 
 def _texts(value: str) -> list[str]:
-    """Return the texts under which a value is hidden everywhere; none for an ordinary value."""
-    if not is_distinctive(value) or is_place(value):
+    """Return the spellings of a value to hide everywhere. Empty for an ordinary value."""
+    if not is_distinctive(value) or is_existing_path(value):
         return []
     parts = [value, *filter(is_distinctive, map(str.strip, value.splitlines()))]
     return list(dict.fromkeys(form for part in parts for form in _recoded(part)))
 
 
 def _recoded(value: str) -> Iterator[str]:
-    """Yield a value as it is, and as escaped in JSON, Python literals and URLs."""
+    """Yield a value verbatim, and as escaped in JSON, Python literals and URLs."""
     yield value
     yield json.dumps(value)[1:-1]
     yield json.dumps(value, ensure_ascii=False)[1:-1]
@@ -263,7 +271,7 @@ def _recoded(value: str) -> Iterator[str]:
     whole = value.encode("utf-8", "replace")
     for coded in (quote(whole), quote(whole, safe=""), quote_plus(whole)):
         yield coded
-        yield re.sub("%..", lambda found: found[0].lower(), coded)
+        yield re.sub("%..", lambda match: match[0].lower(), coded)
 
 
 def _head(text: str) -> str:
@@ -276,7 +284,7 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _lower(text: str) -> str:
-    """Write a text in lower case, each character in its place: a few become two in Unicode's."""
+    """Convert a text to lower case without changing its length."""
     lowered = text.lower()
     if len(lowered) == len(text):
         return lowered
@@ -284,10 +292,10 @@ def _lower(text: str) -> str:
 
 
 def _spellings(names: Iterable[str]) -> list[str]:
-    """Write names in lower case with each mark that may stand between their words."""
+    """Return names in lower case, with each possible separator between their words."""
     words = {tuple(re.split("[-_ ]", name.lower())) for name in names}
-    found = {mark.join(each) for each in words for mark in ("_", "-", " ", "")}
-    return sorted(found, key=len, reverse=True)
+    spellings = {mark.join(each) for each in words for mark in ("_", "-", " ", "")}
+    return sorted(spellings, key=len, reverse=True)
 
 
 _search_for = lru_cache(maxsize=8)(SecretSearch)  # many runs have the same secrets
@@ -298,10 +306,10 @@ def _folded(name: str) -> str:
 
 
 class Mask:
-    """Hides the secrets of a run in all that is written down or shown.
+    """Hides the secrets of a run in text that is written or shown.
 
     Args:
-        secrets: Those that are known at its beginning; `add` takes more.
+        secrets: The initial secrets. `add` adds more.
 
     Example:
         >>> Mask([Secret("sk-1f9Qz7LmX02p", ("api_key",))]).text("its sk-1f9Qz7LmX02p!")
@@ -311,70 +319,66 @@ class Mask:
     def __init__(self, secrets: Iterable[Secret] = ()) -> None:
         self._known: frozenset[Secret] = frozenset()
         self._search = _search_for(self._known)
-        # Separates the loop from threads in which backends are made: none may lose the other's.
+        # Secrets may be added on the loop and, when backends are created, in other threads.
         self._adding = Lock()
         self.add(secrets)
 
     def add(self, secrets: Iterable[Secret]) -> None:
-        """Hide these too from now on; other threads may be hiding meanwhile.
+        """Hide further secrets from now on. Other threads may use the mask in the meantime.
 
         Args:
-            secrets: Empty ones are left out.
+            secrets: The secrets. Those with an empty value are ignored.
         """
         with self._adding:
-            known = self._known | {secret for secret in secrets if secret.value}
-            if known != self._known:
-                # Made aside and put in its place at once.
-                self._known, self._search = known, _search_for(known)
+            all_secrets = self._known | {secret for secret in secrets if secret.value}
+            if all_secrets != self._known:
+                # The new search is complete before it replaces the old one.
+                self._known, self._search = all_secrets, _search_for(all_secrets)
 
     def text(self, text: str) -> str:
-        """Hide secrets in a whole text.
-
-        Args:
-            text: What somebody wrote.
-        """
+        """Return a complete text with its secrets masked."""
         if self._search.is_clean(text):
             return text
-        return replaced(text, self._search.scan(text, is_whole=True).found, 0, len(text))
+        return mask_matches(text, self._search.scan(text, is_whole=True).found, 0, len(text))
 
     def value(self, value: T) -> T:
-        """Hide secrets in all texts of a value: of mappings, lists and dataclasses, names too.
+        """Mask the secrets in all strings of a value, including the keys of mappings.
 
         Args:
-            value: Plain data, or dataclasses of it. What is neither becomes a text, as a journal
-                would write it.
+            value: Plain data, or dataclasses of plain data. Any other object becomes a string, as
+                in the journal.
 
         Returns:
-            The same with other texts; a dataclass itself when nothing had to be hidden in it.
+            A masked copy. A dataclass without secrets is returned unchanged.
         """
         hidden: T = self._value(value, "", 0)
         return hidden
 
     def error(self, error: Exception) -> Exception:
-        """Hide secrets in what an exception and its causes say.
+        """Mask secrets in the messages of an exception and its causes.
 
         Args:
-            error: Its texts are replaced.
+            error: The exception, which is changed in place.
 
         Returns:
-            The exception; in the place of one that makes its text anew each time, another. A cause
-            that does is left out.
+            The exception. If its message can't be changed, because ``__str__`` builds it, a new
+            exception with the masked message. A cause with such a message is removed.
         """
         if not self._is_hidden_in(error):
             other = UserError if isinstance(error, UserError) else NbAgentsError
             return other(f"{type(error).__name__}: {self.text(str(error))}")
         each: BaseException | None = error
-        known = {id(error)}
+        seen_ids = {id(error)}
         while each is not None:
             cause = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
-            if cause is not None and (id(cause) in known or not self._is_hidden_in(cause)):
+            if cause is not None and (id(cause) in seen_ids or not self._is_hidden_in(cause)):
                 each.__cause__ = each.__context__ = cause = None
-            known.add(id(cause))
+            seen_ids.add(id(cause))
             each = cause
         return error
 
     def _is_hidden_in(self, error: BaseException) -> bool:
-        """Hide secrets in what an exception says, and tell whether that could be done."""
+        """Mask secrets in an exception. Returns whether its message now contains none."""
         self._hide_in_error(error)
         return self.text(str(error)) == str(error)
 
@@ -403,7 +407,7 @@ class Mask:
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         if is_dataclass(value) and not isinstance(value, type):
             return self._dataclass(value, depth)
-        if isinstance(value, Mapping):  # after what is no dict: it takes long to say so
+        if isinstance(value, Mapping):  # last, because this check is slow for other types
             return {
                 self._value(key, "", depth + 1): self._value(each, str(key), depth + 1)
                 for key, each in value.items()
@@ -424,11 +428,11 @@ def safe_errors(function: Callable[P, T]) -> Callable[P, T]:
     """Mask the secret variables of this process in the errors that a function raises.
 
     Args:
-        function: May tell a person what is wrong with a file in which ``${VAR}`` was filled in.
+        function: A function whose errors may quote a file after ``${VAR}`` was replaced in it.
     """
 
     @wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return function(*args, **kwargs)
         except NbAgentsError as exc:
@@ -437,20 +441,19 @@ def safe_errors(function: Callable[P, T]) -> Callable[P, T]:
                 raise
             raise hidden from None
 
-    return called
+    return wrapper
 
 
 class MaskedStream:
-    """Masks a text that arrives in pieces.
+    """Masks text that arrives in chunks.
 
-    Whatever the pieces: what `push` and `flush` give, put together, is what `Mask.text` gives for
-    the whole, but that the first `MIN_HELD` - 1 characters of a secret may stand before its mask:
-    they were shown when they could be anything. A flush that was not the end lets the beginning of
-    a secret through at the worst, and never one that can be told: what follows is hidden all the
-    same.
+    The results of `push` and `flush`, joined, equal `Mask.text` of the whole text, with one
+    exception: up to `MIN_HELD` - 1 characters of a secret may precede its mask, because they were
+    shown before they could be recognized. A `flush` in the middle of a secret shows at most a
+    prefix that is not distinctive. The rest of the secret is still hidden.
 
     Args:
-        mask: What to hide.
+        mask: The mask to apply.
     """
 
     def __init__(self, mask: Mask) -> None:
@@ -459,22 +462,22 @@ class MaskedStream:
         self._shown = 0
 
     def push(self, piece: str) -> str:
-        """Add a piece; return what can be shown so far.
+        """Add a chunk of text and return the masked text that can be shown now.
+
+        The result may contain text that was held back earlier. It ends before anything that may be
+        the beginning of a secret.
 
         Args:
-            piece: What has come.
-
-        Returns:
-            What was held back and the piece, up to what looks like the beginning of a secret.
+            piece: The next piece of the text.
         """
         text, before = self._open + piece, self._shown
-        found, decided, shown = self._mask._search.scan(text, is_whole=False)
-        now = max(before, shown)
+        matches, decided, visible_end = self._mask._search.scan(text, is_whole=False)
+        now = max(before, visible_end)
         self._open, self._shown = text[decided:], max(0, now - decided)
-        return replaced(text, found, before, now)
+        return mask_matches(text, matches, before, now)
 
     def flush(self) -> str:
-        """Return what was held back, as no more is expected."""
+        """Return the masked text that is still held back."""
         before, self._shown = self._shown, len(self._open)
-        found, _, end = self._mask._search.scan(self._open, is_whole=True)
-        return replaced(self._open, found, before, end)
+        matches, _, end = self._mask._search.scan(self._open, is_whole=True)
+        return mask_matches(self._open, matches, before, end)

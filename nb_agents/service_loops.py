@@ -1,8 +1,8 @@
-"""The loops that listen, tick, watch or collect, and that an error of one item must not end.
+"""Error handling for service loops, which must survive an error in one item.
 
-Each handles its items within `ServiceLoop.item`, out of which no error comes: it is logged, told to
-the user where there is a way, and the loop goes on with the next item. `ServiceLoop` lists all of
-them, so that tests can make an item of each fail.
+Each loop handles its items within `ServiceLoop.item`, which logs an error, shows it to the user
+where possible, and lets the loop continue with the next item. `ServiceLoop` lists all such loops,
+so that tests can make an item of each fail.
 """
 
 from __future__ import annotations
@@ -19,45 +19,48 @@ logger = logging.getLogger("nb_agents")
 
 
 class ServiceLoop(Enum):
-    """A loop, named by what an item of it is."""
+    """A loop that must survive errors. The value names one of its items in error messages."""
 
-    COMMANDS = "A command from outside"
-    TICKS = "A part of journalling and showing what the agents write"
+    COMMANDS = "A command from another process"
+    TICKS = "A step of recording the agents' text"
     SYNCS = "A sync of the journal"
     OBSERVERS = "A reaction to an event"
-    LIMITS = "The watch on the time and the budget"
-    CLOCKS = "The watch on a recipe's time limit"
+    LIMITS = "A check of the time limit and budget"
+    CLOCKS = "A check of a recipe's time limit"
     STATUSES = "A report of the run's status"
     VIEWS = "A subscriber"
-    WATCHES = "A look for commands on the disk"
-    FOLLOWED = "A look at a run of another process"
-    OFFERS = "A call of a function of the notebook"
-    ASYNC_FUNCTIONS = "A task that a function of the notebook left behind"
-    MCP = "A message of an MCP server"
-    SWEEPS = "A piece of news of a sweep"
-    FEEDS = "A look at what is followed"
+    WATCHES = "A check for commands on disk"
+    FOLLOWED = "A check of a run in another process"
+    OFFERS = "A call of a notebook function"
+    ASYNC_FUNCTIONS = "A background task of a notebook function"
+    MCP = "A message from an MCP server"
+    SWEEPS = "An update of a sweep"
+    FEEDS = "A read of a turn or sweep"
     PAGES = "A message to a page"
     CHAT = "A line of the chat"
-    PROGRAMS = "A message of a program that is an agent"
+    PROGRAMS = "A message from an external agent"
 
     def item(self, tell: Callable[[str], object] | None = None) -> _Item:
-        """Handle an item within the block; an error in it ends the block only.
+        """Return a context manager for handling an item. An error ends the block but not the loop.
 
         Args:
             tell: Called with a sentence about the error, for the user.
         """
         return _Item(self, tell)
 
-    def _left_out(self, exc: BaseException, tell: Callable[[str], object] | None) -> None:
+    def _report(self, exc: BaseException, tell: Callable[[str], object] | None) -> None:
         self._log(exc)
         if tell is not None:
             try:
-                tell(f"{self.value} failed and was left out ({type(exc).__name__}).")
-            except Exception as untold:
-                self._log(untold)
+                tell(f"{self.value} failed and was skipped ({type(exc).__name__}).")
+            except Exception as error:
+                self._log(error)
 
     def _log(self, exc: BaseException) -> None:
-        """Log an error the first time, the tenth, the hundredth: an item may fail at each tick."""
+        """Log only the 1st, 10th, 100th, … error of each exception type.
+
+        An item may fail again and again.
+        """
         _failures[self, type(exc)] += 1
         count = _failures[self, type(exc)]
         if str(count).strip("0") == "1":
@@ -65,13 +68,13 @@ class ServiceLoop(Enum):
 
 
 class _Item:
-    """The block of an item; a generator would cost more than most of them do."""
+    """The context manager of an item; a generator would take longer than most items."""
 
-    __slots__ = ("_loop", "_tell")
+    __slots__ = ("_loop", "_on_error")
 
     def __init__(self, loop: ServiceLoop, tell: Callable[[str], object] | None) -> None:
         self._loop = loop
-        self._tell = tell
+        self._on_error = tell
 
     def __enter__(self) -> None: ...
 
@@ -80,7 +83,7 @@ class _Item:
     ) -> bool:
         if exc is None or not _is_failure(exc):
             return False
-        self._loop._left_out(exc, self._tell)
+        self._loop._report(exc, self._on_error)
         return True
 
 
@@ -88,7 +91,7 @@ _failures: Counter[tuple[ServiceLoop, type[BaseException]]] = Counter()
 
 
 def _is_failure(exc: BaseException) -> bool:
-    """Return whether an exception is an item's failure, not the loop's end."""
-    if isinstance(exc, KeyboardInterrupt):  # elsewhere, a callback has raised it
+    """Return whether an exception means that an item failed, not that the loop must end."""
+    if isinstance(exc, KeyboardInterrupt):  # in other threads, a callback has raised it
         return threading.current_thread() is not threading.main_thread()
     return isinstance(exc, (Exception, AgentStopped, SystemExit))

@@ -1,10 +1,10 @@
-"""A scripted model, for our tests and yours: no network, no LLM, every case at will.
+"""A scripted model for tests, without a network or an LLM.
 
 Example:
     >>> from nb_agents.testing import Answer, ScriptedModel, Vote
     >>> model = ScriptedModel(Answer("42"), Vote("agent1"))
 
-A team of them is an ordinary config:
+`scripted_team` makes a team of scripted models:
 
     team = scripted_team(
         a=ScriptedModel(Answer("42"), Vote("agent1")),
@@ -13,7 +13,7 @@ A team of them is an ordinary config:
     run = nb_agents.start("What is six times seven?", config=team)
     run.wait()
 
-The last turn repeats when the script is used up, so a script always has an end.
+The last turn repeats when the script is used up, so a model can always answer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Call:
 
 
 class Gate:
-    """Holds a model at a point until the test lets it go; thread-safe and needs no sleeping.
+    """Blocks a scripted model until the test opens the gate. Thread-safe.
 
     Example:
         >>> gate = Gate()
@@ -67,27 +67,27 @@ class Gate:
     """
 
     def __init__(self) -> None:
-        self._opened: Future[None] = Future()
-        # A running future can't be cancelled by those who wait for it.
-        self._opened.set_running_or_notify_cancel()
-        # Separates the loop thread, where models come to the gate, from the test's.
+        self._first_call: Future[None] = Future()
+        # A running future can't be cancelled by a waiting task.
+        self._first_call.set_running_or_notify_cancel()
+        # Models reach the gate on the loop thread, and the test waits on another.
         self._changed = threading.Condition()
         self.reached = 0
 
     def open(self) -> None:
-        """Release the model, and all later calls."""
-        if not self._opened.done():
-            self._opened.set_result(None)
+        """Release the waiting models, and let later ones pass."""
+        if not self._first_call.done():
+            self._first_call.set_result(None)
 
     def wait_reached(self, count: int = 1, timeout_s: float = 60.0) -> None:
-        """Block until models have come to the gate.
+        """Block until models have reached the gate.
 
         Args:
-            count: How many times, since the gate was made.
+            count: Number of times, counted from the creation of the gate.
             timeout_s: Seconds to wait.
 
         Raises:
-            TimeoutError: They did not come.
+            TimeoutError: The gate was reached fewer times.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self.reached >= count, timeout_s):
@@ -98,7 +98,7 @@ class Gate:
         with self._changed:
             self.reached += 1
             self._changed.notify_all()
-        await asyncio.wrap_future(self._opened)
+        await asyncio.wrap_future(self._first_call)
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,12 @@ class Turn:
     """One reply of a scripted model.
 
     Attributes:
-        text: Streamed word by word, before the calls.
-        calls: Tool calls, their arguments streamed in pieces.
-        delay_s: Seconds to wait before each word or piece.
-        gate: Waited for after the text, before the calls; once per turn.
-        error: Raised after the text instead of finishing.
-        hang: Go silent for ever after the text.
+        text: Text that is streamed word by word, before the calls.
+        calls: Tool calls. Their arguments are streamed in chunks.
+        delay_s: Seconds to wait after each word or chunk.
+        gate: Gate at which to wait, between the text and the calls.
+        error: Exception to raise after the text.
+        hang: Whether to send nothing more after the text, without ending the stream.
     """
 
     text: str = ""
@@ -123,25 +123,27 @@ class Turn:
 
 
 def Answer(content: str, **more: Any) -> Turn:
-    """Return a turn that submits an answer; ``more`` is passed to `Turn`."""
+    """Return a turn that submits an answer. ``more`` is passed to `Turn`."""
     return Turn(calls=(Call(ANSWER.name, {"content": content}),), **more)
 
 
 def Vote(agent_id: str, reason: str = "best", **more: Any) -> Turn:
-    """Return a turn that votes for ``agent1`` …; ``more`` is passed to `Turn`."""
+    """Return a turn that votes for an agent such as "agent1". ``more`` is passed to `Turn`."""
     return Turn(calls=(Call(VOTE.name, {"agent_id": agent_id, "reason": reason}),), **more)
 
 
 class ScriptedModel:
-    """A backend that plays turns in order.
+    """A backend that replies to requests with scripted turns, in order.
+
+    It checks the order of the messages in each request as strictly as any model server.
 
     Args:
-        turns: What it does at each request; the last repeats. A callable is given the messages
-            and returns the turn.
+        turns: One turn per request. The last one repeats. A callable gets the messages and returns
+            the turn.
 
     Attributes:
         requests: The messages of each request so far.
-        open_streams: Requests that are open now.
+        open_streams: Number of currently open requests.
     """
 
     name = "scripted"
@@ -160,12 +162,13 @@ class ScriptedModel:
     def stream(
         self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Open one request; see `nb_agents.models.backend.Backend.stream`."""
+        """Open a request; see `nb_agents.models.backend.Backend.stream`."""
         return self._backend.stream(messages, tools)
 
     async def _play(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
         turn = self._turns[min(len(self.requests), len(self._turns) - 1)]
         self.requests.append(list(messages))
+        _check_order(messages)
         self.open_streams += 1
         try:
             turn = turn(messages) if callable(turn) else turn
@@ -173,6 +176,24 @@ class ScriptedModel:
                 yield delta
         finally:
             self.open_streams -= 1
+
+
+def _check_order(messages: Sequence[ModelMessage]) -> None:
+    """Raise AssertionError if a strict server would reject the order of messages."""
+    calls: list[str] = []
+    for number, message in enumerate(messages):
+        kinds = [part.part_kind for part in message.parts]
+        assert message.kind == ("response" if number % 2 else "request"), number
+        if message.kind == "response":
+            calls = [call.tool_call_id for call in message.tool_calls]
+            continue
+        if number == 0 and kinds[0] == "system-prompt":
+            kinds.pop(0)
+        assert kinds == (["tool-return"] * len(calls) if calls else ["user-prompt"]), kinds
+        ids = [part.tool_call_id for part in message.parts if part.part_kind == "tool-return"]
+        assert ids == calls, ids
+    last = messages[-1]
+    assert last.kind == "request" or last.state == "suspended", last.kind
 
 
 async def _deltas(turn: Turn, call_id: str) -> AsyncIterator[Any]:
@@ -199,8 +220,8 @@ def scripted_team(timeout_s: float | None = None, **models: Backend) -> TeamSpec
     """Return a team of scripted models.
 
     Args:
-        timeout_s: The orchestrator timeout, seconds.
-        models: For each agent id, its model, in registration order.
+        timeout_s: The orchestrator timeout in seconds.
+        models: Agent ids and their models, in registration order.
 
     Returns:
         A team for `nb_agents.start`.

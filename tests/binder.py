@@ -1,4 +1,4 @@
-"""Builds what Binder would of this checkout, and looks at it: ``make binder``.
+"""Builds this checkout as Binder would, and checks the result: ``make binder``.
 
 The steps of repo2docker: an environment, `binder/requirements.txt` in a copy of the checkout, then
 `binder/postBuild`. In it JupyterLab must find the extension, and the quick start must run.
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def main() -> int:
-    """Do the steps; return the exit status."""
+    """Do the steps. Return the exit status."""
     with tempfile.TemporaryDirectory() as place:
         checkout, environment = Path(place, "checkout"), Path(place, "environment")
         # What git has: a clone holds nothing that was built here.

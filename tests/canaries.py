@@ -1,11 +1,11 @@
-"""Keys that must turn up nowhere: every test runs with them, and what all tests leave is searched.
+"""Canary keys: all tests run with them, and the files of all tests are searched for them.
 
 They are in the environment of each process (as a token, a password with odd characters, and an
 address), and tests with a model server give it `KEY`, which it repeats in its headers and errors.
 Searched are, at the end of all tests, what runs have left below pytest's directory: each session (a
 directory with ``turn_*`` in it), export, ``debug.log`` and saved notebook; after each test what it
 has logged and printed; and every message of a kernel as it comes. What a test itself wrote down,
-such as a team's file with the key in it, is none of these.
+such as a team file with the key in it, is not searched.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def found_in(data: bytes) -> list[str]:
 
 
 def found_on_disk(root: Path) -> Iterator[str]:
-    """Say which files that runs have left hold a canary."""
+    """Return a list of the runs' files that contain a canary."""
     for file in _left_by_runs(root):
         for data in _contents(file):
             for name in found_in(data):
@@ -68,7 +68,7 @@ def _needles() -> dict[str, tuple[bytes, ...]]:
 
 
 def _in_base64(core: bytes) -> Iterator[bytes]:
-    """Give what of a text is the same in base64 whatever stands around it."""
+    """Return the part of a text's base64 form that does not depend on the surrounding text."""
     for before in range(3):
         coded = base64.b64encode(b"\0" * before + core)
         yield coded[4 if before else 0 :].rstrip(b"=")[:-2]

@@ -1,4 +1,4 @@
-"""Read every team file that a directory holds and count what became of them and of their keys.
+"""Load all team files of a directory, and count the results and their keys.
 
 Meant for the 276 files of MassGen's wheel, which are not ours to keep in this repository:
 
@@ -13,9 +13,9 @@ from collections import Counter
 from pathlib import Path
 
 from nb_agents import TeamSpec
-from nb_agents.config.massgen_keys import SECTIONS, SectionKeys, sort_of
 from nb_agents.errors import ConfigError
 from tests.config.massgen_page import SPECS
+from tests.kit.teams import SECTIONS, SectionKeys, status_of_key
 
 
 def main(folder: Path) -> int:
@@ -33,7 +33,7 @@ def main(folder: Path) -> int:
             continue
         counts[_kind(team)] += 1
         ignored.update(team.ignored)
-        types.update(each.type for each in team.unsupported)
+        types.update(each.backend.type for each in team.unsupported)
     print(f"{len(files)} files: " + ", ".join(f"{n} {kind}" for kind, n in counts.most_common()))
     _print_most("agents that can't run", types)
     _print_most("ignored keys", ignored)
@@ -53,7 +53,7 @@ def _print_sorts() -> None:
             fields = frozenset(SPECS[section].model_fields)
         listed = (*table.harmless, *table.enforced, *table.withheld, *table.refused)
         for key in sorted({*fields, *listed}):
-            sorts.setdefault(sort_of(path, key, fields), []).append(".".join((*path, key)))
+            sorts.setdefault(status_of_key(path, key, fields), []).append(".".join((*path, key)))
     print("keys: " + ", ".join(f"{len(keys)} {sort}" for sort, keys in sorts.items()))
     for sort in ("enforced", "withheld", "refused"):
         print(f"{sort}: " + ", ".join(sorts[sort]))
@@ -69,8 +69,8 @@ def _kind(team: TeamSpec) -> str:
         return "without agents"
     count = len(team.unsupported)
     if not count:
-        return "run whole"
-    return "run in part" if count < len(team.agents) else "can't run"
+        return "run completely"
+    return "run partly" if count < len(team.agents) else "can't run"
 
 
 if __name__ == "__main__":

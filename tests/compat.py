@@ -1,8 +1,10 @@
-"""Tries a Python with the oldest, or the newest, dependencies that are allowed: ``make compat``.
+"""Tests a Python version with the oldest or newest supported dependencies: ``make compat``.
 
     python -m tests.compat python3.12 lowest-direct
+    python -m tests.compat python3.12 oldest-lab
 
-The quick start runs there, and the tests that need nothing beside the package and pytest.
+It runs the quick start, and the tests that need only the package and pytest. With "oldest-lab" it
+runs tests of the page, in the oldest JupyterLab that the extension supports: hubs lag behind.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TESTS = ("tests/view", "tests/disk", "tests/test_cancel.py", "tests/test_errors.py")
-PYTEST = ("pytest>=9.0", "pytest-timeout>=2.4", "hypothesis>=6.140", "pandas>=2.2.3")
+PYTEST = ("pytest>=9.0.3", "pytest-timeout>=2.4", "hypothesis>=6.140", "pandas>=2.2.3")
+LAB_TESTS = ("tests/browser/test_cells.py", "tests/browser/test_notebook_7.py")
+LAB = ("jupyterlab>=4.2,<4.3", "notebook>=7.2,<7.3", "playwright>=1.55")
 
 
 def main(python: str, versions: str) -> int:
@@ -22,18 +26,22 @@ def main(python: str, versions: str) -> int:
 
     Args:
         python: Its name or path, such as "python3.12".
-        versions: What uv calls it: "lowest-direct" or "highest".
+        versions: "lowest-direct" or "highest", as uv calls them, or "oldest-lab".
     """
     print(f"=== Python {python}, {versions}", flush=True)
     with tempfile.TemporaryDirectory() as place:
         own = f"{place}/bin/python"
         uv = (sys.executable, "-m", "uv")
-        resolution = (f"--resolution={versions}", f"--python={own}")
+        is_lab = versions == "oldest-lab"
+        resolution = "highest" if is_lab else versions
+        requirements = (*PYTEST, *(LAB if is_lab else ()))
+        install = ("pip", "install", "--quiet", f"--resolution={resolution}", f"--python={own}")
+        tests = (own, "-m", "pytest", "-q", "-o", f"cache_dir={place}/cache")
         steps: tuple[tuple[str, ...], ...] = (
             (*uv, "venv", "--quiet", "--clear", "--python", python, place),
-            (*uv, "pip", "install", "--quiet", *resolution, "--editable", ".[headless]", *PYTEST),
+            (*uv, *install, "--editable", ".[all,headless]", *requirements),
             (own, "tests/run_demo.py", "notebooks/quickstart.ipynb", "build/compat.html"),
-            (own, "-m", "pytest", "-q", "-o", f"cache_dir={place}/cache", *TESTS),
+            (*tests, *(LAB_TESTS if is_lab else TESTS)),
         )
         return next((code for step in steps if (code := _run(step))), 0)
 

@@ -1,4 +1,4 @@
-"""What holds for every test: no network but this machine, no key that gets out, a browser.
+"""Rules for all tests: only local network connections, no leaked keys; and a browser.
 
 Tests may talk to a model server of their own on loopback, so pydantic-ai's switch
 ALLOW_MODEL_REQUESTS is no guard; the sockets of this process are.
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     canaries.plant(os.environ)
     # What a shell starts in the background ignores it, and so would all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Live runs are known to all processes of a user: those of other tests are none of ours.
+    # Live runs are visible to all processes of a user, but must not be to other tests.
     state = tempfile.TemporaryDirectory(prefix="nb-agents-state-", ignore_cleanup_errors=True)
     config.add_cleanup(state.cleanup)
     os.environ["XDG_STATE_HOME"] = state.name
@@ -79,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Look for no garbage meanwhile, and never in what imports have made: it is all in use."""
+    """Disable garbage collection during collection, and freeze imported objects afterwards."""
     gc.disable()
     try:
         _import_share(session.config)
@@ -99,7 +99,7 @@ def _import_share(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)
     if worker is None:
         return
-    ignored = [Path(each).absolute() for each in config.getoption("ignore")]
+    ignored = [Path(each).absolute() for each in config.getoption("ignore") or ()]
     roots = [Path(each.partition("::")[0]).absolute() for each in config.args]
     found = [file for root in roots for file in sorted(root.rglob("test_*.py"))]
     files = [file for file in found if not any(map(file.is_relative_to, ignored))]
@@ -132,16 +132,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     """Fail a test that has logged or printed a canary."""
     report = yield
-    told = "".join(text for _, text in report.sections)  # of all of it, when it is taken down
-    if report.when == "teardown" and (found := canaries.found_in(told.encode())):
+    # A half of a character can't be sent to xdist's controller.
+    report.sections = [(title, _encodable(text)) for title, text in report.sections]
+    output = "".join(text for _, text in report.sections)  # at teardown: that of all phases
+    if report.when == "teardown" and (found := canaries.found_in(output.encode())):
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} has logged or printed {', '.join(found)}."
     return report
 
 
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def no_canary_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Fail, at the end of all tests, when what their runs have left holds a canary."""
+    """Fail at the end of all tests if a file of their runs contains a canary."""
     yield
     found = [*canaries.found_on_disk(tmp_path_factory.getbasetemp())]
     assert not found, "\n".join(["Secrets have reached the disk:", *found])

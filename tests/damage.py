@@ -1,8 +1,9 @@
-"""Two small sessions, what may become of their files, and all that people look at of a session.
+"""Two small sessions, possible damage to their files, and all ways to look at a session.
 
     python -m tests.damage 10000
 
-runs that many random edits and every cut, which takes minutes; tests/test_damage.py takes a part.
+runs that many random edits and every truncation, which takes minutes. tests/test_damage.py runs
+some of them.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nb_agents import events as ev
-from nb_agents.config.recipe import Recipe
 from nb_agents.errors import UserError
-from nb_agents.launch.resume import preview
-from nb_agents.presentation.cards import card_bundle
-from nb_agents.presentation.text import listed
-from nb_agents.recipes.units import planned
-from nb_agents.runs.status import log_lines
-from nb_agents.session.history import load_session, past_events
-from nb_agents.session.journal import Journal, read_journal
-from nb_agents.session.layout import TurnPaths
-from nb_agents.session.views import write_views
-from nb_agents.view.run_view import RunView
-from nb_agents.view.timeline import fold_timeline
+from tests.kit.cards import card_bundle, session_row
+from tests.kit.recipes import Recipe, planned
+from tests.kit.runs import log_lines, preview
+from tests.kit.sessions import (
+    Journal,
+    TurnPaths,
+    load_session,
+    past_events,
+    read_journal,
+    write_views,
+)
+from tests.kit.views import RunView, fold_timeline
 
 __all__ = [
     "Damage",
@@ -107,7 +108,7 @@ def _team() -> list[ev.Event]:
         ev.VoteCast(agent="ada", target="ada", reason="best", seen={"ada": 1}),
         *_asked("ben"),
         ev.TextStreamed(agent="ben", call=2, channel="answer", text="Half a thou"),
-        ev.Said(text="Be brief."),
+        ev.UserMessage(text="Be brief."),
         *_STOPPED[:1],
         ev.ModelCut(agent="ben", call=2),
         *_STOPPED[1:],
@@ -157,7 +158,7 @@ def small_sessions(root: Path) -> list[Path]:
     return made
 
 
-# What may become of a file ------------------------------------------------------------------
+# Damage to files ----------------------------------------------------------------------------
 
 
 class Damage(NamedTuple):
@@ -235,17 +236,17 @@ def _edited(data: bytes, chance: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
-# What people look at ------------------------------------------------------------------------
+# Views of a session --------------------------------------------------------------------------
 
 
 def look(session: Path) -> str:
-    """Look at a session as every door does; give what was refused, in a sentence, or "".
+    """Read a session through every entry point. Return the message of a user error, or "".
 
-    Whatever else is raised is a defect.
+    Any other exception is a bug.
     """
     loaded = load_session(session)
     assert loaded.messages is not None and loaded.context_paths is not None
-    assert all("\n" not in line for line in listed(loaded))
+    assert all("\n" not in line for line in session_row(loaded))
     assert len(loaded.restored()) < 50
     for turn in loaded.turns:
         timeline = fold_timeline(past_events(turn.paths), is_live=turn.is_live)
@@ -260,7 +261,7 @@ def look(session: Path) -> str:
 
 
 def end_next_turn(session: Path) -> None:
-    """Write what a turn leaves that ends beside the damage."""
+    """Write the files of another turn that ends next to the damage."""
     paths = TurnPaths(session / "turn_2")
     (paths.workspaces / "ada").mkdir(parents=True)
     view = RunView(session.name, 2, "And then?", "completed", winner="ada", ended_at=1.9e9)
@@ -270,7 +271,7 @@ def end_next_turn(session: Path) -> None:
 
 
 def spoil(session: Path, damage: Damage) -> None:
-    """Bring a damage to a session."""
+    """Damage a session."""
     (session / damage.file).write_bytes(damage.data)
     if damage.alone:
         (session / "turn_1" / "events.jsonl").unlink(missing_ok=True)
@@ -285,7 +286,7 @@ def mend(session: Path, files: dict[str, bytes]) -> None:
 
 
 def _main(count: int, seed: int) -> None:
-    """Look at every cut and at so many edits; print what is no sentence."""
+    """Try every truncation and a number of edits. Print messages that are not sentences."""
     os.fsync = lambda fd: None  # type: ignore[assignment]
     defects: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as root:

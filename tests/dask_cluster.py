@@ -1,4 +1,4 @@
-"""A Dask scheduler and its workers, as processes of their own."""
+"""A Dask scheduler and its workers, as separate processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Dask:
 
     Attributes:
         folder: Where the scheduler and the workers keep their files.
-        nanny: The process that starts the workers and starts them anew.
+        nanny: The process that starts and restarts the workers.
     """
 
     def __init__(

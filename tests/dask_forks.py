@@ -1,4 +1,4 @@
-"""What the nannies of tests load first: their workers are forked from a process without threads.
+"""Preloaded by the nannies of tests, so that workers are forked from a process without threads.
 
 A nanny has threads when it starts a worker, and a fork of it would never get a lock that one of
 them held at that moment. So workers come from multiprocessing's fork server; and that is forked

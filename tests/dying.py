@@ -1,4 +1,4 @@
-"""Letting a process die at its n-th operation on files, as a kill at that moment would."""
+"""Ends a process at its n-th file operation, like a kill at that moment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def die_at(number: int, place: Path) -> None:
     """Kill this process before one of its changes below a directory, or in the midst of a write.
 
     Args:
-        number: Which change, from 1.
+        number: Number of the change, starting at 1.
         place: The directory.
     """
     below = os.fsencode(place)

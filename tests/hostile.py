@@ -1,4 +1,4 @@
-"""Answers by which a model would have a page that shows them ask a server for something."""
+"""Answers of a model that try to make a page send requests to a server."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import base64
 from typing import Any
 
 from nb_agents import events as ev
-from nb_agents.presentation.cards import card_bundle
-from nb_agents.presentation.sweep_card import sweep_bundle
-from nb_agents.sweeps.sweep_fold import FIRST_ROWS, SweepFold
-from nb_agents.view.fold import fold
+from tests.kit.cards import card_bundle
+from tests.kit.sweeps import FIRST_ROWS, SweepFold, sweep_bundle
+from tests.kit.views import fold
 
 __all__ = ["bundle", "bundles", "recipes_and_sweeps", "texts"]
 

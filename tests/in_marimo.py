@@ -1,4 +1,4 @@
-"""Shows runs, a sweep and a live panel in marimo, and stops one there: ``make marimo``.
+"""Shows runs, a sweep and a live panel in marimo, and stops a run there: ``make marimo``.
 
 Args: the environment that has marimo and nb_agents.
 """
@@ -21,7 +21,7 @@ START_S, SHOWN_MS = 60, 60_000
 
 
 def main(environment: str) -> int:
-    """Serve the notebook and look at its page; return the exit status."""
+    """Serve the notebook and check its page. Return the exit status."""
     with tempfile.TemporaryDirectory() as place:
         app = Path(place, CELLS.name)
         app.write_text(CELLS.read_text())

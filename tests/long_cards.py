@@ -1,14 +1,12 @@
-"""Cards that a screen does not hold: of a stopped recipe, of a complete one, and of a sweep."""
+"""Cards that are longer than a screen: a stopped recipe, a complete one, and a sweep."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from nb_agents import events as ev
-from nb_agents.presentation.cards import card_bundle
-from nb_agents.presentation.sweep_card import sweep_bundle
-from nb_agents.sweeps.notes import RowResult
-from nb_agents.sweeps.sweep_fold import SweepView
+from tests.kit.cards import card_bundle
+from tests.kit.sweeps import RowResult, SweepView, sweep_bundle
 from tests.presentation.recipe_views import asked, began, finished, over, recipe, wrote
 
 __all__ = ["complete_recipe", "stopped_recipe", "sweep"]
@@ -18,7 +16,7 @@ ROWS = 20
 
 
 def stopped_recipe() -> dict[str, Any]:
-    """The card of a recipe of which twelve steps were cut and twelve are done."""
+    """Return the card of a recipe with twelve interrupted and twelve finished steps."""
     cut = [each for n in range(12) for each in wrote(f"gather/cut{n}", WORDS)]
     done = [e for n in range(12) for e in (*wrote(f"d{n}", WORDS), finished(f"d{n}", WORDS))]
     gate = asked("gather", "Go on with it?")

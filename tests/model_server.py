@@ -1,8 +1,8 @@
-"""A local HTTP server that stands for the model providers.
+"""A local HTTP server that simulates the model providers.
 
-It speaks the streaming dialects of OpenAI (chat completions, responses), Anthropic and Google over
-real sockets, so that tests see what a provider would see: which requests came, with which tools,
-and who closed a stream and when. Faults (errors, lost connections, silence, garbage) are data in a
+It supports the streaming protocols of OpenAI (chat completions, responses), Anthropic and Google
+over real sockets. Tests see what a provider would see: the requests, their tools, and when and by
+whom each stream was closed. Faults (errors, lost connections, silence, garbage) are fields of a
 `Reply`.
 
     with ModelServer() as server:
@@ -10,13 +10,13 @@ and who closed a stream and when. Faults (errors, lost connections, silence, gar
         provider = OpenAIProvider(base_url=server.url, api_key="k")
         model = OpenAIChatModel("gpt-test", provider=provider)
 
-A **chunk** is what a reader of the stream sees arrive: one word of text, or some characters of a
-tool's arguments. Frames without content (roles, block starts) travel with the next chunk and aren't
-counted.
+A **chunk** is a unit that a reader of the stream sees arrive: one word of text, or some characters
+of a tool's arguments. Frames without content (roles, block starts) are sent with the next chunk and
+not counted.
 
-The server runs in one daemon thread with its own asyncio loop and listens on 127.0.0.1 only. Its
-waits block the calling thread; in an async test run them with `anyio.to_thread.run_sync`.
-As a process of its own: `python -m tests.model_server --help`.
+The server runs in a daemon thread with its own asyncio loop and listens only on 127.0.0.1. Its wait
+methods block the calling thread; in an async test, run them with `anyio.to_thread.run_sync`.
+To run it as a separate process, see `python -m tests.model_server --help`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from tests import strict_bodies
+from tests.strict_order import order_fault
 
 __all__ = [
     "ModelServer",
@@ -58,7 +59,7 @@ __all__ = [
 Protocol = Literal["openai", "responses", "anthropic", "google"]
 
 _ARGUMENT_CHUNK = (
-    8  # characters of tool arguments in a chunk: small, so that any call takes several
+    8  # characters of tool arguments per chunk: few, so that each call has several chunks
 )
 _POLL_S = 0.02
 
@@ -70,17 +71,17 @@ def wait_until(
     seen: Callable[[], object] | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Any:
-    """Poll a predicate until it is true, and return what it returned.
+    """Poll a predicate until it is true, and return its value.
 
     Args:
-        predicate: Asked again and again from the calling thread.
-        timeout_s: Seconds to go on asking.
-        what: What is awaited, for the error message.
-        seen: Describes what is there instead, for the error message; default: the last answer.
-        pause: Waits at most so many seconds between two questions.
+        predicate: Called repeatedly from the calling thread.
+        timeout_s: Time limit in seconds.
+        what: The awaited condition, for the error message.
+        seen: Returns the current state for the error message; by default the last value.
+        pause: Waits between two calls for at most this many seconds.
 
     Raises:
-        TimeoutError: When the time is over; says what was awaited and what was seen.
+        TimeoutError: The time limit is over. The message has the condition and the state.
     """
     deadline = time.monotonic() + timeout_s
     while not (answer := predicate()):
@@ -93,13 +94,13 @@ def wait_until(
 
 
 def free_port() -> int:
-    """Find a port for a server that is started now.
+    """Return a free port for a server that is started soon.
 
-    Not one that the system gives to connections, or that other processes of tests have found: in
-    the seconds until the server takes it, one of theirs would have it.
+    It is outside the range for outgoing connections and reserved among the processes of tests, so
+    that no other process uses it before the server does.
     """
     while True:
-        port = random.randrange(10_000, 32_000)  # connections begin at 32,768
+        port = random.randrange(10_000, 32_000)  # outgoing connections use ports from 32,768
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
             _note(port)
@@ -107,8 +108,8 @@ def free_port() -> int:
 
 
 def _note(port: int) -> None:
-    """Let nobody else find this port before this process ends; fail if one has found it."""
-    if sys.platform == "linux":  # whose sockets may have a name that is no file
+    """Reserve a port among the processes of tests until this process ends, or raise OSError."""
+    if sys.platform == "linux":  # has abstract socket names, which are not files
         with socket.socket(socket.AF_UNIX) as name:
             name.bind(f"\0port-of-tests-{port}")
             name.detach()  # open until the end
@@ -116,41 +117,44 @@ def _note(port: int) -> None:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One tool call of a reply; without `id` the server makes one (Google: sends none)."""
+    """A tool call of a reply. Without `id` the server generates one (Google sends none).
+
+    If `args` is None, the call starts and its arguments never arrive.
+    """
 
     name: str
-    args: dict[str, Any] = field(default_factory=dict)
+    args: dict[str, Any] | None = field(default_factory=dict)
     id: str | None = None
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the server answers to one request.
+    """The server's reply to a request.
 
     Attributes:
-        text: Streamed word by word.
-        tool_calls: Streamed after the text, arguments in pieces (Google sends a call whole).
+        text: The text, streamed word by word.
+        tool_calls: Tool calls after the text, with arguments in chunks (Google sends them whole).
         words_per_second: Chunks per second; None means as fast as the client reads.
         delay_s: Seconds before the response headers.
         first_token_delay_s: Seconds between the headers and the first chunk.
-        status: Anything but 200 answers with an error body instead of a stream.
-        headers: Added to the response, such as `{"Retry-After": "1"}`.
-        finish: The reason that is given for the end, such as "SAFETY"; default: the dialect's own.
-        stop_after: End after so many chunks as at a limit of tokens, also within a call.
-        refusal: OpenAI only: sent as the words of a refusal, in the place of a text.
-        error: The error's message. With status 200 an error frame follows the chunks.
-        drop_after: Close the connection, with the response unfinished, after so many chunks;
-            0 = before the headers.
-        hang_after: Go silent after so many chunks and hold the connection; 0 = headers never come.
-        malformed: Send frames that are not JSON.
-        lingers: Hold the connection after the last frame, with the body unfinished.
-        endless: Repeat the text until the client goes away.
-        body: Sent instead of all frames, piece by piece and as it is; may be without end.
-        input_tokens: Reported usage; default: the words of the prompt.
-        output_tokens: Reported usage; default: the chunks sent.
-        thoughts: Streamed word by word before the text, and signed (OpenAI: only by responses).
-        image: A PNG that the model or its provider's tool made, before all else; OpenAI's responses
-            and Google only.
+        status: The HTTP status. Any other than 200 sends an error body instead of a stream.
+        headers: Additional response headers, such as `{"Retry-After": "1"}`.
+        finish: The finish reason, such as "SAFETY"; by default the protocol's normal one.
+        stop_after: Number of chunks after which the reply ends as at a token limit.
+        refusal: Text of a refusal instead of `text`; OpenAI only.
+        error: The error message. With status 200, an error frame follows the chunks.
+        drop_after: Number of chunks after which the connection is closed; 0 means before the
+            headers.
+        hang_after: Number of chunks after which the server sends nothing more; 0 means not even
+            the headers.
+        malformed: Whether frames are invalid JSON.
+        lingers: Whether the connection stays open after the last frame.
+        endless: Whether the text repeats until the client disconnects.
+        body: Returns the raw body, possibly infinite, that is sent instead of all frames.
+        input_tokens: Reported usage; by default the number of words in the prompt.
+        output_tokens: Reported usage; by default the number of chunks sent.
+        thoughts: Signed thoughts, streamed word by word before the text (OpenAI: responses only).
+        image: A generated PNG that precedes everything else; OpenAI's responses and Google only.
     """
 
     text: str = ""
@@ -178,14 +182,14 @@ class Reply:
 
 @dataclass
 class Request:
-    """One model request as the server saw it.
+    """A model request that the server received.
 
     Times are `time.monotonic()`, which all processes of a machine share.
 
     Attributes:
-        number: 0 for the first request of this server.
-        closed_at: When the response ended, or the client went away.
-        closed_by: "client" if it left before the response was over, else "server".
+        number: Number of the request, starting at 0.
+        closed_at: Time at which the response ended or the client disconnected.
+        closed_by: "client" if the client disconnected before the response ended, else "server".
     """
 
     number: int
@@ -200,7 +204,7 @@ class Request:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The conversation, as this protocol words it."""
+        """The conversation in this protocol's format."""
         name = {"google": "contents", "responses": "input"}.get(self.protocol, "messages")
         return list(self.body.get(name, []))
 
@@ -217,7 +221,7 @@ class Request:
 
     @property
     def prompt(self) -> str:
-        """Every text that the model would read, system prompt included, one per line."""
+        """All texts that the model would read, including the system prompt, one per line."""
         names = ("system", "systemInstruction", "instructions")
         system = next((self.body[name] for name in names if self.body.get(name)), "")
         return "\n".join(_strings([system, self.messages]))
@@ -238,13 +242,13 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-# --- the dialects ---------------------------------------------------------------------------------
+# --- the protocols --------------------------------------------------------------------------------
 
 
 class _Piece(NamedTuple):
-    """One chunk before it is worded: a word, or part of the arguments of tool call `call`.
+    """The content of a chunk: a word, or part of the arguments of tool call number `call`.
 
-    A word of the thoughts has the call -2.
+    `call` is -1 for text and `THOUGHT` for thoughts.
     """
 
     text: str
@@ -257,7 +261,7 @@ THOUGHT = -2
 
 
 def words_of(text: str) -> list[str]:
-    """The chunks in which a text is streamed: each a word, and the space around it."""
+    """Return the chunks of a text: words with the surrounding space."""
     return re.findall(r"\s*\S+\s*$|\s*\S+|\s+", text)
 
 
@@ -269,15 +273,15 @@ def _pieces(reply: Reply) -> Iterator[_Piece]:
         yield from itertools.cycle(words)
     yield from words
     for index, call in enumerate(reply.tool_calls):
-        text = json.dumps(call.args)
-        starts = range(0, len(text), _ARGUMENT_CHUNK)
+        text = "" if call.args is None else json.dumps(call.args)
+        starts = range(0, max(1, len(text)), _ARGUMENT_CHUNK)
         for at in starts:
             part = text[at : at + _ARGUMENT_CHUNK]
             yield _Piece(part, index, is_first=at == 0, is_last=at == starts[-1])
 
 
 class _Wire:
-    """Words the frames of one response. Subclasses know one provider's dialect."""
+    """Formats the frames of a response. Each subclass implements a provider's protocol."""
 
     call_prefix = "call"
     reasons = ("stop", "tool_calls", "length")
@@ -298,7 +302,7 @@ class _Wire:
 
     @property
     def reason(self) -> str:
-        """The reason that is given for the end."""
+        """The finish reason."""
         if self.reply.finish:
             return self.reply.finish
         stop, tools, limit = self.reasons
@@ -308,7 +312,7 @@ class _Wire:
 
     @property
     def signature(self) -> str:
-        """What stands for the thoughts when they are sent again."""
+        """The signature that the client must send back with the thoughts."""
         return f"signed-{self.request.number}-{self.reply.thoughts}"
 
     def call_id(self, index: int) -> str:
@@ -317,7 +321,7 @@ class _Wire:
         )
 
     def chunk(self, piece: _Piece) -> bytes:
-        """The frames of one chunk; empty if it only makes sense together with the next one."""
+        """Return the frames of a chunk. Empty if they are sent with the next one."""
         raise NotImplementedError
 
     def end(self) -> bytes:
@@ -375,7 +379,7 @@ class _OpenAIWire(_Wire):
 
 
 class _ResponsesWire(_Wire):
-    """OpenAI's other API: a reply is a list of items, each told of when it begins and ends."""
+    """OpenAI's Responses API: a reply is a list of items with events for their start and end."""
 
     reasons = ("", "", "max_output_tokens")
     _open_for: int | None = None  # as in `_AnthropicWire`
@@ -435,9 +439,9 @@ class _ResponsesWire(_Wire):
             return b""
         item, is_thought = self._items[-1], self._open_for == THOUGHT
         self._open_for = None
-        # Who lets OpenAI store nothing must ask for the thoughts to be sent along.
-        asked = "reasoning.encrypted_content" in self.request.body.get("include", [])
-        if is_thought and asked:
+        # Clients that don't let OpenAI store replies must request the encrypted thoughts.
+        is_requested = "reasoning.encrypted_content" in self.request.body.get("include", [])
+        if is_thought and is_requested:
             item["encrypted_content"] = self.signature
         return self._event("response.output_item.done", item=item, **self._place)
 
@@ -592,10 +596,10 @@ class _GoogleWire(_Wire):
         return _data({**head, "candidates": [candidate], "usageMetadata": usage})
 
     def chunk(self, piece: _Piece) -> bytes:
-        made, self._image = self._image, b""
-        if not made:
+        image, self._image = self._image, b""
+        if not image:
             return self._chunk(piece)
-        data = base64.b64encode(made).decode()
+        data = base64.b64encode(image).decode()
         picture = self._frame([{"inlineData": {"mimeType": "image/png", "data": data}}])
         return picture + self._chunk(piece)
 
@@ -607,12 +611,14 @@ class _GoogleWire(_Wire):
         if not piece.is_last:
             return b""  # the Gemini API sends a call in one frame
         call = self.reply.tool_calls[piece.call]
-        worded: dict[str, Any] = {"name": call.name, "args": call.args}
+        function_call: dict[str, Any] = {"name": call.name}
+        if call.args is not None:
+            function_call["args"] = call.args
         if call.id:
-            worded["id"] = call.id
+            function_call["id"] = call.id
         signature = base64.b64encode(self.signature.encode()).decode()
         signed = {"thoughtSignature": signature} if self.reply.thoughts else {}
-        return self._frame([{"functionCall": worded, **signed}])
+        return self._frame([{"functionCall": function_call, **signed}])
 
     def end(self) -> bytes:
         return self._frame([], self.reason)
@@ -657,7 +663,7 @@ class _Head(NamedTuple):
 
 
 class _Reader(asyncio.StreamReader):
-    """Tells at once when the client closes, without reading: its next request must survive."""
+    """Detects a disconnected client without reading, which would lose its next request."""
 
     def __init__(self) -> None:
         super().__init__(loop=asyncio.get_running_loop())
@@ -673,7 +679,7 @@ class _Reader(asyncio.StreamReader):
 
 
 async def _read_request(reader: asyncio.StreamReader) -> tuple[_Head, bytes] | None:
-    """Read one request, or None if the client has closed the connection between two."""
+    """Read a request; None if the client closed the connection after the previous one."""
     try:
         raw = await reader.readuntil(b"\r\n\r\n")
         first, *lines = raw.decode("latin-1").split("\r\n")
@@ -687,13 +693,13 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[_Head, bytes] | N
 
 
 def _with_key(reply: Reply, request: Request) -> Reply:
-    """Repeat the key that was given, as careless servers do: in a header, and in what is wrong."""
+    """Repeat the API key in a header and in the error message, as careless servers do."""
     names = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
     key = next((request.headers[name] for name in names if name in request.headers), "")
     error = reply.error
     if error or reply.status != 200:
-        told = error or f"The model server was told to answer {reply.status}."
-        error = f"{told} Your key is {key}."
+        message = error or f"The model server was told to answer {reply.status}."
+        error = f"{message} Your key is {key}."
     return dataclasses.replace(reply, headers={"X-Your-Key": key, **reply.headers}, error=error)
 
 
@@ -714,7 +720,7 @@ def _http_chunk(data: bytes) -> bytes:
 
 
 class _Dropped(Exception):
-    """The reply says to lose the connection here."""
+    """Raised to drop the connection as the reply demands."""
 
 
 # --- the server -----------------------------------------------------------------------------------
@@ -734,13 +740,14 @@ class _Script:
 
 
 class ModelServer:
-    """The server, and the view of it that tests have. Use it as a context manager.
+    """The server and its interface for tests. Use it as a context manager.
 
     Attributes:
-        default: The reply for models without a script; settable at any time.
-        strict: Whether what a provider's API does not take is refused, as `tests.strict_bodies`
-            has it, except keys in `besides`.
-        base: The bare origin, for Anthropic and Google.
+        default: The reply for models without a script; can be set at any time.
+        strict: Whether requests are checked by `tests.strict_bodies`, except keys in `besides`.
+        order_faults: Requests that were rejected for the order of their messages by
+            `tests.strict_order`. If there are any, leaving the context raises an error.
+        base: The server's origin, which is the base URL for Anthropic and Google.
     """
 
     def __init__(
@@ -750,10 +757,14 @@ class ModelServer:
         *,
         strict: bool = False,
         besides: frozenset[str] = frozenset(),
+        checks_order: bool = True,
     ) -> None:
         self.default = default
         self.strict = strict
         self.besides = besides
+        self.order_faults: list[str] = []
+        self._checks_order = checks_order
+        self._paused: set[str] = set()
         self.base = ""
         self._port = port
         self._scripts: dict[str, _Script] = {}
@@ -761,7 +772,7 @@ class ModelServer:
         self._open = 0
         self._peak_open = 0
         self._version = 0
-        # Separates the server's loop thread, which writes what happened, from the threads of tests.
+        # Protects the state that the server's thread changes and tests read.
         self._changed = threading.Condition()
         self._holds: dict[str | None, int] = {}
         self._gate = asyncio.Event()
@@ -783,9 +794,11 @@ class ModelServer:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+        if kind is None and self.order_faults:
+            raise AssertionError(f"Messages out of order: {self.order_faults}")
 
     def start(self) -> None:
-        """Listen; returns when `url` is live."""
+        """Start the server and return when it listens."""
         ready: Future[str] = Future()
         if self.strict:
             strict_bodies.load()
@@ -796,7 +809,7 @@ class ModelServer:
         self.base = ready.result(200)
 
     def stop(self) -> None:
-        """Close every connection and end the thread. Idempotent."""
+        """Close all connections and end the thread. It may be called repeatedly."""
         if self._loop is None or self._thread is None:
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed already
@@ -809,61 +822,62 @@ class ModelServer:
         return f"{self.base}/v1"
 
     def backend(self, kind: str, **keys: Any) -> dict[str, Any]:
-        """Give a team file's backend that is here.
+        """Return the `backend` section of a team file for this server.
 
         Args:
-            kind: Its type, or "responses" for OpenAI's other API.
-            keys: Further keys of it.
+            kind: The backend type, or "responses" for OpenAI's Responses API.
+            keys: Further keys of the section.
         """
         root = kind in ("claude", "gemini", "azure_openai")
         type_of = {"type": "openai", "api": "responses"} if kind == "responses" else {"type": kind}
         return {**type_of, "base_url": self.base if root else self.url, "api_key": "k", **keys}
 
-    # What to answer
+    # Replies
 
     def script(self, model: str, *replies: ReplySource, once: bool = False) -> None:
-        """Answer the requests for this model with these replies, in order.
+        """Reply to requests for this model with these replies, in order.
 
         Args:
-            model: The model name in the request. A second script replaces the first.
-            replies: A callable gets the request and must not block: it runs on the server's loop.
-            once: Fall back to `default` after the last reply, instead of repeating it.
+            model: The model's name in requests. A second script replaces the first.
+            replies: Replies or callables that get the request. Callables run on the server's loop
+                and must not block.
+            once: Whether `default` follows the last reply, instead of repetitions of that one.
         """
         self._scripts[model] = _Script(replies, repeats=not once)
 
     def hold(self, after: int = 1, model: str | None = None) -> None:
-        """Pause each stream, and those to come, once it has sent `after` chunks.
+        """Pause all current and future streams after `after` chunks.
 
-        No held stream ends. Streams that are further already pause before their next chunk. Calling
-        it again with a higher number lets them go on to there. With `model`, it is about that
-        model's streams only and wins over a hold on all.
+        Paused streams do not end. Streams that have sent more pause before their next chunk. A
+        second call with a higher number lets them continue up to that number. With `model`, only
+        that model's streams are affected, and this overrides a hold on all streams.
         """
         self._on_loop(lambda: self._set_hold(model, after))
 
     def release(self, model: str | None = None) -> None:
-        """Let held streams go on: those of this model, or with None all of them."""
+        """Continue paused streams: those of this model, or all if it is None."""
         self._on_loop(lambda: self._set_hold(model, None))
 
-    # What happened
+    # Observations
 
     @property
     def requests(self) -> list[Request]:
-        """A snapshot of all requests, oldest first."""
+        """Copies of all requests, oldest first."""
         with self._changed:
             return [dataclasses.replace(request) for request in self._requests]
 
     @property
     def open_count(self) -> int:
-        """How many requests are unanswered or streaming now."""
+        """The number of requests that are waiting for a reply or streaming."""
         return self._open
 
     def count(self, model: str | None = None) -> int:
-        """How many requests came, for this model or for all."""
+        """Return the number of requests for this model or, with None, for all."""
         with self._changed:
             return sum(model in (None, request.model) for request in self._requests)
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the server's whole life, as `GET /stats` gives them."""
+        """Return counters since the server's start, as `GET /stats` does."""
         requests = self.requests
         return {
             "requests": len(requests),
@@ -879,15 +893,15 @@ class ModelServer:
         timeout_s: float = 200,
         what: str = "the server's state",
     ) -> Any:
-        """Wait until a predicate is true; it is asked again whenever something happens here."""
+        """Wait until a predicate is true. It is called whenever the server's state changes."""
         return wait_until(predicate, timeout_s, what, seen=self._summary, pause=self._pause)
 
     def wait_open(self, count: int, timeout_s: float = 200) -> None:
-        """Wait until at least so many streams are open at once."""
+        """Wait until at least this many streams are open at the same time."""
         self.wait_until(lambda: self._open >= count, timeout_s, f"{count} open streams")
 
     def wait_chunks(self, count: int, model: str | None = None, timeout_s: float = 200) -> None:
-        """Wait until a stream (of this model) is open, and all such have sent that many chunks."""
+        """Wait until a stream (of this model) is open and all have sent `count` chunks."""
 
         def arrived() -> bool:
             mine = [r for r in self.requests if r.closed_at is None and model in (None, r.model)]
@@ -896,16 +910,16 @@ class ModelServer:
         self.wait_until(arrived, timeout_s, f"{count} chunks on every open stream")
 
     def wait_closed(self, timeout_s: float = 200) -> None:
-        """Wait until no stream is open; true as well before the first one."""
+        """Wait until no stream is open. It returns immediately before the first request."""
         self.wait_until(lambda: self._open == 0, timeout_s, "all streams to be closed")
 
     def endings(self) -> list[str | None]:
-        """Wait until no stream is open; by whom that of each request was closed."""
+        """Wait until no stream is open, and return who closed each of them."""
         self.wait_closed()
         return [request.closed_by for request in self.requests]
 
     def _summary(self) -> list[str]:
-        """One line per request, for error messages."""
+        """Return one line for each of the last requests, for error messages."""
         shown = self.requests[-20:]
         return [f"{r.model}: {r.chunks_sent} chunks, closed by {r.closed_by}" for r in shown]
 
@@ -917,7 +931,7 @@ class ModelServer:
     # On the loop thread
 
     def _on_loop(self, action: Callable[[], None]) -> None:
-        """Run on the loop and wait for it, so that what follows in the test comes after it."""
+        """Run an action on the loop and wait until it is done."""
         if self._loop is None:
             raise RuntimeError("The model server isn't running. Use it in a `with` block.")
         if threading.current_thread() is self._thread:
@@ -935,7 +949,7 @@ class ModelServer:
             self._holds.clear()
         else:
             self._holds.pop(model, None)
-        self._gate.set()  # each stream looks again whether it's held
+        self._gate.set()  # each stream checks again whether it is paused
         self._gate = asyncio.Event()
 
     async def _serve(self, ready: Future[str]) -> None:
@@ -964,11 +978,11 @@ class ModelServer:
         task.add_done_callback(self._connections.discard)
 
     async def _converse(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
-        """Answer the requests of one connection, one after the other."""
+        """Reply to the requests of a connection, one after another."""
         try:
             while (got := await _read_request(reader)) and await self._answer(*got, reader, writer):
                 pass
-        except asyncio.CancelledError:  # the server stops, and waits for no slow reader
+        except asyncio.CancelledError:  # the server stops without waiting for slow readers
             writer.transport.abort()
         finally:
             writer.close()
@@ -978,7 +992,7 @@ class ModelServer:
     async def _answer(
         self, head: _Head, raw: bytes, reader: _Reader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Answer one request; True if the connection can serve another."""
+        """Reply to a request. Return whether the connection can serve another one."""
         try:
             body = json.loads(raw or b"{}")
         except ValueError:
@@ -1016,7 +1030,7 @@ class ModelServer:
             self._requests.append(request)
             self._open += 1
             self._peak_open = max(self._peak_open, self._open)
-            self._tell()
+            self._notify()
         return request
 
     def _close_request(self, request: Request, by_client: bool) -> None:
@@ -1024,9 +1038,9 @@ class ModelServer:
             request.closed_at = time.monotonic()
             request.closed_by = "client" if by_client else "server"
             self._open -= 1
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._version += 1
         self._changed.notify_all()
 
@@ -1037,17 +1051,24 @@ class ModelServer:
             return source
         try:
             return source(request)
-        except Exception as exc:  # a mistake in the test: say so where the test's author will look
+        except Exception as exc:  # a mistake in the test, which its author sees in the reply
             return Reply(status=500, error=f"The reply function failed: {exc!r}")
 
     def _refusal(self, request: Request) -> Reply | None:
-        if not self.strict:
-            return None
-        fault = strict_bodies.fault_of(request.protocol, request.body, self.besides)
+        fault = ""
+        if self._checks_order:
+            has_paused = request.model in self._paused
+            fault = order_fault(request.protocol, request.body, is_paused=has_paused)
+        if fault:
+            self.order_faults.append(f"{request.model}: {fault}")
+        elif self.strict:
+            fault = strict_bodies.fault_of(request.protocol, request.body, self.besides)
         return Reply(status=400, error=fault) if fault else None
 
     async def _respond(self, request: Request, writer: asyncio.StreamWriter) -> None:
         reply = _with_key(self._refusal(request) or self._choose(request), request)
+        if reply.finish == "pause_turn":
+            self._paused.add(request.model)
         wire = _WIRES[request.protocol](request, reply)
         await asyncio.sleep(reply.delay_s)
         await self._fault_at(reply, 0)
@@ -1105,7 +1126,7 @@ class ModelServer:
     def _count_chunk(self, request: Request) -> None:
         with self._changed:
             request.chunks_sent += 1
-            self._tell()
+            self._notify()
 
     async def _until_free(self, request: Request) -> None:
         while request.chunks_sent >= self._holds.get(request.model, self._holds.get(None, 1 << 60)):
@@ -1113,13 +1134,13 @@ class ModelServer:
 
     @staticmethod
     async def _pace(reply: Reply, started: float, sent: int) -> None:
-        """Wait for this chunk's moment. Counted from the start, so that no delay adds up."""
+        """Wait until this chunk is due, counted from the start so that delays don't accumulate."""
         if reply.words_per_second is None:
-            return await asyncio.sleep(0)  # let the other streams go on, too
+            return await asyncio.sleep(0)  # let other streams continue
         await asyncio.sleep(max(0, started + sent / reply.words_per_second - time.monotonic()))
 
 
-# --- a process of its own -------------------------------------------------------------------------
+# --- a separate process -------------------------------------------------------------------------
 
 
 def _parse(args: list[str] | None) -> argparse.Namespace:
@@ -1136,7 +1157,7 @@ def _parse(args: list[str] | None) -> argparse.Namespace:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Serve one reply until SIGTERM or SIGINT; the first line printed is the URL."""
+    """Serve one reply until SIGTERM or SIGINT. The first line of output is the URL."""
     options = _parse(args)
     reply = Reply(
         text=options.text or " ".join(f"word{n}" for n in range(options.words)),
@@ -1145,12 +1166,12 @@ def main(args: list[str] | None = None) -> None:
         first_token_delay_s=options.first_token_delay,
         endless=options.endless,
     )
-    asked_to_stop = threading.Event()
+    stop_requested = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: asked_to_stop.set())
+        signal.signal(number, lambda *_: stop_requested.set())
     with ModelServer(default=reply, port=options.port) as server:
         print(server.url, flush=True)
-        asked_to_stop.wait()
+        stop_requested.wait()
 
 
 if __name__ == "__main__":

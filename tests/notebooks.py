@@ -1,6 +1,6 @@
-"""For nbval: notebooks run several at a time, each process with sessions of its own.
+"""For nbval: notebooks run concurrently, each process with its own sessions.
 
-Notebooks go on in the session used last, and those of one folder would share it.
+Otherwise notebooks in the same directory would continue each other's sessions.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A play of three agents in which each line is said at its moment, whatever is cut or asked again.
+"""A play of three agents with a fixed order of replies, despite stops and repeated requests.
 
 What a model says is told by the conversation that it is sent, not by how often it was asked, so a
 call that is sent again gets the same reply. The conductor lets one reply go at a time, in the order
@@ -27,9 +27,9 @@ class Line:
     """What a model says once.
 
     Attributes:
-        name: Of the line; its agent's first letter and a number.
-        kind: What comes of it.
-        text: Its words.
+        name: The name of the line: its agent's first letter and a number.
+        kind: Its effect.
+        text: The text.
         calls: Its tool calls: (tool, arguments).
     """
 
@@ -128,7 +128,7 @@ class _Cue(NamedTuple):
 
 
 class _Rehearsal:
-    """Goes through the play once, for the cue of each line and who waits beside it."""
+    """Plays once to find the cue of each line and the agents that wait at the same time."""
 
     def __init__(self) -> None:
         self.lines: dict[_Cue, Line] = {}
@@ -175,11 +175,11 @@ _REHEARSED = _Rehearsal()
 
 
 class Conductor:
-    """Lets the lines go one after the other. Its methods belong to the thread of the models.
+    """Sends the lines one after the other. Its methods run in the models' thread.
 
     Attributes:
-        asked: The lines asked for, in order; those that were asked for again, again.
-        heard: For each line, what the model was sent, each time.
+        asked: The requested lines, in order. Repeated requests are listed again.
+        heard: For each line, the requests sent to the model.
     """
 
     def __init__(self) -> None:
@@ -196,16 +196,16 @@ class Conductor:
         self._is_free = False
 
     async def turn(self, agent: str, opening: str, said: int, heard: str) -> Line:
-        """Wait for the moment of a line.
+        """Wait until a line may be sent.
 
         Args:
-            agent: Who was asked.
+            agent: The agent whose model was called.
             opening: The message that opened the round.
-            said: How many messages of its own there are by now.
-            heard: All that it was sent, for `heard`.
+            said: Number of the agent's own messages so far.
+            heard: The whole request, for `heard`.
 
         Raises:
-            KeyError: The play has nothing to say to this: the run went another way.
+            KeyError: The play has no line for this request, because the run differed.
         """
         cue = _Cue(agent, frozenset(_tokens(opening)), said, "<FINAL PRESENTATION>" in opening)
         line = _REHEARSED.lines[cue]
@@ -218,7 +218,7 @@ class Conductor:
         return line
 
     def said(self, name: str) -> None:
-        """Note that a line has been said."""
+        """Record that a line has been sent."""
         self._waiting.pop(name, None)
         self._said.add(name)
         self._go_on()

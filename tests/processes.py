@@ -1,4 +1,4 @@
-"""Python code run in another process, talked to in lines; and programs at a pseudo-terminal."""
+"""Python code in other processes that exchange lines, and programs at a pseudo-terminal."""
 
 import os
 import pty

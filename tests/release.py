@@ -1,4 +1,4 @@
-"""Builds what is released, and tries it as somebody gets it: ``make release``.
+"""Builds the release and tests it as a user would install it: ``make release``.
 
 An sdist and, from it, a wheel go to ``dist/``. The wheel is installed into an empty environment in
 which no node is to be found; the quick start runs there. Nothing is published.
@@ -19,7 +19,7 @@ QUICKSTART = ROOT / "notebooks" / "quickstart.ipynb"
 
 
 def main() -> int:
-    """Build, install and run; return the exit status."""
+    """Build, install and run. Return the exit status."""
     shutil.rmtree(DIST, ignore_errors=True)
     # The wheel is made from the sdist, in an environment of its own.
     run(sys.executable, "-m", "uv", "build", "--quiet", "--out-dir", str(DIST), str(ROOT))
@@ -44,13 +44,13 @@ def main() -> int:
 
 
 def empty_environment(place: Path) -> Path:
-    """Make an environment without packages; return its interpreter."""
+    """Create an environment without packages. Return its interpreter."""
     run(sys.executable, "-m", "uv", "venv", "--quiet", "--python", sys.executable, str(place / "e"))
     return place / "e" / "bin" / "python"
 
 
 def try_out(python: Path, place: Path) -> None:
-    """Run the quick start, and a run from the terminal, where there is no node and no checkout."""
+    """Run the quick start, and a run from the terminal, without Node.js and without a checkout."""
     shutil.copy(QUICKSTART, place)
     shutil.copy(ROOT / "tests" / "run_demo.py", place)
     bare = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(place)}

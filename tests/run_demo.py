@@ -1,4 +1,4 @@
-"""Run a notebook from top to bottom in a real kernel and show what a person would see.
+"""Run a notebook in a real kernel and show the output that a user would see.
 
 Prints the plain text of every output in order and writes the executed notebook as HTML.
 Exits with 1 if a cell failed; the HTML then shows the failure.
@@ -49,7 +49,7 @@ def execute(
         timeout=CELL_TIMEOUT_S,
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
-        # Its warnings are about the connection, nothing that a person here can act on.
+        # Its warnings are about the connection, and irrelevant here.
         extra_arguments=["--log-level=ERROR"],
     )
     try:

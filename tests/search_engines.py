@@ -1,4 +1,4 @@
-"""A proxy on 127.0.0.1 behind which all of the web's search engines are this machine.
+"""A proxy on 127.0.0.1 that plays the search engines of the web.
 
 Its clients check certificates: those that it signs are trusted by whoever takes `authority`.
 """

@@ -1,13 +1,21 @@
-"""Random events, by hypothesis, made from the fields that each class declares."""
+"""Random events, which Hypothesis generates from the fields of each class."""
 
 import dataclasses
+from pkgutil import resolve_name
 from typing import Any
 
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
+from nb_agents.extend import extensions
 
-EVENT_CLASSES: tuple[type[Any], ...] = tuple(ev.KINDS.values())
+for _extension in extensions():
+    for _reference in _extension.events.values():
+        resolve_name(_reference)
+EVENT_CLASSES: tuple[type[Any], ...] = tuple(
+    cls for _, cls in sorted(ev.KINDS.items()) if cls.__module__.startswith("nb_agents.")
+)
+"""All events, those of the extensions included, so that every process lists the same tests."""
 
 AGENTS = st.sampled_from(["ada", "ben", "stranger"])
 STEPS = st.sampled_from(["ada", "b", "b[0]", "b[0]/c", "stranger", "", "/", "[0]"])

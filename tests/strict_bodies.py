@@ -1,7 +1,7 @@
-"""What the providers' APIs take as the body of a request, and nothing else.
+"""Checks the body of a request as strictly as the providers' APIs.
 
-The shapes are those that the providers publish in their SDKs, generated from their APIs: each key
-that these do not know is refused, at any depth, as is a value of another type.
+The types come from the providers' SDKs, which are generated from the APIs. Unknown keys at any
+depth and values of a wrong type are errors.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.alias_generators import to_camel
 
+from tests.strict_tools import tools_fault
+
 __all__ = ["fault_of", "load"]
 
 _SAMPLING: dict[str, tuple[float, float]] = {
@@ -21,41 +23,41 @@ _SAMPLING: dict[str, tuple[float, float]] = {
     "top_k": (0, 10_000),
     "top_p": (0, 1),
 }
-"""What Anthropic's API takes, and its SDK leaves to `extra_body`."""
+"""Parameters of Anthropic's API that its SDK supports only through `extra_body`."""
 
 MAX_CACHED = 4
-"""Marks for its cache that Anthropic takes in one request."""
+"""Maximum number of cache marks in a request to Anthropic."""
 
 
 def fault_of(protocol: str, body: Mapping[str, Any], besides: frozenset[str]) -> str:
-    """Say what of a request's body an API does not take, or "".
+    """Return why an API rejects the body of a request, or "".
 
     Args:
-        protocol: The API's.
-        body: The body.
-        besides: Keys at its top that this server takes all the same.
+        protocol: The API's protocol.
+        body: The request's body.
+        besides: Additional top-level keys that the server accepts.
     """
     body = {key: value for key, value in body.items() if key not in besides}
     if protocol == "anthropic":
-        if found := _anthropic_fault(body):
-            return found
+        if fault := _anthropic_fault(body):
+            return fault
         body = {key: value for key, value in body.items() if key not in _SAMPLING}
     try:
         _exhaust(_adapter(protocol).validate_python([body], strict=protocol != "google"))
     except ValidationError as exc:
         error = exc.errors()[0]
-        place = ".".join(str(part) for part in error["loc"][1:])
-        unknown = error["type"] == "extra_forbidden"
-        return f"Unrecognized request argument supplied: {place}" if unknown else f"{place}: {exc}"
+        path = ".".join(str(part) for part in error["loc"][1:])
+        is_unknown = error["type"] == "extra_forbidden"
+        return f"Unrecognized request argument supplied: {path}" if is_unknown else f"{path}: {exc}"
     if protocol in ("openai", "anthropic") and (id := _repeated_id(body["messages"])):
         return f"Duplicate value for 'tool_call_id' of {id!r}"
     if protocol == "openai" and {"max_tokens", "max_completion_tokens"} <= body.keys():
         return "max_tokens and max_completion_tokens are both set"
-    return ""
+    return tools_fault(protocol, body)
 
 
 def load(protocols: tuple[str, ...] = ("openai", "responses", "anthropic", "google")) -> None:
-    """Import the SDKs, which takes seconds."""
+    """Import the SDKs, which takes several seconds."""
     for each in protocols:
         _adapter(each)
 
@@ -63,7 +65,7 @@ def load(protocols: tuple[str, ...] = ("openai", "responses", "anthropic", "goog
 @cache
 def _adapter(protocol: str) -> TypeAdapter[Any]:
     with warnings.catch_warnings():
-        # Anthropic takes other keys in one place of its own.
+        # Anthropic's types allow other keys in one place.
         warnings.simplefilter("ignore")
         return TypeAdapter(list[_kind(protocol)], config=ConfigDict(extra="forbid"))  # type: ignore[misc]
 
@@ -104,7 +106,7 @@ def _google() -> type[BaseModel]:
 
 
 def _exhaust(value: Any) -> None:
-    """Go through what pydantic checks only when it is read: what is typed as an iterable."""
+    """Iterate over all values, because pydantic validates iterables lazily."""
     if isinstance(value, dict):
         for each in value.values():
             _exhaust(each)
@@ -128,16 +130,16 @@ def _anthropic_fault(body: Mapping[str, Any]) -> str:
 
 
 def _repeated_id(messages: Iterable[Mapping[str, Any]]) -> str:
-    """Return the first id that two tool calls of a conversation have, or ""."""
-    seen = set()
+    """Return the first duplicate id of tool calls in a conversation, or ""."""
+    ids = set()
     for message in messages:
         content = message.get("content")
         blocks = [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
         uses = [block for block in blocks if block.get("type") == "tool_use"]
         for call in (*(message.get("tool_calls") or ()), *uses):
-            if call["id"] in seen:
+            if call["id"] in ids:
                 return str(call["id"])
-            seen.add(call["id"])
+            ids.add(call["id"])
     return ""
 
 

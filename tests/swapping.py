@@ -1,4 +1,4 @@
-"""Somebody hostile who swaps two names of a directory all the time, from a process of its own."""
+"""An attacker that continuously swaps two names in a directory, in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of scripted teams, for tests: start one, hold it at a point, read what it left."""
+"""Runs of scripted teams for tests: start them, hold them at a point, read their files."""
 
 import json
 import os
@@ -16,21 +16,16 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.cancel import CancelPolicy
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError
-from nb_agents.loop import ensure_loop, post
-from nb_agents.models.backend import Backend
-from nb_agents.runs.live_turns import live_turns
-from nb_agents.runs.run import Run
-from nb_agents.session.history import load_session, past_events
-from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import TurnPaths
+from nb_agents.options import CancelPolicy
 from nb_agents.testing import ScriptedModel, scripted_team
-from nb_agents.tools.base import Tool
-from nb_agents.tools.workspace import Workspace
-from nb_agents.view.fold import fold
 from tests import processes
+from tests.kit.models import Backend
+from tests.kit.runs import Run, ensure_loop, live_turns, post
+from tests.kit.sessions import TurnPaths, load_session, past_events, read_journal
+from tests.kit.teams import TeamSpec
+from tests.kit.tools import Tool, Workspace
+from tests.kit.views import fold
 from tests.model_server import wait_until
 from tests.warm import WarmProcess
 
@@ -102,7 +97,7 @@ def finish(run: Run) -> Run:
     assert kinds.count("turn_ended") == 1
     # Late commands are answered behind the end, and files listed; who can't list them ends without.
     assert {*kinds[kinds.index("turn_ended") + 1 :]} <= {"command_answered", "files_listed"}
-    # What a resumed turn went on with counts too.
+    # Including the events of the turns that this one resumed.
     assert fold(past_events(TurnPaths(run.path))).agents == run.view.agents
     assert fold(told.events).stop == run.view.stop
     assert metadata(run)["run_status"] == run.status
@@ -114,7 +109,7 @@ def finish(run: Run) -> Run:
 
 
 def outcome(run: Run) -> str | NbAgentsError:
-    """What waiting for a run gives: the answer, or what is raised."""
+    """Wait for a run. Return the answer or the error."""
     try:
         return run.wait(WAIT_S)
     except NbAgentsError as exc:
@@ -128,18 +123,18 @@ def events(run: Run, *kinds: type[Any]) -> list[Any]:
 
 
 def metadata(run: Run) -> dict[str, Any]:
-    """What metadata.json says."""
+    """Return the content of metadata.json."""
     data: dict[str, Any] = json.loads((run.path / "metadata.json").read_text(encoding="utf-8"))
     return data
 
 
 def outcomes(run: Run) -> dict[str, str]:
-    """What became of each agent, by the receipt."""
+    """Return the outcome of each agent from the receipt."""
     return {agent: each.outcome for agent, each in run.receipt.agents.items()}
 
 
 def give_tools(monkeypatch: pytest.MonkeyPatch, *functions: Callable[..., Any]) -> None:
-    """Let agents have these tools instead of those over their files."""
+    """Give agents these tools instead of the tools for files."""
     monkeypatch.setattr(Workspace, "tools", lambda self: [Tool(each) for each in functions])
 
 
@@ -153,7 +148,7 @@ def prompt(model: ScriptedModel, request: int) -> str:
 def script(source: str, root: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Run a Python script in a process of its own, in `root`; it is dead at the end.
 
-    With options of Python it is started anew, else forked from where all is imported.
+    With options of Python it is a new process, otherwise it is forked from a warm process.
     """
     path = root / "script.py"
     path.write_text(source, encoding="utf-8")
@@ -190,6 +185,18 @@ def kill_writers(place: Path) -> None:
                 os.kill(turn.pid, signal.SIGKILL)
 
 
+def journal_text(root: Path) -> str:
+    """Return the lines of all journals below a session root."""
+    return "".join(path.read_text() for path in root.rglob("events.jsonl"))
+
+
+def streamed_text(root: Path) -> str:
+    """Return the text that the agents of all turns below a session root have streamed."""
+    turns = [TurnPaths(path.parent) for path in root.rglob("events.jsonl")]
+    texts = [e for turn in turns for e in past_events(turn) if isinstance(e, ev.TextStreamed)]
+    return "".join(e.text for e in texts if e.channel == "text")
+
+
 def sessions(root: Path) -> list[Path]:
-    """The session directories that scripts made in `root`."""
+    """Return the session directories that scripts created in `root`."""
     return sorted(p for p in (root / "sessions").iterdir() if p.is_dir())

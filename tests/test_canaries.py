@@ -1,4 +1,4 @@
-"""The search for canaries finds what it is to find; what it found is the end of all tests."""
+"""The search for canary keys, and its effect on the test run."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ODD = "CANARY_PASSWORD"
         base64.b64encode(f"abc:{PASSWORD}".encode()).decode(),
     ],
 )
-def test_a_canary_is_found_however_it_is_written(written: str) -> None:
+def test_canary_is_found_in_all_encodings(written: str) -> None:
     assert found_in(f"<{written}>".encode()) == [ODD]
 
 
-def test_canaries_are_found_in_what_runs_leave_and_nowhere_else(tmp_path: Path) -> None:
+def test_canaries_are_searched_in_files_of_runs(tmp_path: Path) -> None:
     turn = tmp_path / "sessions" / "s" / "turn_1"
     left = [
         turn / "events.jsonl",

@@ -1,4 +1,4 @@
-"""The cancel token: levels rise, downwards through the tree, heard once by everyone."""
+"""Cancel tokens: levels, the tree, listeners and threads."""
 
 import gc
 import threading
@@ -34,14 +34,14 @@ def test_the_level_only_rises(asked: list[CancellationStatus]) -> None:
         assert token.status is highest
 
 
-def test_the_first_requester_is_kept() -> None:
+def test_first_request_is_kept() -> None:
     token = CancelToken()
     token.request(REQUESTED, "widget", "wrong path")
     token.request(IMMEDIATE, "interrupt", "now")
     assert token.first_request == StopRequest(REQUESTED, "widget", "wrong path")
 
 
-def test_a_stop_reaches_all_below_and_nothing_beside() -> None:
+def test_stop_reaches_descendants_but_not_siblings() -> None:
     run = CancelToken("run")
     ada, ben = run.child("ada"), run.child("ben")
     tool = ada.child("tool")
@@ -51,7 +51,7 @@ def test_a_stop_reaches_all_below_and_nothing_beside() -> None:
     assert {t.status for t in (run, ada, tool, ben)} == {IMMEDIATE}
 
 
-def test_a_child_made_late_inherits_level_and_request() -> None:
+def test_child_created_after_a_stop_inherits_it() -> None:
     run = CancelToken()
     run.request(REQUESTED, "timeout", "time is over")
     late = run.child("late").child("later")
@@ -61,7 +61,7 @@ def test_a_child_made_late_inherits_level_and_request() -> None:
         late.checkpoint()
 
 
-def test_a_listener_hears_each_rise_once() -> None:
+def test_listener_is_called_once_per_rise() -> None:
     token, heard = CancelToken(), []
     token.on_request(lambda request: heard.append(request.level))
     for level in (REQUESTED, REQUESTED, IMMEDIATE, REQUESTED, CANCELLED):
@@ -69,7 +69,7 @@ def test_a_listener_hears_each_rise_once() -> None:
     assert heard == [REQUESTED, IMMEDIATE, CANCELLED]
 
 
-def test_a_listener_that_comes_late_hears_the_level_at_once() -> None:
+def test_late_listener_is_called_immediately() -> None:
     token, heard = CancelToken(), []
     token.request(REQUESTED, "rest", "why")
     token.request(IMMEDIATE, "api")
@@ -77,7 +77,7 @@ def test_a_listener_that_comes_late_hears_the_level_at_once() -> None:
     assert heard == [StopRequest(IMMEDIATE, "rest", "why")]
 
 
-def test_an_unsubscribed_listener_hears_nothing() -> None:
+def test_unsubscribed_listener_is_not_called() -> None:
     token, heard = CancelToken(), []
     unsubscribe = token.on_request(heard.append)
     unsubscribe()
@@ -86,14 +86,14 @@ def test_an_unsubscribed_listener_hears_nothing() -> None:
     assert heard == []
 
 
-def test_a_listener_of_a_parent_hears_nothing_of_a_child() -> None:
+def test_listener_of_a_parent_is_not_called_for_a_child() -> None:
     run, heard = CancelToken(), []
     run.on_request(heard.append)
     run.child("ada").request(IMMEDIATE, "api")
     assert heard == []
 
 
-def test_a_listener_that_fails_keeps_the_stop_from_nobody() -> None:
+def test_failing_listener_does_not_prevent_the_stop() -> None:
     run, heard = CancelToken(), []
     child = run.child("ada")
     child.on_request(lambda _: 1 / 0)
@@ -106,7 +106,7 @@ def test_a_listener_that_fails_keeps_the_stop_from_nobody() -> None:
     assert child.is_stopping and ben.is_stopping
 
 
-def test_a_listener_may_use_the_token_it_hears_of() -> None:
+def test_listener_can_use_its_token() -> None:
     token, seen = CancelToken(), []
     token.on_request(lambda _: seen.append(token.child("late").status))
     token.request(REQUESTED, "api")
@@ -114,7 +114,7 @@ def test_a_listener_may_use_the_token_it_hears_of() -> None:
 
 
 class Yielding(CancelToken):
-    """Lets another thread run after each look at the level, so that no race is missed by luck."""
+    """Switches threads after each read of the level, to provoke races."""
 
     @property
     def _status(self) -> CancellationStatus:
@@ -127,7 +127,7 @@ class Yielding(CancelToken):
         self.__dict__["level"] = level
 
 
-def test_many_threads_asking_at_once_make_one_change_a_level() -> None:
+def test_concurrent_requests_raise_each_level_once() -> None:
     for _ in range(20):
         token, heard, won = Yielding(), [], []
         child_heard: list[CancellationStatus] = []
@@ -153,7 +153,7 @@ def test_many_threads_asking_at_once_make_one_change_a_level() -> None:
         assert CANCELLED in child_heard
 
 
-def test_children_made_while_a_stop_comes_are_all_stopped() -> None:
+def test_children_created_during_a_stop_are_stopped() -> None:
     for _ in range(50):
         run, made = CancelToken(), []
         start = threading.Barrier(2)
@@ -185,7 +185,7 @@ def test_except_exception_does_not_swallow_a_stop() -> None:
     assert caught.value.request.reason == "enough"
 
 
-def test_outside_a_run_checkpoint_does_nothing() -> None:
+def test_checkpoint_outside_a_run_has_no_effect() -> None:
     checkpoint()
     assert should_stop() is False
 
@@ -200,7 +200,7 @@ def test_binding_ends_with_its_block() -> None:
     assert not should_stop()
 
 
-async def test_a_tool_in_a_worker_thread_feels_the_stop() -> None:
+async def test_stop_reaches_a_tool_in_a_worker_thread() -> None:
     token = CancelToken()
 
     def tool() -> bool:
@@ -214,7 +214,7 @@ async def test_a_tool_in_a_worker_thread_feels_the_stop() -> None:
     assert token.is_stopping
 
 
-async def test_a_worker_thread_outside_the_binding_does_not() -> None:
+async def test_stop_does_not_reach_a_thread_outside_the_binding() -> None:
     token = CancelToken()
     token.request(IMMEDIATE, "api")
     with bind(token):
@@ -222,7 +222,7 @@ async def test_a_worker_thread_outside_the_binding_does_not() -> None:
     assert not await to_thread.run_sync(should_stop)
 
 
-def test_a_token_knows_who_asked_first_and_who_raised_it_last() -> None:
+def test_token_records_the_first_request_and_the_last_escalation() -> None:
     token = CancelToken("run")
     token.request(CancellationStatus.REQUESTED, "widget", "wrong path")
     token.request(CancellationStatus.IMMEDIATE, "magic", "at once")
@@ -232,7 +232,7 @@ def test_a_token_knows_who_asked_first_and_who_raised_it_last() -> None:
     assert (token.first_request.reason, token.last_request.reason) == ("wrong path", "at once")
 
 
-def test_a_patient_token_feels_an_immediate_stop_alone() -> None:
+def test_immediate_only_child_ignores_graceful_stops() -> None:
     run = CancelToken("run")
     step = run.immediate_only_child("step")
     run.request(CancellationStatus.REQUESTED, "api")
@@ -241,14 +241,14 @@ def test_a_patient_token_feels_an_immediate_stop_alone() -> None:
     assert step.status is IMMEDIATE
 
 
-def test_a_patient_token_that_nobody_holds_is_forgotten() -> None:
+def test_unreferenced_immediate_only_child_is_collected() -> None:
     run = CancelToken("run")
     step = weakref.ref(run.immediate_only_child("step"))
     assert step() is None
     assert run.request(IMMEDIATE, "api")
 
 
-def test_a_token_forgets_the_children_that_nobody_holds() -> None:
+def test_unreferenced_children_are_collected() -> None:
     token = CancelToken("run")
     for number in range(10_000):
         token.child(str(number)).child("below")
@@ -256,7 +256,7 @@ def test_a_token_forgets_the_children_that_nobody_holds() -> None:
     assert len(token._children) == 0
 
 
-def test_a_stop_reaches_a_grandchild_whose_parent_nobody_holds() -> None:
+def test_stop_reaches_a_grandchild_with_an_unreferenced_parent() -> None:
     token = CancelToken("run")
     below = token.child("middle").child("below")
     gc.collect()
@@ -264,7 +264,7 @@ def test_a_stop_reaches_a_grandchild_whose_parent_nobody_holds() -> None:
     assert below.status is IMMEDIATE
 
 
-def test_a_child_that_somebody_listens_to_is_kept_until_nobody_does() -> None:
+def test_child_with_a_listener_is_not_collected() -> None:
     token, heard = CancelToken("run"), list[StopRequest]()
     end = token.child("middle").child("below").on_request(heard.append)
     gc.collect()

@@ -1,4 +1,4 @@
-"""Whatever became of a session's files, it is shown or a sentence says why not, and others are."""
+"""Damaged sessions are shown or reported, and do not affect other sessions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.session.journal import JournalContents, read_journal
-from nb_agents.session.layout import sessions_in
 from tests.damage import cuts, edits, end_next_turn, files_of, look, mend, small_sessions, spoil
+from tests.kit.sessions import JournalContents, read_journal, sessions_in
 
 EDITS = 150
 """Of each session; `python -m tests.damage 10000` takes more."""
@@ -17,19 +16,19 @@ EDITS = 150
 
 @pytest.fixture
 def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    # Thousands of files are written anew, and nobody's power fails meanwhile.
+    # Thousands of files are rewritten, without a power failure.
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     return {path.name: path for path in small_sessions(tmp_path)}
 
 
-def test_the_sessions_are_whole_to_begin_with(sessions: dict[str, Path]) -> None:
+def test_undamaged_sessions_are_valid(sessions: dict[str, Path]) -> None:
     for session in sessions.values():
         assert look(session) == ""
         assert read_journal(session / "turn_1" / "events.jsonl").warnings == ()
 
 
 @pytest.mark.parametrize("name", ["team", "recipe"])
-def test_every_cut_of_a_journal_gives_the_events_before_it(
+def test_truncated_journal_has_the_events_before_the_cut(
     sessions: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     data = (sessions[name] / "turn_1" / "events.jsonl").read_bytes()
@@ -42,7 +41,7 @@ def test_every_cut_of_a_journal_gives_the_events_before_it(
 
 
 @pytest.mark.parametrize("name", ["team", "recipe"])
-def test_a_session_with_a_cut_file_is_shown_or_a_sentence_says_why_not(
+def test_session_with_a_truncated_file_is_shown_or_reported(
     sessions: dict[str, Path], name: str
 ) -> None:
     session, files = sessions[name], files_of(sessions[name])
@@ -55,7 +54,7 @@ def test_a_session_with_a_cut_file_is_shown_or_a_sentence_says_why_not(
 
 
 @pytest.mark.parametrize("name", ["team", "recipe"])
-def test_a_session_with_an_edited_file_is_shown_or_a_sentence_says_why_not(
+def test_session_with_an_edited_file_is_shown_or_reported(
     sessions: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     session, files = sessions[name], files_of(sessions[name])

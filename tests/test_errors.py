@@ -1,4 +1,4 @@
-"""Errors: sentences for people, whole after a pickle."""
+"""Errors: messages for users, pickling and display."""
 
 import ast
 import pickle
@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from nb_agents import errors
-from nb_agents.cancel import AgentStopped, CancellationStatus, StopRequest
-from nb_agents.view.receipt import receipt
-from nb_agents.view.run_view import RunView
+from tests.kit.runs import AgentStopped, CancellationStatus, StopRequest
+from tests.kit.views import RunView, receipt
 
 RECEIPT = receipt(RunView(), "/s/turn_1")
 
@@ -32,16 +31,19 @@ ERRORS: list[errors.NbAgentsError] = [
     errors.ClusterLostError("tcp://127.0.0.1:8786", "Connection refused"),
     errors.NoWorkersError("tcp://127.0.0.1:8786", "for 120 s"),
     errors.StorageError("/s", "No space left on device"),
-    errors.ServerError("http://127.0.0.1:8888", "it does not answer in time"),
+    errors.ServerError("http://127.0.0.1:8888", "it did not reply in time"),
     errors.ModelCallError("gpt", "503"),
     errors.ReplyTooLongError("The reply", 10, "bytes"),
-    errors.CancellationRequestedError("r1", {}, RECEIPT, Path("/s/turn_1"), "s", True, "a/b[2]"),
+    errors.CancellationRequestedError(
+        "s", True, "a/b[2]", run="r1", receipt=RECEIPT, path=Path("/s/turn_1")
+    ),
+    errors.CancellationRequestedError(session_id="s", is_immediate=False, current_step=None),
     errors.RunFailed("r1", {"ada": "503"}, Path("/s/turn_1")),
     errors.RunCancelled("r1", {"ada": "words"}, RECEIPT, Path("/s/turn_1")),
 ]
 
 
-def test_every_error_of_the_tree_is_tried_here() -> None:
+def test_all_error_classes_are_tested() -> None:
     named = [getattr(errors, name) for name in errors.__all__]
     classes = {each for each in named if isinstance(each, type)}
     assert classes - {type(e) for e in ERRORS} == {errors.NbAgentsError, errors.UserError}
@@ -64,7 +66,7 @@ def test_a_stop_survives_a_pickle() -> None:
     assert pickle.loads(pickle.dumps(AgentStopped(request))).request == request
 
 
-def test_a_config_error_begins_with_its_place() -> None:
+def test_config_error_starts_with_its_position() -> None:
     assert str(ERRORS[0]) == "team.yaml:3:7: Wrong."
     assert str(errors.ConfigError("Wrong.")) == "Wrong."
 
@@ -80,14 +82,14 @@ CONTROL = "\x1b]52;c;cm0=\x07\x1b[2J\x9b2J"
         *errors.UserError(f"No {CONTROL}.")._render_traceback_(),
     ],
 )
-def test_what_a_server_or_a_file_said_drives_no_terminal(said: str) -> None:
+def test_errors_contain_no_terminal_controls(said: str) -> None:
     assert not any(unicodedata.category(char) == "Cc" for char in said)
 
 
 @pytest.mark.parametrize(
     "error", [ERRORS[0], ERRORS[-2], ERRORS[-1]], ids=lambda e: type(e).__name__
 )
-def test_a_notebook_shows_the_sentence_and_no_traceback(error: object) -> None:
+def test_notebook_shows_the_message_without_a_traceback(error: object) -> None:
     assert str(error) in "".join(error._render_traceback_())  # type: ignore[attr-defined]
 
 
@@ -121,14 +123,14 @@ FULL = OSError(24, "Too many open files")
         (Speechless(), "Speechless", "Speechless"),
     ],
 )
-def test_a_group_of_exceptions_says_what_its_leaves_say(
+def test_message_of_an_exception_group_has_those_of_its_leaves(
     exc: BaseException, said: str, named: str
 ) -> None:
-    assert errors.said_by(exc) == said
-    assert errors.said_by(exc, named=True) == named
+    assert errors.error_message(exc) == said
+    assert errors.error_message(exc, named=True) == named
 
 
-def test_no_exception_of_any_class_is_told_by_itself() -> None:
+def test_exceptions_of_unknown_classes_are_not_formatted_directly() -> None:
     """It may be a group, which says "unhandled errors in a TaskGroup"."""
     package = Path(errors.__file__).parent
     found = [f"{path.name}:{line}" for path in package.rglob("*.py") for line in _told(path)]

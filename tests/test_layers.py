@@ -1,4 +1,4 @@
-"""The house's floors: imports go down only, and importing the package costs little."""
+"""The layers of the package: imports go only downwards, and importing is cheap."""
 
 import ast
 import importlib
@@ -15,15 +15,22 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.test_kit import FOR_OTHERS
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "nb_agents"
 
 FLOORS = {
+    "callbacks": 0,
     "context": 0,
     "disk": 0,
     "errors": 0,
     "imports": 0,
+    "json_text": 0,
     "nouns": 0,
+    "plugins": 0,
+    "routes": 0,
+    "signatures": 0,
     "unicode": 0,
     "cancel": 1,
     "config": 1,
@@ -37,12 +44,12 @@ FLOORS = {
     "tools": 3,
     "options": 4,
     "session": 4,
+    "snapshots": 4,
     "agents": 4,
-    "recipes": 5,
-    "runs": 6,
+    "recipes": 2,
+    "turns": 6,
     "testing": 6,
     "launch": 7,
-    "sweeps": 8,
     "presentation": 9,
     "verbs": 10,
     "jupyter": 11,
@@ -50,23 +57,31 @@ FLOORS = {
     "client": 11,
     "server": 11,
     "": 12,
+    "extend": 12,
+    "extensions": 13,
 }
 """Each part of the package and its floor; "" is the package's own names."""
 
 NEIGHBOURS = {
+    ("callbacks", "errors"),
     ("errors", "nouns"),
     ("errors", "unicode"),
+    ("json_text", "unicode"),
+    ("plugins", "errors"),
     ("models", "events"),
     ("agents", "session"),
+    ("snapshots", "session"),
     ("jupyter", "cli"),  # IPython in a terminal shows a run as the commands there do
 }
 """(importer, imported) on one floor that are allowed, one way only."""
 
 USES_PYDANTIC_AI = (
-    "nb_agents.agents.acp.",
+    "nb_agents.extensions.external_agents.acp.",
+    "nb_agents.agents.context_folding",
+    "nb_agents.agents.folded_history",
     "nb_agents.agents.message_json",
     "nb_agents.agents.model_runner",
-    "nb_agents.agents.programs.",
+    "nb_agents.extensions.external_agents.frameworks.",
     "nb_agents.agents.replies",
     "nb_agents.agents.stream_buffer",
     "nb_agents.models.",
@@ -114,7 +129,7 @@ def _docstrings(tree: ast.AST) -> set[ast.AST]:
 
 
 def _loaded_by_name(module: str, tree: ast.AST) -> Iterator[Import]:
-    """Give what `import_module` and `__import__` load, and the modules of ours in strings.
+    """Give what `import_module` and `__import__` load, and our modules in strings.
 
     A string names one as "module", "module:name" or "... -m module ..."; a docstring doesn't, nor
     does the package's name alone, as the one of the logger.
@@ -195,7 +210,49 @@ def test_imports_go_strictly_down_and_notebook_libraries_stay_in_jupyter() -> No
     assert breaches(all_imports()) == []
 
 
-def test_no_type_of_pydantic_ai_stands_outside_of_the_runners_that_use_it() -> None:
+def extension_of(module: str) -> str:
+    """Return the extension that a module belongs to; "" for the core."""
+    return module.split(".")[2] if module.startswith("nb_agents.extensions.") else ""
+
+
+def imports_of_extensions(found: list[Import]) -> set[tuple[str, str]]:
+    """Return (module, extension) for each module that imports an extension it is not part of."""
+    pairs = {(each.importer, extension_of(each.target)) for each in found}
+    return {(module, name) for module, name in pairs if name not in ("", extension_of(module))}
+
+
+def test_core_never_imports_an_extension() -> None:
+    """Nor does an extension import another one."""
+    assert imports_of_extensions(all_imports()) == set()
+
+
+@pytest.mark.parametrize(
+    "module, source",
+    [
+        ("nb_agents.turns.handle", "def f():\n    from nb_agents.extensions.recipes import plan"),
+        ("nb_agents.turns.handle", "import nb_agents.extensions.sweeps.manifest"),
+        ("nb_agents.turns.handle", "MAKE = 'nb_agents.extensions.recipes.plan:Plan'"),
+        ("nb_agents.turns.handle", "from nb_agents.extensions.acme.verbs import SHOW"),
+        ("nb_agents.extensions.sweeps.sweep", "from nb_agents.extensions.recipes import plan"),
+    ],
+)
+def test_an_import_of_an_extension_is_detected(module: str, source: str) -> None:
+    assert imports_of_extensions(imports_of(module, source))
+
+
+@pytest.mark.parametrize(
+    "module, source",
+    [
+        ("nb_agents.extensions.recipes.executor", "from nb_agents.extensions.recipes import plan"),
+        ("nb_agents.extensions.acme", "from nb_agents.extensions.acme.verbs import SHOW"),
+        ("nb_agents.extensions.recipes.executor", "from nb_agents.turns import turn"),
+    ],
+)
+def test_an_extension_imports_itself_and_the_core(module: str, source: str) -> None:
+    assert imports_of_extensions(imports_of(module, source)) == set()
+
+
+def test_pydantic_ai_types_are_used_only_by_their_runners() -> None:
     strays = {
         each.importer
         for each in all_imports(for_types=True)
@@ -212,21 +269,21 @@ def test_no_type_of_pydantic_ai_stands_outside_of_the_runners_that_use_it() -> N
         ("nb_agents.session.views", "from nb_agents.agents.team_driver import Team"),
         ("nb_agents.session.views", "from nb_agents.agents import team_driver"),
         ("nb_agents.events", "def f():\n    import nb_agents.models.backend"),
-        ("nb_agents.runs.run", "from nb_agents import jupyter"),
-        ("nb_agents.runs.run", "import nb_agents"),
-        ("nb_agents.runs.run", "import IPython.display"),
+        ("nb_agents.turns.handle", "from nb_agents import jupyter"),
+        ("nb_agents.turns.handle", "import nb_agents"),
+        ("nb_agents.turns.handle", "import IPython.display"),
         ("nb_agents.jupyter.panel", "from jupyter_server.base.handlers import APIHandler"),
-        ("nb_agents.server.handlers", "import IPython"),
+        ("nb_agents.server.handler", "import IPython"),
         ("nb_agents.view.run_view", "try:\n    import ipykernel\nexcept ImportError:\n    pass"),
         ("nb_agents.view.run_view", "import_module('ipykernel')"),
-        ("nb_agents.view.run_view", "importlib.import_module('nb_agents.sweeps.sweep')"),
+        ("nb_agents.view.run_view", "importlib.import_module('nb_agents.extensions.sweeps.sweep')"),
         ("nb_agents.view.run_view", "__import__('nb_agents.jupyter')"),
-        ("nb_agents.view.run_view", "ENTRY = 'nb_agents.server.handlers:create'"),
+        ("nb_agents.view.run_view", "ENTRY = 'nb_agents.server.handler:create'"),
         ("nb_agents.view.run_view", "start(['python', '-m', 'nb_agents.cli'])"),
         ("nb_agents.view.run_view", "start(f'{python} -m nb_agents.cli list')"),
     ],
 )
-def test_a_breach_is_noticed(module: str, source: str) -> None:
+def test_violations_are_detected(module: str, source: str) -> None:
     assert breaches(imports_of(module, source))
 
 
@@ -235,7 +292,7 @@ def test_imports_for_types_alone_are_free() -> None:
     assert breaches(imports_of("nb_agents", source)) == []
 
 
-def test_no_files_know_each_other_in_a_circle_not_even_by_their_types() -> None:
+def test_no_import_cycles_even_for_types() -> None:
     graph: dict[str, set[str]] = {}
     for found in all_imports(for_types=True):
         if found.target in MODULES and found.importer != found.target:
@@ -257,7 +314,7 @@ def test_no_two_classes_have_the_same_name() -> None:
     assert {name: found for name, found in classes.items() if len(found) > 1} == {}
 
 
-def test_session_knows_nothing_of_agents() -> None:
+def test_session_does_not_import_agents() -> None:
     below = [i for i in all_imports() if _part(i.importer) in ("session", "tools", "view")]
     assert [i for i in below if _part(i.target) == "agents"] == []
 
@@ -280,12 +337,12 @@ def test_importing_the_package_loads_no_model_sdk_and_no_notebook() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_run_of_a_team_loads_nothing_of_recipes_and_of_sweeps() -> None:
+def test_team_run_does_not_import_recipes_or_sweeps() -> None:
     code = (
         "import sys, nb_agents\n"
         "from nb_agents.testing import Answer, ScriptedModel, scripted_team\n"
         "nb_agents.start('Why?', scripted_team(a=ScriptedModel(Answer('So.')))).wait()\n"
-        "rooms = ('nb_agents.recipes.', 'nb_agents.config.recipe', 'nb_agents.sweeps.')\n"
+        "rooms = ('nb_agents.extensions.recipes.', 'nb_agents.extensions.sweeps.')\n"
         "print([m for m in sys.modules if m.startswith(rooms)])"
     )
     with tempfile.TemporaryDirectory() as place:
@@ -297,7 +354,7 @@ def test_a_run_of_a_team_loads_nothing_of_recipes_and_of_sweeps() -> None:
 
 
 def test_public_names_are_listed_in_order_and_exist() -> None:
-    for name in MODULES:
+    for name in sorted({*MODULES} - FOR_OTHERS):
         module = importlib.import_module(name)
         names = getattr(module, "__all__", [])
         assert list(names) == sorted(set(names)), name

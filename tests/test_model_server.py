@@ -1,4 +1,4 @@
-"""The model server speaks three dialects, fails as it is told, and sees who closed a stream."""
+"""The model server: dialects, scripted faults, and closed streams."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def model_of(server: ModelServer, protocol: str) -> AsyncIterator[Model]:
 
 
 def ask(server: ModelServer, protocol: str) -> tuple[ModelResponse, int]:
-    """Stream one response to its end; returns it and how many events told of it."""
+    """Stream one response to its end. Return it and the number of its events."""
 
     async def stream() -> tuple[ModelResponse, int]:
         offered = ModelRequestParameters(function_tools=[TOOL])
@@ -161,7 +161,7 @@ def test_broken_streams_raise(server: ModelServer, protocol: str, reply: Reply) 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("after", [0, 2])
-def test_a_hanging_stream_is_held_until_the_client_leaves(
+def test_hanging_stream_is_open_until_the_client_disconnects(
     server: ModelServer, protocol: str, after: int
 ) -> None:
     server.script("m", Reply(text="a b c", hang_after=after))
@@ -187,7 +187,7 @@ def test_a_hanging_stream_is_held_until_the_client_leaves(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_leaving_an_endless_stream_is_seen(server: ModelServer, protocol: str) -> None:
+def test_disconnect_from_an_endless_stream_is_detected(server: ModelServer, protocol: str) -> None:
     server.script("m", Reply(text="on and on", endless=True, words_per_second=200))
 
     async def leave_early() -> None:
@@ -208,7 +208,7 @@ def test_leaving_an_endless_stream_is_seen(server: ModelServer, protocol: str) -
     [Reply(hang_after=0), Reply(text="a b", hang_after=1), Reply(text="a b", words_per_second=0.1)],
     ids=["no headers", "mid-stream", "between chunks"],
 )
-def test_a_disconnect_is_seen_while_nothing_is_sent(server: ModelServer, reply: Reply) -> None:
+def test_disconnect_is_detected_while_nothing_is_sent(server: ModelServer, reply: Reply) -> None:
     server.script("m", reply)
     client = raw_stream(server)
     server.wait_open(1)
@@ -252,7 +252,7 @@ def test_a_failing_reply_function_answers_500(server: ModelServer) -> None:
         ask(server, "openai")
 
 
-def test_delays_and_speed_are_kept(server: ModelServer) -> None:
+def test_delays_and_speed_are_respected(server: ModelServer) -> None:
     server.script(
         "m", Reply(text="a b c d e", words_per_second=50, delay_s=0.1, first_token_delay_s=0.1)
     )
@@ -262,7 +262,7 @@ def test_delays_and_speed_are_kept(server: ModelServer) -> None:
     assert 0.28 <= request.closed_at - request.opened_at < 2
 
 
-def test_a_hundred_streams_at_once(server: ModelServer) -> None:
+def test_hundred_concurrent_streams(server: ModelServer) -> None:
     server.script("m", Reply(text="a b c d"))
     server.hold()
 
@@ -315,7 +315,7 @@ def test_stopping_the_server_closes_its_streams() -> None:
     assert server.open_count == 0
 
 
-def test_waiting_in_vain_says_what_was_there(server: ModelServer) -> None:
+def test_timeout_of_a_wait_describes_the_state(server: ModelServer) -> None:
     ask(server, "openai")
     with pytest.raises(TimeoutError, match=r"Waited 0.05 s for 3 open streams; saw .*m: 4 chunks"):
         server.wait_open(3, timeout_s=0.05)
@@ -323,7 +323,7 @@ def test_waiting_in_vain_says_what_was_there(server: ModelServer) -> None:
         wait_until(lambda: 0, 0.01, "a miracle")
 
 
-def test_it_runs_as_a_process_of_its_own() -> None:
+def test_server_runs_as_a_separate_process() -> None:
     command = [sys.executable, "-m", "tests.model_server", "--port", "0", "--text", "hi there"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -339,7 +339,7 @@ def test_it_runs_as_a_process_of_its_own() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a socket with a name that is no file")
-def test_a_port_that_was_found_is_found_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_port_is_not_returned_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     found = free_port(), free_port()
     drawn, draw = iter(found), model_server.random.randrange
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""A link that is swapped for a directory while something is opened leads nowhere.
+"""Symbolic links that are swapped with directories while files are opened.
 
 Each test has an agent's process exchange names of its workspace all the while, so that what is true
 when a path is looked at is not when it is opened.
@@ -14,13 +14,9 @@ from typing import Any
 
 import pytest
 
-from nb_agents.process.writable import WritablePath
-from nb_agents.session.copying import copy_workspaces
-from nb_agents.session.history import workspace_files
-from nb_agents.session.layout import TurnPaths
-from nb_agents.session.manage import export_session
-from nb_agents.tools.base import Toolbox
-from nb_agents.tools.workspace import Workspace
+from tests.kit.processes import WritablePath
+from tests.kit.sessions import MANIFEST, TurnPaths, copy_workspaces, export_session, workspace_files
+from tests.kit.tools import Toolbox, Workspace
 from tests.swapping import swapping
 
 SECRET = "the secret of outside"
@@ -49,7 +45,7 @@ class Raced:
         )
 
     def beyond(self) -> dict[str, Any]:
-        """All that can be told of the outside; reading it leaves no trace but the access time."""
+        """Return the state of the files outside, except access times."""
         found: dict[str, Any] = {}
         for path in [self.outside, *self.outside.iterdir()]:
             about = path.lstat()
@@ -84,7 +80,7 @@ CALLS = [
 ]
 
 
-async def test_no_file_tool_reads_or_changes_what_is_outside(
+async def test_file_tools_do_not_leave_the_workspace(
     raced: Raced, caplog: pytest.LogCaptureFixture
 ) -> None:
     tools = Toolbox(Workspace(raced.own).tools())
@@ -101,7 +97,7 @@ async def test_no_file_tool_reads_or_changes_what_is_outside(
     assert not [each for each in said if SECRET in each or "secret  " in each]
 
 
-def test_no_list_of_files_names_what_is_outside(raced: Raced) -> None:
+def test_file_lists_do_not_leave_the_workspace(raced: Raced) -> None:
     with swapping(*raced.pairs):
         listed = [workspace_files(raced.paths, ["ada"]) for _ in range(ROUNDS)]
     found = {f.path for each in listed for f in each.files}
@@ -109,7 +105,7 @@ def test_no_list_of_files_names_what_is_outside(raced: Raced) -> None:
     assert found <= {"a/x", "b/x", "file", "link"}
 
 
-def test_no_copy_holds_what_is_outside(raced: Raced, tmp_path: Path) -> None:
+def test_copies_do_not_leave_the_workspace(raced: Raced, tmp_path: Path) -> None:
     with swapping(*raced.pairs):
         for number in range(ROUNDS):
             copy_workspaces(raced.paths.workspaces, tmp_path / "copies" / str(number))
@@ -118,17 +114,18 @@ def test_no_copy_holds_what_is_outside(raced: Raced, tmp_path: Path) -> None:
             assert path.is_symlink() or path.read_text() == "inside"
 
 
-def test_no_export_holds_what_is_outside(raced: Raced, tmp_path: Path) -> None:
+def test_exports_do_not_leave_the_workspace(raced: Raced, tmp_path: Path) -> None:
     with swapping(*raced.pairs):
         made = [export_session(raced.session, tmp_path / f"{n}.zip") for n in range(ROUNDS)]
     for each in made:
         archive = zipfile.ZipFile(each.path)
-        files = {name: archive.read(name) for name in archive.namelist() if name[-1] != "/"}
+        names = [name for name in archive.namelist() if not name.endswith(("/", MANIFEST))]
+        files = {name: archive.read(name) for name in names}
         assert set(files.values()) <= {b"inside"}
         assert not any("secret" in name for name in files)
 
 
-async def test_what_is_protected_is_not_changed_under_another_name(tmp_path: Path) -> None:
+async def test_protected_file_is_not_changed_under_another_name(tmp_path: Path) -> None:
     project = tmp_path / "project"
     for name in ("free", "locked"):
         (project / name).mkdir(parents=True)

@@ -1,6 +1,6 @@
-"""The page of security claims says what the code does, and what it names is there.
+"""The page of security claims matches the code, and the tests and files that it names exist.
 
-`python -m tests.test_security_page` writes the table anew.
+`python -m tests.test_security_page` writes its table of keys.
 """
 
 import ast
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from nb_agents.config.massgen_keys import SECTIONS, Restriction
+from tests.kit.teams import SECTIONS, Restriction
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "security-claims.md"
@@ -33,7 +33,7 @@ def without_keys() -> str:
 
 
 def table() -> str:
-    lines = ["| key | what happens here |", "|---|---|"]
+    lines = ["| key | effect |", "|---|---|"]
     return "".join(f"{line}\n" for line in [*lines, *rows()])
 
 
@@ -51,15 +51,15 @@ def rows() -> Iterator[str]:
             yield f"| `{prefix}{key}` | stops the start{remedy} |"
         if section.is_strict:
             happens = "withholds the server" if section.withholds else "stops the start"
-            yield f"| any key of `{place}` that is not known here | {happens} |"
+            yield f"| any unknown key of `{place}` | {happens} |"
         if section.harmless:
             keys = " ".join(f"`{key}`" for key in sorted(section.harmless))
             yield f"| of {f'`{place}`' if place else 'the whole file'}: {keys} | harmless |"
 
 
-def test_the_table_of_keys_is_the_codes() -> None:
+def test_table_of_keys_matches_the_code() -> None:
     written = page().partition(BEGIN)[2].partition(END)[0]
-    assert written == table(), "`python -m tests.test_security_page` writes it anew."
+    assert written == table(), "Run `python -m tests.test_security_page` to update it."
 
 
 # What the page names
@@ -72,17 +72,17 @@ def functions_of(file: str) -> frozenset[str]:
     return frozenset(node.name for node in tree.body if isinstance(node, functions))
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_tests_named_by_the_page_exist() -> None:
     named = TEST.findall(page())
     assert len(named) > 100
     assert [f"{file}::{name}" for file, name in named if name not in functions_of(file)] == []
 
 
-def test_every_file_that_the_page_names_is_there() -> None:
+def test_files_named_by_the_page_exist() -> None:
     assert [name for name in FILE.findall(page()) if not (ROOT / name).is_file()] == []
 
 
-def test_every_claim_in_a_table_names_what_shows_it() -> None:
+def test_every_claim_in_a_table_names_its_test() -> None:
     claims = [line for line in without_keys().splitlines() if line.startswith("| ")]
     claims = [line for line in claims if "shown by" not in line]
     assert len(claims) > 60

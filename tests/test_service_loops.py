@@ -1,4 +1,4 @@
-"""Loops that listen, tick, watch or collect: an item of each fails, and the next one is handled."""
+"""Service loops: after an item fails, the next one is handled."""
 
 import ast
 import asyncio
@@ -9,7 +9,6 @@ from functools import partial
 from inspect import iscoroutinefunction
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -18,38 +17,37 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.agents.acp import acp_link
-from nb_agents.agents.team_driver import Team
-from nb_agents.cancel import AgentStopped, CancellationStatus, StopRequest
-from nb_agents.cli.chat import Chat
 from nb_agents.errors import RunFailed
-from nb_agents.events.turn_events import Say
-from nb_agents.process.command import open_command
-from nb_agents.process.lines import LastWords
-from nb_agents.recipes.executor import Executor
-from nb_agents.runs import registry, turn
-from nb_agents.runs.hooks import Hooks
-from nb_agents.runs.limits import Limits
-from nb_agents.runs.live_turns import watched
-from nb_agents.runs.offering import Offering
-from nb_agents.runs.reader import TurnReader
-from nb_agents.runs.recorder import Recorder
-from nb_agents.runs.run import Run
-from nb_agents.runs.turn import TurnWriter
-from nb_agents.server.feeds import Feeds, TurnFeed
-from nb_agents.server.handlers import Views
+from nb_agents.events import Say
 from nb_agents.service_loops import ServiceLoop
-from nb_agents.session.commands import ask, send
-from nb_agents.session.journal import JournalReader
-from nb_agents.session.layout import TurnPaths
-from nb_agents.sweeps import sweep as sweep_module
-from nb_agents.sweeps.sweep import Sweep
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from nb_agents.testing import Turn as Said
-from nb_agents.tools import mcp_stdio
-from nb_agents.tools.functions import _AsyncThread
-from nb_agents.tools.mcp_stdio import stdio_streams
-from nb_agents.tools.offer import CallAsked, CallInbox
+from tests.kit.agents import Team
+from tests.kit.processes import OutputTail, open_command
+from tests.kit.programs import acp_link
+from tests.kit.recipes import Executor
+from tests.kit.runs import (
+    AgentStopped,
+    CancellationStatus,
+    Hooks,
+    Limits,
+    Offering,
+    Recorder,
+    Run,
+    StopRequest,
+    TurnReader,
+    TurnWriter,
+    polling,
+    registry,
+    turn,
+)
+from tests.kit.servers import Feeds, TurnFeed, panels
+from tests.kit.sessions import JournalReader, TurnPaths, ask, send
+from tests.kit.sweeps import Sweep
+from tests.kit.sweeps import sweep as sweep_module
+from tests.kit.terminal import Chat
+from tests.kit.tools import AsyncThread as _AsyncThread
+from tests.kit.tools import CallInbox, CallRequest, mcp_stdio, stdio_streams
 from tests.model_server import wait_until
 from tests.recipes.live import begin as begin_recipe
 from tests.recipes.live import write
@@ -101,7 +99,7 @@ def held(faults: Faults, **options: Any) -> tuple[Run, Gate]:
 
 
 def ends(run: Run, gate: Gate, *, told: ServiceLoop | None = None) -> None:
-    """Check that a run comes to its answer, and tells of the item that failed."""
+    """Check that a run completes, and reports the item that failed."""
     gate.open()
     assert finish(run).status == "completed"
     if told is not None:
@@ -119,14 +117,16 @@ def a_command(faults: Faults) -> None:
     run, _ = held(faults)
     faults.put(turn, "take_commands")
     send(TurnPaths(run.path), Say("hello"))
-    wait_until(lambda: events(run, ev.Said))
+    wait_until(lambda: events(run, ev.UserMessage))
     faults.put(TurnWriter, "take")
     answer = ask(TurnPaths(run.path), Say("more"), WAIT_S, lambda: True)
     assert answer is not None and "failed because of a bug" in answer.error
     stopped_from_outside(run)
     assert faults.count == 2
     assert (
-        run.view.notices.count("A command from outside failed and was left out (RecursionError).")
+        run.view.notices.count(
+            "A command from another process failed and was skipped (RecursionError)."
+        )
         == 1
     )
 
@@ -168,7 +168,7 @@ def a_clock(faults: Faults) -> None:
 
 def a_status(faults: Faults) -> None:
     told: list[str] = []
-    faults.put(Hooks, "_tell_statuses")
+    faults.put(Hooks, "_report_statuses")
     run, gate = held(faults, on_status_change=told.append)
     wait_until(lambda: faults.count)  # the last status is told by another call
     ends(run, gate, told=ServiceLoop.STATUSES)
@@ -198,7 +198,7 @@ def a_watch(faults: Faults) -> None:
         faults.count += 1
         raise RecursionError
 
-    with watched(fail, list), watched(lambda: True, lambda: news.append("news")):
+    with polling(fail, list), polling(lambda: True, lambda: news.append("news")):
         wait_until(lambda: faults.count > 2 and len(news) > 2)
 
 
@@ -221,10 +221,10 @@ def an_offered_call(faults: Faults) -> None:
     run, gate = held(faults)
     root = run.path.parent.parent
     offering = Offering([look], root)
-    faults.put(Offering, "_take")
+    faults.put(Offering, "_read_news")
     offering.serve(run.path)
     offer = CallInbox(offering.id, root)
-    call = CallAsked("look", {}, "a", False, root, (), root, root)
+    call = CallRequest("look", {}, "a", False, root, (), root, root)
     answers = []
     for _ in range(2):
         name = offer.ask(call)
@@ -266,16 +266,16 @@ sys.stdin.read()
 
 
 async def let_go(faults: Faults) -> None:
-    """Let a program say its words and its message again, once the first ones have failed."""
+    """Let a program send its text and its message again after the first ones failed."""
     await anyio.to_thread.run_sync(wait_until, lambda: faults.count == 2)
     (faults.path / "go").touch()
 
 
 async def a_message_of_a_server(faults: Faults) -> None:
     faults.put(mcp_stdio, "_parsed")
-    faults.put(LastWords, "add")
+    faults.put(OutputTail, "add")
     message = '{"jsonrpc": "2.0", "method": "hello"}'
-    words = LastWords()
+    words = OutputTail()
     argv = [sys.executable, "-c", SAYS_TWICE, message]
     async with stdio_streams(
         argv, cwd=faults.path, env={}, words=words, on_start=lambda _: None, on_end=lambda: None
@@ -291,7 +291,7 @@ async def a_message_of_a_server(faults: Faults) -> None:
 
 async def a_message_of_a_program(faults: Faults) -> None:
     faults.put(acp_link, "_read")
-    faults.put(LastWords, "add")
+    faults.put(OutputTail, "add")
     message = '{"jsonrpc": "2.0", "id": 1, "result": {}}'
 
     async def nothing(params: dict[str, Any]) -> None: ...
@@ -341,12 +341,10 @@ async def a_page(faults: Faults) -> None:
     run, gate = held(faults)
     other, other_gate = held(faults)
     feeds = Feeds()
-    page: Any = SimpleNamespace(feeds=feeds)
-    page._card = partial(Views._card, page)
     faults.put(feeds.of(run.path), "state")
     faults.put(feeds.of(run.path), "card")
     sent = []
-    messages = Views._messages(page, {"bad": run.path, "good": other.path})
+    messages = panels(feeds, {"bad": run.path, "good": other.path})
     async for message in messages:
         sent.append(message.partition(', "state"')[0].partition(', "bundle"')[0])
         if sent[-1].startswith("event: state") and '"bad"' in sent[-1]:
@@ -362,7 +360,7 @@ async def a_page(faults: Faults) -> None:
 def a_line_of_a_chat(faults: Faults) -> None:
     told: list[str] = []
     chat = Chat(lambda task: pytest.fail(task), str, told.append)
-    faults.put(Chat, "_hear")
+    faults.put(Chat, "_receive")
     chat.talk(["lost", "/quit"])
     assert any(text.startswith(ServiceLoop.CHAT.value) for text in told)
 
@@ -399,18 +397,18 @@ def test_an_item_that_fails_does_not_end_its_loop(loop: ServiceLoop, faults: Fau
     assert faults.count
 
 
-def test_a_command_of_deep_json_is_answered_and_deafens_nobody(faults: Faults) -> None:
+def test_deeply_nested_command_is_answered(faults: Faults) -> None:
     run, _ = held(faults)
     commands = TurnPaths(run.path).commands
     commands.mkdir()
     (commands / "0.json").write_text(DEEP)
     wait_until(lambda: events(run, ev.CommandAnswered))
-    assert "It is not a command" in events(run, ev.CommandAnswered)[0].error
+    assert "The command is unknown" in events(run, ev.CommandAnswered)[0].error
     assert turn.NO_COMMAND in run.view.notices
     stopped_from_outside(run)
 
 
-def test_a_command_of_deep_json_does_not_deafen_a_sweep(faults: Faults) -> None:
+def test_sweep_survives_a_deeply_nested_command(faults: Faults) -> None:
     sweep, _ = sweep_of(faults, 2)
     wait_until(lambda: len(sweep.runs) == 2)
     rows = list(sweep.runs.values())
@@ -424,9 +422,7 @@ def test_a_command_of_deep_json_does_not_deafen_a_sweep(faults: Faults) -> None:
 
 
 @pytest.mark.parametrize("name", ["_on_begun", "_follow", "_on_end", "_score", "_end"])
-def test_a_row_whose_news_can_not_be_handled_ends_and_the_others_go_on(
-    faults: Faults, name: str
-) -> None:
+def test_failing_update_of_a_row_ends_only_that_row(faults: Faults, name: str) -> None:
     faults.put(Sweep, name)
     sweep, gate = sweep_of(faults, 3)
     gate.open()
@@ -450,7 +446,7 @@ def test_when_the_collector_of_a_sweep_crashes_its_rows_are_stopped_first(
     assert view.status == "cancelled" and "a bug in nb_agents" in view.reason
 
 
-def test_a_sweep_of_a_system_without_threads_begins_its_rows_once_there_are_some(
+def test_sweep_waits_for_threads_to_start_rows(
     faults: Faults,
 ) -> None:
     faults.put(sweep_module, "_in_thread", RuntimeError("can't start new thread"))
@@ -470,11 +466,12 @@ EXEMPT = {
     "team_driver:Team": "the run's own work",
     "command:OpenCommand": "one command",
     "stop_scope:PauseGate.wait_over": "waits",
+    "stop_scope:StopScope.sleep_until": "waits",
     "executor:Executor.run": "the run's own work",
     "subagents:SubAgents.close": "waits",
     "demo:demo_backend.write": "one model call",
     "testing:ScriptedModel._play": "one model call",
-    "data_store:_begin": "one call of a tool",
+    "data_store:_open": "one call of a tool",
     "threads:ThreadCall._wait_for_copies": "waits",
     "offer:OfferedFunction._answer_to": "one call of a tool",
     "offering:Offering._answer": "one call of a tool; see Offering._serve",
@@ -482,23 +479,27 @@ EXEMPT = {
     "lines:read_lines": "one pipe; see mcp_stdio:_listen and AcpLink.receive",
     "acp_runner:AcpRound": "one prompt",
     "team_agent:TeamAgent._show": "one turn of a client",
-    "team_server:_tell": "one call of a client",
-    "mcp_stdio:_speak": "what can't be sent ends the connection, and the calls that wait for it",
+    "team_server:_report_progress": "one call of a client",
+    "mcp_stdio:_write_messages": "a failure ends the connection and its waiting calls",
     "lines:write_all": "one message",
+    "mcp_wire:_Answers": "one connection; what it reads ends with it",
     "limits:Limits._pass": "waits; see Limits._guarded",
-    "hooks:Hooks._tell_statuses": "see Hooks.watch",
-    # A person waits in the foreground, and is told the error.
-    "tabled:_follow.print_each": "a command of the terminal",
-    "live_runs:save_patiently": "a command of the terminal, or the end of a run's own process",
+    "budget_watch:BudgetWatch": "waits; see Limits._guarded",
+    "day_watch:DayWatch.watch": "waits; see Limits._guarded",
+    "cell_runs:CellRuns": "one call of a tool",
+    "hooks:Hooks._report_statuses": "see Hooks.watch",
+    # A user waits in the foreground and sees the error.
+    "tabled:_print_events.print_each": "a command of the terminal",
+    "live_runs:save_with_retries": "a command of the terminal, or the end of a run's own process",
     "call_log:CallLog.settled": "waits; the agent's round guards it",
     "function_agent:_converse": "one call of a function",
     "graph_agent:converse": "one run of a graph",
     "openai_agent:_SdkModel.get_response": "one call of a model",
-    "pydantic_agent:ask": "one call of a model",
+    "pydantic_agent:_receive": "one call of a model",
     "commands:ask": "one command's sender",
     "journal:follow": "a user's own loop",
-    "handlers:Handler.send": "one response",
-    "handlers:_Stream.stream": "one response; see Events._messages and Views._messages",
+    "handler:Handler.send": "one response",
+    "handler:Handler.stream": "one response; see `streams`",
 }
 """Functions, or classes, whose loops wait and are no service loops, with the reason."""
 

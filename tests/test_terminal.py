@@ -1,4 +1,4 @@
-"""No text that we show drives the terminal that it is shown in."""
+"""Shown text contains no terminal control sequences."""
 
 import logging
 import unicodedata
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nb_agents  # noqa: F401  its import sets up the log
-from nb_agents.unicode import without_controls
+from tests.kit.texts import without_controls
 
 HOSTILE = {
     "clears the screen": "\x1b[2J",
@@ -31,16 +31,16 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_text_that_drives_the_terminal_is_shown_without_what_does(what: str) -> None:
+def test_terminal_controls_are_removed(what: str) -> None:
     assert without_controls(f"before {HOSTILE[what]}after\tit\n") == "before after\tit\n"
 
 
 @pytest.mark.parametrize("start", ["\x1b]52;c;", "\x1b[", "\x1bP", "\x9d", "\x1b"])
-def test_a_sequence_that_never_ends_hides_nothing_of_the_text(start: str) -> None:
+def test_incomplete_sequence_does_not_hide_text(start: str) -> None:
     assert without_controls(f"one {start}\ntwo").replace("52;c;", "") == "one \ntwo"
 
 
-def test_a_carriage_return_does_not_write_over_its_line() -> None:
+def test_carriage_return_does_not_overwrite_its_line() -> None:
     assert without_controls("rm -rf ~\rls -l\r\nnext\x85line") == "rm -rf ~\nls -l\nnext\nline"
 
 
@@ -48,25 +48,25 @@ _ANY = st.text(st.characters() | st.sampled_from("\x1b\x9b\x9d[]();?0123456789mJ
 
 
 @given(_ANY)
-def test_what_is_shown_has_no_control_character_but_line_ends_and_tabs(text: str) -> None:
+def test_displayed_text_has_no_control_characters_except_newlines_and_tabs(text: str) -> None:
     shown = without_controls(text)
     assert {c for c in shown if unicodedata.category(c) in ("Cc", "Cs")} <= {"\n", "\t"}
     assert without_controls(shown) == shown
 
 
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs"]) | st.sampled_from("\n\t")))
-def test_any_other_text_is_shown_as_it_is(text: str) -> None:
+def test_other_text_is_shown_unchanged(text: str) -> None:
     assert without_controls(text) == text
 
 
-def test_a_long_text_of_beginnings_alone_takes_no_time_that_grows_with_its_square() -> None:
+def test_incomplete_sequences_take_linear_time() -> None:
     for start in ("\x1b]", "\x9d", "\x1b[", "\x1b[0;0;0", "\x1b "):
         assert "\x1b" not in without_controls(start * 300_000)
 
 
 @pytest.fixture
 def logged() -> StringIO:
-    """What a person's own handler writes of our log."""
+    """Return the output of a user's log handler."""
     logger, written = logging.getLogger("nb_agents"), StringIO()
     handler = logging.StreamHandler(written)
     logger.addHandler(handler)

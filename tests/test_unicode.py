@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nb_agents.unicode import half_at_end, well_formed
+from nb_agents.unicode import trailing_half_pair, well_formed
 
 ANY_CHARACTER = st.characters(exclude_categories=[])
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -35,14 +35,14 @@ class Word:
         ("😀\x00\x1b\ufeff\u2028", "😀\x00\x1b\ufeff\u2028"),
     ],
 )
-def test_halves_become_the_character_that_they_stand_for(text: str, whole: str) -> None:
+def test_surrogate_halves_are_joined(text: str, whole: str) -> None:
     assert well_formed(text) == whole
     assert well_formed(Word(text, 3)) == Word(whole, 3)
     assert well_formed({text: [(text, 1.5)]}) == {whole: [(whole, 1.5)]}
 
 
 @given(VALUES)
-def test_any_value_becomes_one_that_utf_8_takes_and_stays_so(value: Any) -> None:
+def test_well_formed_values_can_be_encoded_and_are_stable(value: Any) -> None:
     whole = well_formed(value)
     repr(whole).encode()
     str(_texts(whole)).encode()
@@ -50,13 +50,13 @@ def test_any_value_becomes_one_that_utf_8_takes_and_stays_so(value: Any) -> None
 
 
 @given(st.text())
-def test_well_formed_text_is_left_as_it_is(text: str) -> None:
+def test_well_formed_text_is_unchanged(text: str) -> None:
     assert well_formed(text) is text
 
 
 @given(st.text(ANY_CHARACTER), st.text(ANY_CHARACTER))
-def test_a_text_in_two_pieces_is_whole_when_the_half_at_the_end_waits(a: str, b: str) -> None:
-    half = half_at_end(a)
+def test_incomplete_character_waits_for_the_next_piece(a: str, b: str) -> None:
+    half = trailing_half_pair(a)
     assert well_formed(a.removesuffix(half)) + well_formed(half + b) == well_formed(a + b)
 
 

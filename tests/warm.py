@@ -1,4 +1,4 @@
-"""Processes of Python that have everything imported: each is forked from one that has.
+"""Warm Python processes, forked from a process that has imported everything.
 
     process = WarmProcess([sys.executable, "-m", "ipykernel_launcher", "-f", file])
 
@@ -28,8 +28,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -45,6 +45,7 @@ __all__ = [
     "WarmProvisioner",
     "address",
     "fork_hosts",
+    "forked_with",
     "kernel_path",
     "warm_up",
 ]
@@ -149,7 +150,7 @@ KernelProvisionerFactory.provisioners[PROVISIONER] = EntryPoint(
 
 def fork_hosts() -> None:
     """Let the processes of this one's detached runs be warm, as they are in those forked here."""
-    from nb_agents.launch import detach
+    from tests.kit.runs import detach
 
     forking = {**vars(subprocess), "Popen": WarmProcess}
     detach.subprocess = SimpleNamespace(**forking)  # type: ignore[attr-defined]
@@ -183,26 +184,56 @@ def address() -> str:
 
 def warm_up() -> None:
     """Start the process that others are forked from: the first then has less to wait for."""
+    process, place = _start()
+    os.environ[_ADDRESS] = f"{place.name}/socket"
+    atexit.register(_end_server, process, place)
+
+
+@contextmanager
+def forked_with(path: Path, *modules: str) -> Iterator[None]:
+    """Fork the processes of this block from another one, which finds packages in a directory.
+
+    Args:
+        path: The directory.
+        modules: What that process imports. Nothing else has been imported before.
+    """
+    before = os.environ.get(_ADDRESS)
+    process, place = _start(*modules, path=[str(path)])
+    os.environ[_ADDRESS] = f"{place.name}/socket"
+    try:
+        yield
+    finally:
+        del os.environ[_ADDRESS]
+        if before is not None:
+            os.environ[_ADDRESS] = before
+        _end_server(process, place)
+
+
+_Folder = tempfile.TemporaryDirectory[str]
+
+
+def _start(*modules: str, path: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], _Folder]:
+    """Start a process that others are forked from. Returns it, and where it listens."""
     place = tempfile.TemporaryDirectory(prefix="nb-warm-")
-    path = filter(None, [os.environ.get("PYTHONPATH")])
+    paths = filter(None, [str(_ROOT), *path, os.environ.get("PYTHONPATH")])
     with _listen(f"{place.name}/socket") as plain, _listen(f"{place.name}/socket.dask") as dask:
         listeners = [plain.fileno(), dask.fileno()]
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm", *map(str, listeners)],
+            [sys.executable, "-m", "tests.warm", *map(str, listeners), *modules],
             cwd=_ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *path])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,  # it ends when this is closed, hence also when we are killed
             pass_fds=listeners,
             start_new_session=True,  # a Ctrl-C in the terminal is for pytest
         )
-    os.environ[_ADDRESS] = f"{place.name}/socket"
+    return process, place
 
-    @atexit.register
-    def end() -> None:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait()
-        place.cleanup()
+
+def _end_server(process: subprocess.Popen[bytes], place: _Folder) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait()
+    place.cleanup()
 
 
 def _listen(place: str) -> socket.socket:
@@ -236,9 +267,9 @@ def _import_all() -> None:
     from pydantic_ai.models.test import TestModel
 
     import nb_agents
-    from nb_agents.agents.message_json import dump_messages, load_messages
-    from nb_agents.models import providers
-    from nb_agents.presentation import cards
+    from tests.kit.agents import dump_messages, load_messages
+    from tests.kit.cards import cards
+    from tests.kit.models import providers
 
     for name in (_NEVER, *_LATER):
         sys.modules[name] = None  # type: ignore[assignment]
@@ -261,9 +292,9 @@ def _import_all() -> None:
 
 
 def _import_widgets() -> None:
-    """Import all of ipywidgets, whose first module is run again by who imports it.
+    """Import all of ipywidgets. Its first module is executed again by the next import.
 
-    It looks at its import for the kernel that it works in.
+    When it is imported, it looks for the kernel in which it runs.
     """
     kept = import_module("ipywidgets")
     spec = kept.__spec__
@@ -405,7 +436,7 @@ def _end(code: int) -> None:
     os._exit(code)
 
 
-def _do_once(imports: Callable[[], None]) -> None:
+def _do_once(imports: Callable[[], object]) -> None:
     """Import for all that are forked later."""
     gc.disable()
     imports()
@@ -414,7 +445,9 @@ def _do_once(imports: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    _do_once(_import_all)
-    order = _serve(*(socket.socket(fileno=int(each)) for each in sys.argv[1:]))
+    sockets = [socket.socket(fileno=int(each)) for each in sys.argv[1:3]]
+    modules = sys.argv[3:]
+    _do_once((lambda: [*map(import_module, modules)]) if modules else _import_all)
+    order = _serve(*sockets)
     if order is not None:
         _end(_run(order))

@@ -1,4 +1,4 @@
-"""Hearing all events of runs as they are written, on their loop: to stop a run at any of them."""
+"""Observation of all events of runs on their loop, to stop a run at any event."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.runs.turn import TurnWriter
+from tests.kit.runs import TurnWriter
 
 __all__ = ["turns_watched"]
 

@@ -1,15 +1,15 @@
-/** Draws answers as JupyterLab draws Markdown: with its parser, its colours, its diagrams and its MathJax. */
+/** Renders answers with JupyterLab's Markdown parser, colours, diagrams and MathJax. */
 
 import { type IRenderMimeRegistry, MimeModel } from "@jupyterlab/rendermime";
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
-import { type Files, prepare, sanitize, withoutMath } from "./harmless";
+import { type Files, prepare, sanitize, withoutMath } from "./sanitize";
 
 type Options = Pick<IRenderMime.IRendererOptions, "markdownParser" | "translator">;
 
 /**
- * Return an answer as the front end draws it, not yet in a document; nothing where it has no such renderer.
+ * Render an answer as the front end does, outside of a document. Undefined if it has no such renderer.
  *
- * Math is typeset by `typeset`, or by JupyterLab when it attaches a widget around it.
+ * Math is rendered by `typeset`, or by JupyterLab when it attaches a widget that contains the answer.
  */
 export async function drawAnswer(
   rendermime: IRenderMimeRegistry,
@@ -23,18 +23,18 @@ export async function drawAnswer(
   const renderer = factory.createRenderer({
     mimeType: "text/markdown",
     sanitizer: { sanitize: (html) => sanitize(html, files) },
-    resolver: null, // it would ask the server where links lead
+    resolver: null, // would send links to the server
     linkHandler: null,
     latexTypesetter: rendermime.latexTypesetter,
     markdownParser: { render: async (source) => withoutMath(await parser.render(source)) },
     ...(translator ? { translator } : {}),
   });
-  // Not trusted: it is sanitised in any case.
+  // Not trusted, although it is sanitised anyway.
   await renderer.renderModel(new MimeModel({ data: { "text/markdown": prepare(markdown) }, trusted: false }));
   return renderer.node;
 }
 
-/** Have MathJax draw the formulas of what is in the document. */
+/** Let MathJax render the formulas of a node in the document. */
 export function typeset({ latexTypesetter }: IRenderMimeRegistry, node: HTMLElement): void {
   void latexTypesetter?.typeset(node);
 }

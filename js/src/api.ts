@@ -1,34 +1,39 @@
-/** The server extension under /nb-agents, as the plugin uses it. */
+/** Client of the server extension under /nb-agents. */
 
 import { ServerConnection } from "@jupyterlab/services";
+import type { Change } from "./cell-changes";
+import type { RevertPlan } from "./cell-proposals";
+import type { WantedRun } from "./cell-runs";
 import type { Status, Transcript } from "./panel-types";
 
-/** A live run or sweep, as the server lists it. Its texts are a model's or a person's. */
+/** A live run or sweep, as listed by the server. Its texts are untrusted. */
 export interface Run {
-  /** The turn, or the sweep, as the server calls it. */
+  /** The server's id of the turn or sweep. */
   readonly id: string;
   readonly task: string;
-  /** Python's word, such as "awaiting". */
+  /** Python's status, such as "awaiting". */
   readonly status: string;
   readonly state: Status;
-  /** How it stands, for a person. */
+  /** The state as text for users. */
   readonly says: string;
   readonly cost: number | null;
-  /** Of a sweep: how many rows it has, and how many of them ended how. */
+  /** For a single turn: the last turn that resumed it. */
+  readonly resumed_in?: Pick<Turn, "turn" | "state"> | null;
+  /** For a sweep: the numbers of all, complete and failed rows. */
   readonly rows?: { readonly total: number; readonly done: number; readonly failed: number };
 }
 
-/** A turn of a session, by what its files say. */
+/** A turn of a session, as described by its files. */
 export interface Turn {
   readonly id: string;
   readonly turn: number;
   readonly task: string;
   readonly state: string;
   readonly is_live: boolean;
-  /** Of a turn that went back: the number of the turn, and the event up to which that counts; else 0. */
+  /** For a rewind: the number of the old turn, and of the checkpoint's event; otherwise 0. */
   readonly rewinds?: number;
   readonly at?: number;
-  /** Name of the notebook that it was begun in, or "". */
+  /** Name of the notebook that started it, or "". */
   readonly notebook?: string;
   /** Unix seconds. */
   readonly updated_at: number | null;
@@ -39,50 +44,50 @@ export interface Session {
   readonly id: string;
   readonly session: string;
   readonly turns: readonly Turn[];
-  /** Of a sweep, which has a session for each row in the place of turns. */
+  /** For a sweep, which has a session for each row instead of turns. */
   readonly sweep?: Run & { readonly is_live: boolean; readonly updated_at: number | null };
 }
 
-/** Something that a check found in a text. */
+/** A problem found by a check of a file. */
 export interface Finding {
   readonly severity: "error" | "warning" | "info";
   readonly what: string;
-  /** From 1. */
+  /** Line number, starting with 1. */
   readonly line: number;
   readonly column: number;
 }
 
-/** What a new team can be made of. */
+/** Choices for a new team. */
 export interface Choices {
-  /** Those that can be used: where that was found, and names of their models. */
+  /** The usable providers: where the key or server was found, and names of models. */
   readonly providers: readonly { readonly type: string; readonly where: string; readonly models: readonly string[] }[];
   readonly tools: readonly { readonly key: string; readonly label: string }[];
 }
 
-/** What a new file is to be. */
+/** The content of a new file. */
 export interface NewFile {
   readonly kind: "team" | "notebook";
-  /** As type:model, an agent for each. */
+  /** One agent per model, as type:model. */
   readonly models: readonly string[];
   readonly tools: readonly string[];
 }
 
-/** Why something was refused, in a sentence for the person; its cause is the status. */
+/** An error message for the user. The cause is the HTTP status. */
 export class Refused extends Error {}
 
-/** Of what is asked of a turn or a sweep. */
+/** The reply to a request about a turn or sweep. */
 export interface Answer {
-  /** Why it was refused, or "". */
+  /** An error message, or "". */
   readonly refusal: string;
-  /** Whether the server knows of none: nothing was done. */
+  /** Whether the server does not know the turn or sweep. */
   readonly isUnknown: boolean;
 }
 
-/** The status of a session that this user has neither made nor trusted. */
+/** HTTP status for a session that this user has neither made nor trusted. */
 export const NOT_YOURS = 428;
 
-/** Do it; for a session that is not this user's, ask whether it is trusted, and if so do it once more. */
-export async function trusting<T>(
+/** Call `act`. If the session needs trust, ask the user, and call `act` again with it. */
+export async function withTrust<T>(
   act: (trust: boolean) => Promise<T>,
   ask: (question: string) => Promise<boolean>,
 ): Promise<T | undefined> {
@@ -97,7 +102,7 @@ export async function trusting<T>(
 export class Api {
   constructor(private readonly settings: ServerConnection.ISettings) {}
 
-  /** List the live runs and sweeps of this user; nothing where the server has no such extension. */
+  /** List the user's live runs and sweeps. Undefined if the server does not have the extension. */
   async runs(): Promise<readonly Run[] | undefined> {
     const response = await this.request("runs", {});
     if (response.status === 404) return undefined;
@@ -105,33 +110,33 @@ export class Api {
     return (await response.json()) as Run[];
   }
 
-  /** List the sessions below the server's root and beside the notebooks of these folders. */
+  /** List the sessions below the server's root and in these folders of notebooks. */
   sessions(folders: readonly string[]): Promise<readonly Session[]> {
     const query = new URLSearchParams(folders.map((folder) => ["folder", folder]));
     return this.json(`sessions?${query}`);
   }
 
-  /** List the sessions of a sweep's rows, of many those that were used last. */
+  /** List the sessions of a sweep's rows, or the most recently used of many. */
   rowsOf(sweep: string): Promise<readonly Session[]> {
     return this.json(`sessions?${new URLSearchParams({ sweep })}`);
   }
 
-  /** Read how a turn or a sweep stands. */
+  /** Get the state of a turn or sweep. */
   run(id: string): Promise<Run> {
     return this.json(`runs/${address(id)}`);
   }
 
-  /** Go on with an incomplete turn; resolves to the turn that does. */
+  /** Resume an incomplete turn. Resolves to the new turn. */
   resume(id: string, trust: boolean): Promise<{ readonly id: string }> {
     return this.json(`runs/${address(id)}/resume`, "POST", { trust });
   }
 
-  /** Go back to a point of a turn, or read what that would do; resolves to the turn that goes on, or to that. */
+  /** Rewind to a checkpoint, or preview the rewind. Resolves to the new turn, or to the preview. */
   rewind(id: string, body: object): Promise<unknown> {
     return this.json(`runs/${address(id)}/rewind`, "POST", body);
   }
 
-  /** Ask the team of a session something new; resolves to the turn that answers it. */
+  /** Continue a session with a new task. Resolves to the new turn. */
   continueSession(id: string, task: string, trust: boolean): Promise<{ readonly id: string }> {
     return this.json(`sessions/${address(id)}/continue`, "POST", { task, trust });
   }
@@ -144,32 +149,57 @@ export class Api {
     await this.ask(`sessions/${address(id)}`, "DELETE");
   }
 
-  /** Fetch a session as a zip. */
+  /** Download a session as a zip file. */
   async exportSession(id: string): Promise<Blob> {
     return (await this.ask(`sessions/${address(id)}/export`)).blob();
   }
 
-  /** Read what an agent wrote and did, from a place in the turn's journal on. */
+  /** Get the transcript of an agent after a position of the turn's journal. */
   transcript(id: string, agent: string, after: number): Promise<Transcript> {
     return this.json(`runs/${address(id)}/transcript?${new URLSearchParams({ agent, after: String(after) })}`);
   }
 
-  /** Read the picture of what has happened in a turn so far, which is HTML. */
+  /** List the changes of cells that a turn's agents have proposed. */
+  async proposals(id: string): Promise<readonly Change[]> {
+    return (await this.json<{ readonly proposals: readonly Change[] }>(`runs/${address(id)}/cells`, "POST", {})).proposals;
+  }
+
+  /** Ask how to take back the changes of a rewind. */
+  revertPlan(id: string, body: object): Promise<RevertPlan> {
+    return this.json(`runs/${address(id)}/cells_revert`, "POST", body);
+  }
+
+  /** List a turn's open requests to run a cell, each with the approved source. */
+  async cellRuns(id: string): Promise<readonly WantedRun[]> {
+    return (await this.json<{ readonly runs: readonly WantedRun[] }>(`runs/${address(id)}/cells`, "POST", {})).runs;
+  }
+
+  /** Send a verb to a turn. Resolves to whether it had an effect. */
+  async hasChanged(id: string, action: string, body: object): Promise<boolean> {
+    try {
+      return (await this.json<{ readonly changed: boolean }>(`runs/${address(id)}/${action}`, "POST", body)).changed;
+    } catch (error) {
+      if (error instanceof Refused) return false;
+      throw error;
+    }
+  }
+
+  /** Get the timeline of a turn so far, as HTML. */
   async timeline(id: string): Promise<string> {
     return (await this.json<{ readonly html: string }>(`runs/${address(id)}/timeline`)).html;
   }
 
-  /** Check the text of a team file or a recipe, which is not run. */
+  /** Check the text of a team file or recipe without running it. */
   async check(text: string, file: string): Promise<readonly Finding[]> {
     return (await this.json<{ readonly findings: readonly Finding[] }>("check", "POST", { text, file })).findings;
   }
 
-  /** Read what a new team can be made of. */
+  /** Get the choices for a new team. */
   choices(): Promise<Choices> {
     return this.json("new");
   }
 
-  /** Make the text of a new file, which is not written. */
+  /** Get the text of a new file, without writing it. */
   newFile(wanted: NewFile): Promise<{ readonly text: string }> {
     return this.json("new", "POST", wanted);
   }
@@ -181,14 +211,14 @@ export class Api {
   }
 
   /**
-   * Ask something of a turn or a sweep; resolves to why it was refused, or to "". A stop that comes after the
-   * end (409) has what it asked for.
+   * Send a verb to a turn or sweep. Resolves to an error message, or to "". A stop after the end (409) is no
+   * error.
    */
   async post(id: string, action: string, body: object): Promise<string> {
     return (await this.tryPost(id, action, body)).refusal;
   }
 
-  /** Ask as `post` does; the answer says, too, whether the server knows of such a turn or sweep. */
+  /** Like `post`, but the reply also tells whether the server knows the turn or sweep. */
   async tryPost(id: string, action: string, body: object): Promise<Answer> {
     try {
       await this.ask(`runs/${address(id)}/${action}`, "POST", body);
@@ -223,25 +253,25 @@ export class Api {
   }
 }
 
-/** Why, of a refusal without a message: ours have one, so a 404 is the Jupyter server's own. */
+/** Message for an error without one. Errors of the extension have a message, so a 404 is Jupyter's. */
 function wordless({ status, statusText }: Response): string {
   return status === 404
-    ? "This Jupyter server has no nb_agents: install it beside JupyterLab, or start the notebook's kernel."
+    ? "This Jupyter server has no nb_agents: install it in JupyterLab's environment, or start the notebook's kernel."
     : statusText;
 }
 
-/** Write the name of a turn, sweep or session as a part of an address. */
+/** Encode the id of a turn, sweep or session for a URL. */
 function address(id: string): string {
   const names = id.split("/");
-  // The browser takes `..` out of an address, which would then be another one.
+  // The browser resolves `..` in a URL, which would lead to another id.
   if (names.some((name) => name === "." || name === "..")) throw new Refused(`No run ${id}.`);
   return names.map(encodeURIComponent).join("/");
 }
 
 /**
- * Name a turn or a sweep by its directory from the server's root on; a whole path stays as it is.
+ * Return the server's id of a turn or sweep: its directory relative to the server's root, or an absolute path.
  *
- * @param path As its bundle has it: from the notebook's folder on, or whole.
+ * @param path The path in the bundle: relative to the notebook's folder, or absolute.
  * @param notebook The notebook's path.
  */
 export function serverId(path: string, notebook: string): string {

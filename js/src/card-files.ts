@@ -1,15 +1,15 @@
-/** The files that a card names, as links, and its images, for the answers that JupyterLab draws on it. */
+/** Links to the files named on a card, and the card's images, for the answers rendered by JupyterLab. */
 
-import { FILE, type Files, type TurnFile, pathOf } from "./harmless";
+import { FILE, type Files, type TurnFile, pathOf } from "./sanitize";
 
-/** Names a file of an agent's workspace. */
+/** Finds a file of an agent's workspace. */
 type FileOf = (agent: string, path: string) => TurnFile | undefined;
 
 /**
- * Make links of the files on a card, and of its path, which opens all of them.
+ * Turn the file names on a card into links, and its path into a link to all files.
  *
  * @param browses Whether the front end can show all files of a turn.
- * @returns The files that an answer on this card may show and link to.
+ * @returns A function that returns the files which an answer on this card may show and link to.
  */
 export function filesOn(card: HTMLElement, fileOf: FileOf, browses: boolean): (answer: HTMLElement) => Files {
   const known = new Set<string>();
@@ -25,7 +25,7 @@ export function filesOn(card: HTMLElement, fileOf: FileOf, browses: boolean): (a
   return (answer) => {
     const agent = answer.title;
     answer.removeAttribute("title");
-    // They are in the card: no server is asked for them.
+    // Images are embedded in the card, so they cause no request.
     const images = new Map([...answer.querySelectorAll("img")].map((image) => [pathOf(image.title), image.src]));
     return {
       image: (path) => images.get(path) ?? "",

@@ -1,4 +1,4 @@
-/** Which cell of which open notebook shows a turn or a sweep, so that a person can be taken to it. */
+/** Finds the cells of open notebooks that show a turn or sweep. */
 
 import type { Cell, CodeCell } from "@jupyterlab/cells";
 import type { INotebookTracker, NotebookPanel } from "@jupyterlab/notebook";
@@ -12,7 +12,7 @@ export interface Place {
 }
 
 export class Cells {
-  /** Of what was found: cells whose output was cleared are known by it. */
+  /** Cells found earlier, by id. They are still found after their output was cleared. */
   private readonly known = new WeakMap<NotebookPanel, Map<string, string>>();
 
   constructor(
@@ -23,8 +23,8 @@ export class Cells {
   /**
    * Find the cell of a turn or a sweep.
    *
-   * @param id As the server calls it.
-   * @param isShown Whether the cell must show it still.
+   * @param id The server's id.
+   * @param isShown Whether the cell must still show it.
    */
   find(id: string, isShown: boolean): Place | undefined {
     let found: Place | undefined;
@@ -34,7 +34,7 @@ export class Cells {
     return found;
   }
 
-  /** Say where it is, such as "report.ipynb, cell 3"; "" when no open notebook has it. */
+  /** Return the notebook and cell, such as "report.ipynb, cell 3", or "" if no open notebook has it. */
   name(id: string): string {
     const place = this.find(id, false);
     if (!place) return "";
@@ -42,29 +42,48 @@ export class Cells {
     return `${panel.title.label}, cell ${panel.content.widgets.indexOf(cell) + 1}`;
   }
 
-  /** Find the code cell that an output is in. */
+  /** Find the code cell of an output. */
   of(output: Node): Place | undefined {
     const panel = this.notebooks?.find((each) => each.node.contains(output));
     const cell = panel?.content.widgets.find((each) => each.node.contains(output));
     return panel && isCode(cell) ? { panel, cell } : undefined;
   }
 
+  /** Find a cell that shows any turn of the same session. */
+  ofSession(turn: string): Place | undefined {
+    let found: Place | undefined;
+    this.notebooks?.forEach((panel) => {
+      found ??= this.showing(panel, (id) => sessionOf(id) === sessionOf(turn));
+    });
+    return found;
+  }
+
   private findIn(panel: NotebookPanel, id: string, isShown: boolean): Place | undefined {
     const known = this.known.get(panel) ?? new Map<string, string>();
     this.known.set(panel, known);
+    const shown = this.showing(panel, (each) => each === id);
+    if (shown) known.set(id, shown.cell.model.id);
+    if (shown || isShown) return shown;
+    const cell = panel.content.widgets.filter(isCode).find(({ model }) => model.id === known.get(id));
+    return cell && { panel, cell };
+  }
+
+  /** Find the first cell with an output of a turn or sweep. */
+  private showing(panel: NotebookPanel, isWanted: (id: string) => boolean): Place | undefined {
     const notebook = this.localPath(panel.context.path);
-    const codes = panel.content.widgets.filter(isCode);
-    const shows = codes.find(({ model }) => {
+    const cell = panel.content.widgets.filter(isCode).find(({ model }) => {
       for (let i = 0; i < model.outputs.length; i++) {
         const path = pathOf(model.outputs.get(i).data as JSONObject);
-        if (path && serverId(path, notebook) === id) return true;
+        if (path && isWanted(serverId(path, notebook))) return true;
       }
       return false;
     });
-    if (shows) known.set(id, shows.model.id);
-    const cell = shows ?? (isShown ? undefined : codes.find(({ model }) => model.id === known.get(id)));
     return cell && { panel, cell };
   }
+}
+
+function sessionOf(turn: string): string {
+  return turn.slice(0, turn.lastIndexOf("/"));
 }
 
 function isCode(cell: Cell | undefined): cell is CodeCell {

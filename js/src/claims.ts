@@ -1,18 +1,18 @@
-/** Lets one tab alone notify a person: the first that claims it, over all tabs of a server. */
+/** Ensures that only one tab of a server shows a notification: the first to claim it. */
 
-/** Longer than until the last tab knows of it: the browser wakes one that is hidden once a minute. */
+/** How long a claim lasts. Browsers wake hidden tabs only once a minute. */
 const HOLD_MS = 120_000;
-/** A hidden tab lets those in sight, which ask each second, go first. */
+/** Delay of a hidden tab, so that visible tabs, which poll each second, claim first. */
 const HIDDEN_WAIT_MS = 3000;
 
 /** Resolves to whether this tab notifies. */
 export type Claim = (id: string) => Promise<boolean>;
 
 /**
- * Make the claims of this tab.
+ * Create the function that claims notifications for this tab.
  *
- * @param server What the server's addresses begin with: others may be at the same host.
- * @param locks The browser's. It has none where the page came by plain HTTP from another host: there each tab notifies.
+ * @param server The base URL of the server, because the host may have others.
+ * @param locks The browser's lock manager. Missing on plain HTTP from another host; then each tab notifies.
  */
 export function makeClaims(server: string, locks: LockManager | undefined): Claim {
   const mine = new Set<string>();

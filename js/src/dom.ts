@@ -1,4 +1,4 @@
-/** Changing the DOM only where it differs, so that focus, selection and screen readers are left alone. */
+/** DOM helpers that change only what differs, which preserves focus, selection and screen reader output. */
 
 export function make<K extends keyof HTMLElementTagNameMap>(
   tag: K,
@@ -15,7 +15,7 @@ export function setText(node: HTMLElement, text: string): void {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Set the text, and take the node out of the layout when there is none. */
+/** Set the text, and hide the node if the text is empty. */
 export function setTextOrHide(node: HTMLElement, text: string): void {
   setText(node, text);
   setHidden(node, text === "");
@@ -35,7 +35,7 @@ export function setClass(node: HTMLElement, className: string): void {
   if (node.className !== className) node.className = className;
 }
 
-/** Show one line per text, each in an element of its own. */
+/** Show one element per text. */
 export function setLines(list: HTMLElement, texts: readonly string[], tag: "p" | "span"): void {
   while (list.children.length > texts.length) list.lastElementChild?.remove();
   texts.forEach((text, i) => {

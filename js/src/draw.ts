@@ -1,6 +1,6 @@
 /**
- * The panel's DOM. It is built once; `draw` then changes what differs, up to ten times a second.
- * Text goes in by `textContent`; the card alone is HTML, which Python has made and escaped.
+ * The panel's DOM. It is built once, and `draw` changes only differences, up to ten times per second.
+ * Text is set as `textContent`. Only the card is HTML, made and escaped by Python.
  */
 
 import type { PanelState, Status, Tone } from "./panel-types";
@@ -25,10 +25,10 @@ export const TONES: Record<Status, Tone> = {
 export interface View {
   readonly el: HTMLElement;
   readonly button: HTMLButtonElement;
-  /** The box for follow-up texts, and its button. */
+  /** The box for messages, and its button. */
   readonly say: { readonly input: HTMLInputElement; readonly button: HTMLButtonElement };
   draw(state: PanelState, pending: Pending | null): void;
-  /** Change what a screen reader reads, and nothing else. */
+  /** Update only the parts that screen readers announce. */
   announce(state: PanelState): void;
 }
 
@@ -42,14 +42,15 @@ export function makeView(
   const header = makeHeader();
   const meter = makeMeter();
   const gates = makeGates(life, decide);
-  const transcripts = makeTranscripts(life, read);
+  const transcripts = makeTranscripts(life, read, (id) => rows.below(id));
   const rows = makeRows(life, stopAgent, transcripts);
+  const summary = make("div", "summary");
   const timeline = makeTimeline(life, readTimeline);
   const say = makeSay();
   const notices = make("div", "notices");
   notices.setAttribute("aria-live", "polite");
   const footer = make("footer");
-  const parts = [gates.el, rows.el, transcripts.el, timeline.el, say.el, notices, footer];
+  const parts = [gates.el, summary, rows.el, transcripts.el, timeline.el, say.el, notices, footer];
   const live = make("div", "live", header.el, meter.el, ...parts);
   const card = makeCard();
   const el = make("div", "nba", live, card.el);
@@ -71,15 +72,16 @@ export function makeView(
         header.draw(state, pending);
         meter.draw(state);
         gates.draw(state.gates);
+        setTextOrHide(summary, state.summary ?? "");
+        rows.draw(state.agents);
         for (const part of [transcripts, timeline]) {
           if (state.card) part.close();
           else part.draw(state);
         }
-        rows.draw(state.agents);
         say.draw(state);
         setLines(footer, state.footer, "span");
         card.draw(state.card, state.answers);
-        // The chip stays in the document, out of sight, so that the end is announced too.
+        // The chip stays in the document, visually hidden, so the end is announced.
         setClass(live, state.card ? "live nba-sr" : "live");
         setHidden(meter.el, state.card !== "");
         if (state.card) for (const part of [...header.unspoken, ...parts]) setHidden(part, true);
@@ -88,7 +90,7 @@ export function makeView(
   };
 }
 
-/** A focused part which goes away leaves the focus on the panel, not on the page's body. */
+/** Move the focus to the panel, not to the page's body, if a focused part disappears. */
 export function keepFocus(el: HTMLElement, change: () => void): void {
   const focused = document.activeElement;
   const isOurs = focused instanceof HTMLElement && focused !== el && el.contains(focused);
@@ -98,7 +100,7 @@ export function keepFocus(el: HTMLElement, change: () => void): void {
   }
 }
 
-/** What header and meter show, of a run or of a sweep. */
+/** The state of the header and meter, for a run or sweep. */
 export type HeaderState = Pick<PanelState, "task" | "chip" | "status" | "button">;
 export type MeterState = Pick<PanelState, "status" | "round" | "fraction" | "bar" | "in_flight" | "elapsed" | "cost">;
 
@@ -110,11 +112,11 @@ interface Meter {
 export interface Header {
   readonly el: HTMLElement;
   readonly button: HTMLButtonElement;
-  /** What a screen reader is not to find once there is a card. */
+  /** Parts that are hidden from screen readers when there is a card. */
   readonly unspoken: readonly HTMLElement[];
-  /** Show the status, which a screen reader reads. */
+  /** Update the status, which screen readers announce. */
   announce(state: HeaderState, tone: Tone): void;
-  /** Show all else. */
+  /** Update everything else. */
   draw(state: HeaderState, pending: Pending | null): void;
 }
 
@@ -149,10 +151,10 @@ function drawButton(button: HTMLButtonElement, state: HeaderState, pending: Pend
   if (stop === null) return;
   const label = pending ? pendingLabel(pending) : stop.label;
   setText(button, label);
-  // The countdown in "Stop now · 27 s" is for the eye: a name that changes would be read out.
+  // The label excludes the countdown in "Stop now · 27 s", because each change would be announced.
   setAttr(button, "aria-label", label.split(" · ")[0] ?? label);
   setAttr(button, "title", stop.title);
-  // Not `disabled`, which would take the focus away.
+  // Not `disabled`, which would remove the focus.
   setAttr(button, "aria-disabled", pending ? "true" : null);
   setClass(button, (pending ?? stop).now ? "stop now" : "stop");
 }
@@ -191,7 +193,7 @@ export function makeCard(): { el: HTMLElement; draw(html: string, answers?: read
     el,
     draw(html, answers = []) {
       setHidden(el, html === "");
-      // Compared with what was given, not with what the browser made of it: opened details stay open.
+      // Compared with the given HTML, not with `innerHTML`, so opened details stay open.
       if (html === shown) return;
       el.innerHTML = shown = html;
       if (html) askToDraw(el, { markdown: "", agent: "", answers });

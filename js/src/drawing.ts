@@ -1,20 +1,20 @@
-/** Asks who shows the panel to draw Markdown as the page does, where it can. */
+/** Requests that the host of a panel renders Markdown like the page does. */
 
 export const DRAW = "nb-agents-draw";
 
 export interface Drawing {
-  /** Empty for a card, whose formulas are there and to be typeset. */
+  /** Empty for a card, in which only formulas are rendered. */
   readonly markdown: string;
-  /** Who wrote it: its workspace has the files that it names. */
+  /** The author, whose workspace contains the files named in the text. */
   readonly agent: string;
-  /** Of a card: its answers, as Markdown. */
+  /** For a card: its answers as Markdown. */
   readonly answers?: readonly string[];
 }
 
-/** Characters of an answer that is drawn; a longer one is shown as it is written. */
+/** Limit of a rendered answer, in characters. Longer ones are shown as plain text. */
 const MAX_DRAWN = 20_000;
 
-/** Ask for an element's text to be drawn; what is there stays where nobody does. */
+/** Request that an element's text is rendered. Without a listener, it stays unchanged. */
 export function askToDraw(host: HTMLElement, drawing: Drawing): void {
   if (drawing.markdown.length > MAX_DRAWN) return;
   host.dispatchEvent(new CustomEvent<Drawing>(DRAW, { bubbles: true, detail: drawing }));

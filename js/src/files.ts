@@ -1,4 +1,4 @@
-/** The files of turns: a drive that can be read alone, and how each of them opens. */
+/** The files of turns: a read-only drive, and the viewers of its files. */
 
 import type { JupyterFrontEnd } from "@jupyterlab/application";
 import { MainAreaWidget } from "@jupyterlab/apputils";
@@ -7,20 +7,20 @@ import { type Contents, Drive, type ServerConnection } from "@jupyterlab/service
 
 const DRIVE = "nb-agents";
 
-/** Files that have a view of their own which runs and fetches nothing; others are shown as text. */
+/** Files whose viewers run and fetch nothing. Others are shown as text. */
 const SHOWN = /\.(?:csv|tsv|ipynb|json|geojson|png|jpe?g|gif|webp|svg|pdf)$/i;
 const TEXT = /\.(?:txt|md|markdown|py|r|jl|js|ts|sh|sql|html?|xml|ya?ml|toml|ini|cfg|css|tex|log|c|h|cpp|rs|go|java)$/i;
 
-/** The files of a turn, as a card or a panel names them. */
+/** Access to the files named on a card or panel. */
 export interface TurnFiles {
-  /** The address of a file, from the turn's directory on, at the server. */
+  /** Return the URL of a file. The path is relative to the turn's directory. */
   address(turn: string, path: string): string;
   open(turn: string, path: string): void;
-  /** Show all files of a turn, where the front end has a place for that. */
+  /** Show all files of a turn. Undefined if the front end can't. */
   readonly browse: ((turn: string) => void) | undefined;
 }
 
-/** JupyterLab's own drive, at our part of the server. */
+/** JupyterLab's drive for the URLs of the server extension. */
 class TurnDrive extends Drive {
   constructor(private readonly settings: ServerConnection.ISettings) {
     super({ name: DRIVE, apiEndpoint: "nb-agents/contents", serverSettings: settings });
@@ -31,7 +31,7 @@ class TurnDrive extends Drive {
   }
 
   override listCheckpoints(): Promise<Contents.ICheckpointModel[]> {
-    return Promise.resolve([]); // nothing here is changed
+    return Promise.resolve([]); // the drive is read-only
   }
 }
 
@@ -42,7 +42,7 @@ function addressOf({ baseUrl }: ServerConnection.ISettings, path: string): strin
 export function makeTurnFiles(app: JupyterFrontEnd, browsers: IFileBrowserFactory | null): TurnFiles {
   const { contents, serverSettings } = app.serviceManager;
   contents.addDrive(new TurnDrive(serverSettings));
-  // Notebook 7 opens each document in a tab of its own, by an address that knows no drives.
+  // Notebook 7 opens each document in a separate tab, with a URL that can't contain a drive.
   const hasTabs = app.name === "JupyterLab";
   const address = (turn: string, path: string): string => addressOf(serverSettings, `${turn}/${path}`);
   return {
@@ -51,7 +51,7 @@ export function makeTurnFiles(app: JupyterFrontEnd, browsers: IFileBrowserFactor
       const at = `${DRIVE}:${turn.replace(/^\/+/, "")}/${path}`;
       if (hasTabs && TEXT.test(path)) void app.commands.execute("docmanager:open", { path: at, factory: "Editor" });
       else if (hasTabs && SHOWN.test(path)) void app.commands.execute("docmanager:open", { path: at });
-      else window.open(address(turn, path), "_blank", "noopener"); // as text or an image, or it is saved
+      else window.open(address(turn, path), "_blank", "noopener"); // shown as text or image, or downloaded
     },
     browse: hasTabs && browsers ? (turn) => browse(app, browsers, turn) : undefined,
   };

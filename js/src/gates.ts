@@ -1,4 +1,4 @@
-/** The questions that a person must answer, each with a box for words and two buttons. */
+/** The open gates, each with a text box and two buttons. */
 
 import { make, setAttr, setHidden, setText } from "./dom";
 import { newId } from "./kernel";
@@ -30,28 +30,35 @@ const DECIDE = {
 const WORDS: Record<Asked, Words> = {
   stage: {
     title: DECIDE.title,
-    input: "Message for the steps that follow",
-    placeholder: "Message for the steps that follow (optional)",
-    approve: { ...DECIDE.approve, title: "The recipe goes on." },
+    input: "Message for the next steps",
+    placeholder: "Message for the next steps (optional)",
+    approve: { ...DECIDE.approve, title: "The recipe continues." },
     deny: { ...DECIDE.deny, title: "The recipe stops. A resume asks again." },
   },
   approval: {
     title: DECIDE.title,
     input: "Why",
     placeholder: "Why (optional)",
-    approve: { ...DECIDE.approve, title: "It is done." },
-    deny: { ...DECIDE.deny, title: "It is not done, and the caller gets the reason." },
+    approve: { ...DECIDE.approve, title: "The call runs." },
+    deny: { ...DECIDE.deny, title: "The call does not run, and the agent receives the reason." },
+  },
+  budget: {
+    title: () => "Raise the budget?",
+    input: "Another amount",
+    placeholder: "Another amount (optional)",
+    approve: { label: "Raise", sent: "Raising…", title: "The agents continue with the higher budget." },
+    deny: { label: "Stop", sent: "Stopping…", title: "The run stops. A resume asks again." },
   },
   text: {
     title: () => "A question for you",
     input: "Your answer",
     placeholder: "Your answer",
-    approve: { label: "Answer", sent: "Answering…", title: "Who asked gets this text." },
-    deny: { label: "Refuse", sent: "Refusing…", title: "The caller learns that there is no answer." },
+    approve: { label: "Answer", sent: "Answering…", title: "Send this text as the answer." },
+    deny: { label: "Refuse", sent: "Refusing…", title: "Report that there is no answer." },
   },
 };
 
-/** Tells Python what a person has decided, and the words for who asked or for the steps that follow. */
+/** Sends a decision to Python, with a message for the agent or for the next steps. */
 export type Decide = (gate: string, approved: boolean, text: string) => void;
 
 interface Question {
@@ -66,7 +73,7 @@ export interface Gates {
 
 export function makeGates(life: AbortSignal, decide: Decide): Gates {
   const el = make("div", "gates");
-  // Letters typed here are no shortcuts of the notebook's.
+  // Typed letters must not trigger shortcuts of the notebook.
   el.dataset.lmSuppressShortcuts = "true";
   const questions = new Map<string, Question>();
   return {
@@ -108,7 +115,7 @@ function makeQuestion({ id, asks }: GateQuestion, life: AbortSignal, decide: Dec
   const drawButtons = (): void => {
     setText(approve, sent === true ? words.approve.sent : words.approve.label);
     setText(deny, sent === false ? words.deny.sent : words.deny.label);
-    // Not `disabled`, which would take the focus away.
+    // Not `disabled`, which would remove the focus.
     for (const button of [approve, deny]) setAttr(button, "aria-disabled", sent === null ? null : "true");
   };
   const press = (approved: boolean): void => {
@@ -142,7 +149,7 @@ function makeQuestion({ id, asks }: GateQuestion, life: AbortSignal, decide: Dec
   };
 }
 
-/** Enter approves nothing by itself: it goes on to the button. Shift-Enter would run the cell. */
+/** Enter moves the focus to the button instead of approving. Shift-Enter would run the cell. */
 function onKey(event: KeyboardEvent, approve: HTMLButtonElement): void {
   if (event.key !== "Enter" || event.isComposing) return;
   event.preventDefault();

@@ -1,6 +1,6 @@
 /**
  * The parts of the widget model and of JupyterLab's kernel connection that the panel uses.
- * Other front ends have no `kernel`, or less of one: every part of it is optional.
+ * Every part of `kernel` is optional, because other front ends do not have all of it.
  */
 
 export interface PanelModel {
@@ -37,7 +37,7 @@ export function kernelOf(model: PanelModel): Kernel | undefined {
 }
 
 /**
- * Call `callback` when the kernel that owns the model is gone.
+ * Call `callback` when the kernel that owns the model has ended.
  *
  * After the first draw, `comm_live_update` is fired only when a live comm is lost
  * (jupyterlab_widgets 3.0: `WidgetManager.disconnect`).

@@ -1,6 +1,6 @@
 /**
- * The live runs of this user, over all kernels: the one source of what the page shows of them.
- * One request asks for all, more seldom while nothing runs, and seldom while nobody sees the page.
+ * The user's live runs in all kernels, the only source for the page.
+ * One request lists all. It is sent less often while nothing runs or the page is hidden.
  */
 
 import type { Run } from "./api";
@@ -9,12 +9,12 @@ const LIVE_MS = 1000;
 const IDLE_MS = 5000;
 const HIDDEN_MS = 30_000;
 
-/** What differs from what was known before. */
+/** Changes since the previous list. */
 export interface Change {
   readonly live: readonly Run[];
-  /** They wait for a person, and did not before. */
+  /** Runs that now wait for the user. */
   readonly waiting: readonly Run[];
-  /** They were live. */
+  /** Runs that were live before. */
   readonly ended: readonly Run[];
 }
 
@@ -29,24 +29,24 @@ export class LiveRuns {
   private next: Promise<void> | null = null;
   private isAbsent = false;
 
-  /** @param list Asks the server; resolves to nothing where it has no such extension. */
+  /** @param list Requests the list. Resolves to undefined if the server does not have the extension. */
   constructor(private readonly list: () => Promise<readonly Run[] | undefined>) {
     document.addEventListener("visibilitychange", () => void this.refresh());
     void this.refresh();
   }
 
-  /** As they were when they were asked for last, oldest first. */
+  /** The runs of the latest list, oldest first. */
   get live(): readonly Run[] {
     return this.known;
   }
 
-  /** Call back with each answer of the server. */
+  /** Call back with each list. */
   listen(listener: ChangeListener): () => void {
     this.listeners.add(listener);
     return () => void this.listeners.delete(listener);
   }
 
-  /** Ask now; while an answer is awaited, after it: it may tell of before. */
+  /** Request the list now. A pending request may return an older state, so a new one follows it. */
   refresh(): Promise<void> {
     if (this.asking) {
       this.next ??= this.asking.then(() => this.refresh());
@@ -65,7 +65,7 @@ export class LiveRuns {
       if (live === undefined) this.isAbsent = true;
       this.take(live ?? []);
     } catch (error) {
-      console.debug("nb_agents: the runs can't be listed.", error); // the server restarts
+      console.debug("nb_agents: the runs can't be listed.", error); // the server may be restarting
     }
     this.plan();
   }
@@ -73,7 +73,7 @@ export class LiveRuns {
   private take(live: readonly Run[]): void {
     const before = new Map(this.known.map((run) => [run.id, run]));
     const now = new Set(live.map((run) => run.id));
-    // A page that has just been loaded knows no news.
+    // The first list after loading the page contains no news.
     const waiting = this.isFirst ? [] : live.filter((run) => waits(run) && !waits(before.get(run.id)));
     const ended = this.known.filter((run) => !now.has(run.id));
     this.known = live;
@@ -88,22 +88,22 @@ export class LiveRuns {
   }
 }
 
-/** Whether it goes on only when a person decides. */
+/** Whether it waits for a decision of the user. */
 export function waits(run: Run | undefined): boolean {
   return run?.status === "awaiting";
 }
 
-/** Count them in words, such as "2 runs, 1 sweep". */
-export function counted(live: readonly Run[]): string {
+/** Return the numbers as text, such as "2 runs, 1 sweep". */
+export function countText(live: readonly Run[]): string {
   const sweeps = live.filter((run) => run.rows).length;
   const kinds = { run: live.length - sweeps, sweep: sweeps };
   const known = Object.entries(kinds).filter(([, count]) => count > 0);
   return known.map(([kind, count]) => `${count} ${kind}${count === 1 ? "" : "s"}`).join(", ");
 }
 
-/** Say how many there are and how many of them wait, such as "2 runs · 1 waits for you". */
-export function inWords(live: readonly Run[]): string {
+/** Return the numbers of live and waiting runs as text, such as "2 runs · 1 waits for you". */
+export function statusText(live: readonly Run[]): string {
   const waiting = live.filter(waits).length;
-  const count = counted(live);
+  const count = countText(live);
   return waiting ? `${count} · ${waiting} ${waiting === 1 ? "waits" : "wait"} for you` : count;
 }

@@ -1,32 +1,32 @@
-/** The panel of a live run, whoever draws it: the drawing, and what a person asks for on it. */
+/** The panel of a live run: its view, and the user's requests. */
 
 import type { PanelState, Transcript } from "./panel-types";
 import { makeView } from "./draw";
 import { PATIENCE_MS, listen } from "./press";
 import type { Ask } from "./send";
-import { makeInSight } from "./sight";
+import { drawWhileVisible } from "./visibility";
 import { type Pending, type StopState, isAnswered, isFinal } from "./state";
 
-/** A kernel that hears a stop answers sooner. */
+/** Time after which a stop counts as unanswered. */
 const UNANSWERED_MS = 1500;
 
-/** Sends requests to the kernel or to the server. None of these may throw. */
-export interface Doors {
+/** Sends requests to the kernel or server. None of the functions may throw. */
+export interface RunRequests {
   stop(now: boolean): void;
   stopAgent(agent: string, now: boolean): void;
-  /** Read what an agent wrote and did, from a place in the turn's journal on; rejects when nobody can. */
+  /** Get the transcript of an agent after a position of the turn's journal. Rejects on errors. */
   read(agent: string, after: number): Promise<Transcript>;
-  /** Read the picture of what has happened so far; there is none where its points would lead nowhere. */
+  /** Get the timeline so far. Undefined if its checkpoints could not be used. */
   readonly timeline?: () => Promise<string>;
   say(text: string): void;
-  /** Decide this gate and no other: `text` goes to who asked, or to the steps that follow. */
+  /** Decide a gate. `text` is sent to the agent, or to the next steps. */
   decide(gate: string, approved: boolean, text: string): void;
-  /** The hint to show when a stop gets no answer; "" where there is nothing to be done about it. */
+  /** The hint to show if a stop gets no answer, or "". */
   unheard?(now: boolean): string;
 }
 
-/** Make the doors of a turn, of which each verb is asked in one way. */
-export function doorsBy(ask: Ask, read: Doors["read"]): Doors {
+/** Create the request functions of a turn from one function that sends a verb. */
+export function requestsBy(ask: Ask, read: RunRequests["read"]): RunRequests {
   return {
     read,
     stop: (now) => ask("stop", { immediate: now }),
@@ -41,33 +41,33 @@ export interface LivePanel {
   draw(state: PanelState): void;
 }
 
-/** What is written and not yet sent, by run: a front end may make the panel again at any moment. */
+/** Unsent messages by run, because a front end may recreate the panel at any time. */
 const unsent = new Map<string, string>();
 
-export function makeLivePanel(life: AbortSignal, doors: Doors): LivePanel {
+export function makeLivePanel(life: AbortSignal, requests: RunRequests): LivePanel {
   const view = makeView(
     life,
-    (gate, approved, text) => doors.decide(gate, approved, text),
-    (agent, now) => doors.stopAgent(agent, now),
-    (agent, after) => doors.read(agent, after),
-    doors.timeline,
+    (gate, approved, text) => requests.decide(gate, approved, text),
+    (agent, now) => requests.stopAgent(agent, now),
+    (agent, after) => requests.read(agent, after),
+    requests.timeline,
   );
   let state: PanelState | null = null;
 
   const draw = (): void => {
     if (life.aborted || state === null) return;
-    view.draw(withHint(state, stop, doors), stop.pending(state));
+    view.draw(withHint(state, stop, requests), stop.pending(state));
   };
-  // The end is drawn once, wherever it is.
-  const redraw = makeInSight(view.el, life, draw, () => {
+  // The end is drawn even if the panel is not visible.
+  const redraw = drawWhileVisible(view.el, life, draw, () => {
     if (life.aborted || state === null) return;
     if (isFinal(state.status)) draw();
-    else view.announce(withHint(state, stop, doors));
+    else view.announce(withHint(state, stop, requests));
   });
-  const stop = makeStopPress(view.button, life, () => state, (now) => doors.stop(now), redraw);
+  const stop = makeStopPress(view.button, life, () => state, (now) => requests.stop(now), redraw);
   listenToText(view.say, life, (text) => {
     unsent.delete(state?.run ?? "");
-    doors.say(text);
+    requests.say(text);
   });
   const { input } = view.say;
   input.addEventListener("input", () => unsent.set(state?.run ?? "", input.value), { signal: life });
@@ -81,28 +81,28 @@ export function makeLivePanel(life: AbortSignal, doors: Doors): LivePanel {
   };
 }
 
-/** The state with a notice of where else a stop can be asked for, when one has had no answer. */
+/** Add a notice about other ways to stop, if a stop was not answered. */
 export function withHint<State extends StopState & { readonly notices: readonly string[] }>(
   state: State,
   stop: StopPress,
-  doors: Pick<Doors, "unheard">,
+  requests: Pick<RunRequests, "unheard">,
 ): State {
   const unheard = stop.unheard(state);
-  const hint = unheard && doors.unheard?.(unheard.now);
+  const hint = unheard && requests.unheard?.(unheard.now);
   return hint ? { ...state, notices: [...state.notices, hint] } : state;
 }
 
 export interface StopPress {
-  /** The stop that this page has sent and the state doesn't answer. */
+  /** A sent stop that the state does not reflect yet. */
   pending(state: StopState): Pending | null;
-  /** The same, once it should have been answered, and until it is. */
+  /** The same stop, if its answer is overdue. */
   unheard(state: StopState): Pending | null;
 }
 
 /**
- * Send a stop once for a press of the big button, which can be pressed again when nothing answers.
+ * Send a stop for a press of the Stop button. Without an answer, it can be pressed again.
  *
- * @param redraw Called when the button is to look different.
+ * @param redraw Called when the button must be redrawn.
  */
 export function makeStopPress(
   button: HTMLButtonElement,
@@ -145,8 +145,8 @@ export function makeStopPress(
 }
 
 /**
- * Send what is written, on a click or Enter, and clear the box. No form: a page in a sandbox may
- * not submit one. An Enter that ends the writing of a composed letter sends nothing.
+ * Send the message on a click or Enter, and clear the box. Not a form, because a page in a sandbox may
+ * not submit forms. An Enter that ends the composition of a character does not send.
  */
 function listenToText(
   say: { readonly input: HTMLInputElement; readonly button: HTMLButtonElement },

@@ -1,4 +1,4 @@
-/** Makes the first file of a team from a form: a team file, or a notebook with three cells. */
+/** The form for a new team, as a team file or a notebook with three cells. */
 
 import type { JupyterFrontEnd } from "@jupyterlab/application";
 import { Dialog, showDialog } from "@jupyterlab/apputils";
@@ -7,11 +7,11 @@ import { Widget } from "@lumino/widgets";
 import { type Api, type Choices, type NewFile, Refused } from "./api";
 import { make, setHidden, setText } from "./dom";
 
-/** Works without a key. */
+/** The demo model, which works without a key. */
 const DEMO = { type: "demo", where: "", models: [] };
 const MOST_AT_FIRST = 5;
 
-/** Ask what the team is to be, write its file into a folder, and open it; resolves to what shows it. */
+/** Show the form, write the file into a folder, and open it. Resolves to the opened widget. */
 export async function makeNewTeam(app: JupyterFrontEnd, api: Api, folder: string): Promise<unknown> {
   const choices = await api.choices();
   let wanted = firstOf(choices);
@@ -31,7 +31,7 @@ export async function makeNewTeam(app: JupyterFrontEnd, api: Api, folder: string
   }
 }
 
-/** An agent for each provider that was found, or three of one. */
+/** One agent for each found provider, or three agents for a single provider. */
 function firstOf({ providers }: Choices): NewFile {
   const found = providers.filter(({ models }) => models.length).slice(0, MOST_AT_FIRST);
   const names = found.map(({ type, models }) => `${type}:${models[0]}`);
@@ -41,7 +41,7 @@ function firstOf({ providers }: Choices): NewFile {
 
 function foundIn({ providers }: Choices): string {
   if (providers.length) return `Found: ${providers.map(({ type, where }) => `${type} (${where})`).join(", ")}.`;
-  return "The Jupyter server has no provider's key in its environment, and no model server answers on its machine. The demo model needs none.";
+  return "The Jupyter server's environment contains no API key, and no model server answers on its machine. The demo model needs no key.";
 }
 
 async function write({ serviceManager, commands }: JupyterFrontEnd, kind: NewFile["kind"], folder: string, text: string) {
@@ -65,7 +65,7 @@ async function freePath(contents: Contents.IManager, folder: string, extension: 
   return folder ? `${folder}/${name}` : name;
 }
 
-/** What a person chooses. */
+/** The form's fields. */
 class Form extends Widget implements Dialog.IBodyWidget<NewFile> {
   private readonly kind = make("select");
   private readonly agents = make("div", "agents");
@@ -104,7 +104,7 @@ class Form extends Widget implements Dialog.IBodyWidget<NewFile> {
     return { kind: this.kind.value as NewFile["kind"], models: rows, tools: ticked.map((box) => box.value) };
   }
 
-  /** A notebook asks one model, and names no tools. */
+  /** A notebook has one model and no tools. */
   private follow(): void {
     this.node.classList.toggle("one", this.kind.value === "notebook");
   }

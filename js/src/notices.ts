@@ -1,4 +1,4 @@
-/** Tells a person who does not see a run or a sweep that it is over, or that it waits for that person. */
+/** Notifications about runs and sweeps out of sight that have ended or wait for the user. */
 
 import type { NotificationManager } from "@jupyterlab/apputils";
 import type { Run } from "./api";
@@ -10,21 +10,21 @@ type Kind = "success" | "info" | "warning" | "error";
 
 const KINDS: Partial<Record<Status, Kind>> = { complete: "success", failed: "error", "timed out": "warning" };
 
-/** JupyterLab cuts a message at 140 characters. */
+/** JupyterLab truncates a message at 140 characters. */
 const TASK_LENGTH = 80;
 
 export interface Needs {
   readonly notifications: Pick<NotificationManager, "notify">;
-  /** Whether this tab is the one that notifies of it. */
+  /** Whether this tab shows the notification. */
   readonly claim: Claim;
-  /** Whether a person sees how it stands. */
+  /** Whether the user can see its state. */
   isSeen(id: string): boolean;
-  /** Read how something stands that is over. */
+  /** Get the state of a finished run or sweep. */
   run(id: string): Promise<Run | undefined>;
   open(run: Run): void;
 }
 
-/** Notify of a change, unless a person sees it already, in whichever tab. */
+/** Show a notification about a change, unless it is visible in some tab. */
 export async function announce(change: Change, needs: Needs): Promise<void> {
   const unseen = async (run: Run): Promise<boolean> => (await needs.claim(run.id)) && !needs.isSeen(run.id);
   const waiting = change.waiting.map(async (run) => {
@@ -32,20 +32,20 @@ export async function announce(change: Change, needs: Needs): Promise<void> {
   });
   const ended = change.ended.map(async (known) => {
     const run = (await unseen(known)) && (await needs.run(known.id));
-    // Its cell may have been run again meanwhile, which shows it.
-    if (run && !needs.isSeen(run.id)) notify(needs, run, inWords(run.state), KINDS[run.state] ?? "info");
+    // The cell may show it by now, because it was run again.
+    if (run && !needs.isSeen(run.id)) notify(needs, run, endText(run.state), KINDS[run.state] ?? "info");
   });
   await Promise.all([...waiting, ...ended]);
 }
 
 function notify({ notifications, open }: Needs, run: Run, what: string, kind: Kind): void {
-  const show = { label: "Show", caption: "Open it beside the notebook", callback: () => open(run) };
+  const show = { label: "Show", caption: "Open it next to the notebook", callback: () => open(run) };
   const message = `${what}${run.rows ? `, ${run.says}` : ""}: ${clip(run.task)}`;
   notifications.notify(message, kind, { autoClose: false, actions: [show] });
 }
 
-function inWords(state: Status): string {
-  return { complete: "Complete", failed: "Failed", stopped: "Stopped", "timed out": "Timed out" }[state as string] ?? "Over";
+function endText(state: Status): string {
+  return { complete: "Complete", failed: "Failed", stopped: "Stopped", "timed out": "Timed out" }[state as string] ?? "Ended";
 }
 
 function clip(text: string): string {

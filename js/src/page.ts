@@ -1,4 +1,4 @@
-/** The places beside the notebook's cells where runs are shown: commands, status bar, toolbar, sidebar. */
+/** Commands, status bar, toolbar and sidebar. */
 
 import type { JupyterFrontEnd } from "@jupyterlab/application";
 import {
@@ -15,7 +15,7 @@ import type { INotebookTracker } from "@jupyterlab/notebook";
 import type { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import type { IStatusBar } from "@jupyterlab/statusbar";
 import { Widget } from "@lumino/widgets";
-import { type Api, Refused, type Run, type Session, trusting } from "./api";
+import { type Api, Refused, type Run, type Session, withTrust } from "./api";
 import type { Cells } from "./cells";
 import { makeClaims } from "./claims";
 import { make } from "./dom";
@@ -32,7 +32,7 @@ import { TURN_MIME } from "./watch";
 
 const CATEGORY = "Agents";
 const NEW_TEAM = "nb-agents:new-team";
-/** How long a refusal is shown; without a time it would be in the list of notifications alone. */
+/** How long an error is shown. Without a time, it would appear only in the list of notifications. */
 const PROBLEM_MS = 10_000;
 
 export interface Page {
@@ -41,9 +41,9 @@ export interface Page {
   readonly runs: LiveRuns;
   readonly rendermime: IRenderMimeRegistry;
   readonly cells: Cells;
-  /** Whether a person sees how a turn or a sweep stands. */
+  /** Whether the user can see the state of a turn or sweep. */
   isSeen(id: string): boolean;
-  /** What an application may be without. */
+  /** Optional parts of the application. */
   readonly notebooks: INotebookTracker | null;
   readonly palette: ICommandPalette | null;
   readonly statusBar: IStatusBar | null;
@@ -51,7 +51,7 @@ export interface Page {
   readonly launcher: ILauncher | null;
 }
 
-/** Add all of them; returns what a person can do with turns and sessions. */
+/** Add them all, and return the actions on turns and sessions. */
 export function addPlaces(page: Page): Actions {
   const { app, api, runs } = page;
   const open = (turn: string): void => void attempt(() => (goTo(page, turn) ? undefined : openTurn(page, turn)));
@@ -59,15 +59,15 @@ export function addPlaces(page: Page): Actions {
   const actions = makeActions(page, open, () => sidebar.refresh());
   const sidebar: Sessions = new Sessions(runs, actions);
   sidebar.title.icon = TEAM_ICON;
-  app.shell.add(sidebar, "left", { rank: 650, type: "Sessions of agents" });
+  app.shell.add(sidebar, "left", { rank: 650, type: "Agent sessions" });
   const show = (): void => app.shell.activateById(sidebar.id);
 
   page.statusBar?.registerStatusItem("nb-agents:runs", makeStatusItem(runs, show));
   page.toolbars?.addFactory("Notebook", "nb-agents-stop", () => makeStopButton(runs, (now) => void stop(now)));
-  addCommand(page, "nb-agents:stop-all", "Stop All Runs of Agents", () => stop(false));
-  addCommand(page, "nb-agents:stop-all-now", "Stop All Runs of Agents Now", () => stop(true));
-  addCommand(page, "nb-agents:resume-last", "Resume the Last Run of Agents", () => resumeLast(actions));
-  addCommand(page, "nb-agents:show-sessions", "Show the Sessions of Agents", show);
+  addCommand(page, "nb-agents:stop-all", "Stop All Agent Runs", () => stop(false));
+  addCommand(page, "nb-agents:stop-all-now", "Stop All Agent Runs Now", () => stop(true));
+  addCommand(page, "nb-agents:resume-last", "Resume the Last Agent Run", () => resumeLast(actions));
+  addCommand(page, "nb-agents:show-sessions", "Show Agent Sessions", show);
   addCommand(page, NEW_TEAM, "New Agent Team", ({ cwd }) => attempt(() => makeNewTeam(app, api, String(cwd ?? ""))));
   page.launcher?.add({ command: NEW_TEAM, category: "Other", rank: 0 });
   const needs = {
@@ -91,7 +91,7 @@ function addCommand({ app, palette }: Page, command: string, label: string, exec
   palette?.addItem({ command, category: CATEGORY });
 }
 
-/** What is done with a turn or session, asked of the server; `changed` is called after each change. */
+/** Create the actions on turns and sessions. `changed` is called after each change. */
 function makeActions(
   { api, runs, app, notebooks, cells }: Page,
   open: (turn: string) => void,
@@ -103,7 +103,7 @@ function makeActions(
       await Promise.all([runs.refresh(), changed()]);
     });
   const goOn = async (act: (trust: boolean) => Promise<{ readonly id: string }>): Promise<void> => {
-    const turn = await trusting(act, confirmTrust);
+    const turn = await withTrust(act, confirmTrust);
     if (turn) open(turn.id);
   };
   return {
@@ -126,7 +126,7 @@ function makeActions(
       if (task) await changing(() => goOn((trust) => api.continueSession(session.id, task, trust)));
     },
     async rename(session) {
-      const name = await askText(`Rename ${session.session}`, "Its new name:", "Rename", session.session);
+      const name = await askText(`Rename ${session.session}`, "New name:", "Rename", session.session);
       if (name && name !== session.session) await changing(() => api.renameSession(session.id, name));
     },
     export_: (session) => attempt(async () => download(await api.exportSession(session.id), `${session.session}.zip`)),
@@ -136,18 +136,18 @@ function makeActions(
   };
 }
 
-/** Go on with the incomplete turn that was worked on last. */
+/** Resume the latest incomplete turn. */
 async function resumeLast({ list, resume }: Actions): Promise<void> {
   await attempt(async () => {
     const last = (await list()).flatMap(({ turns }) => turns.slice(-1));
     const left = last.filter((turn) => turn.state !== "complete" && !turn.is_live);
     const [latest] = left.sort((a, b) => (b.updated_at ?? 0) - (a.updated_at ?? 0));
-    if (!latest) throw new Refused("There is nothing to resume: every session ended with a complete turn, or is live.");
+    if (!latest) throw new Refused("There is nothing to resume. The last turn of every session is complete or live.");
     await resume(latest.id);
   });
 }
 
-/** Go to the cell that shows a turn or a sweep; returns whether an open notebook has one. */
+/** Go to the cell that shows a turn or sweep. Returns whether an open notebook has such a cell. */
 function goTo({ app, cells }: Page, id: string): boolean {
   const place = cells.find(id, true);
   if (!place) return false;
@@ -155,11 +155,11 @@ function goTo({ app, cells }: Page, id: string): boolean {
   app.shell.activateById(panel.id);
   panel.content.deselectAll();
   panel.content.activeCellIndex = panel.content.widgets.indexOf(cell);
-  void panel.content.scrollToCell(cell, "start").catch(() => {}); // it was closed meanwhile
+  void panel.content.scrollToCell(cell, "start").catch(() => {}); // the notebook may have been closed
   return true;
 }
 
-/** Show a turn in a tab of its own: as in a cell, its panel while it is live and then its card. */
+/** Show a turn in a separate tab: its panel while it is live, and then its card. */
 async function openTurn({ app, rendermime }: Page, turn: string): Promise<void> {
   const id = `nb-agents-turn:${turn}`;
   const [session, number] = turn.split("/").slice(-2);
@@ -190,14 +190,14 @@ async function askText(title: string, label: string, okLabel: string, text = "")
   return button.accept ? (value ?? "").trim() : "";
 }
 
-/** Ask for a task, which may be long. */
+/** Ask for a task, with a large text box. */
 async function askTask(session: string): Promise<string> {
   const text = document.createElement("textarea");
   text.className = "nba-ask";
   text.rows = 8;
-  text.setAttribute("aria-label", "What its agents are asked next");
-  text.placeholder = "What its agents are asked next";
-  // Enter is a new line of the task, and not the dialog's button; with Ctrl or Cmd it is.
+  text.setAttribute("aria-label", "The next task for the agents");
+  text.placeholder = "The next task for the agents";
+  // Enter adds a line. Ctrl+Enter or Cmd+Enter presses the dialog's button.
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.ctrlKey && !event.metaKey) event.stopPropagation();
   });
@@ -215,12 +215,12 @@ async function confirmDelete(session: Session): Promise<boolean> {
   return button.accept;
 }
 
-/** Show what a session of somebody else's would run, and ask whether it may. */
+/** Show what a session of another user would run, and ask whether to trust it. */
 async function confirmTrust(question: string): Promise<boolean> {
   const body = document.createElement("pre");
   body.className = "nba-question";
   body.textContent = question;
-  const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label: "Trust and go on" })];
+  const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label: "Trust and continue" })];
   const title = "A session that you have not made";
   const { button } = await showDialog({ title, body: new Widget({ node: body }), buttons, defaultButton: 0 });
   return button.accept;
@@ -238,7 +238,7 @@ function refuse(problem: string): void {
   if (problem) throw new Refused(problem);
 }
 
-/** Do it, and show the person why it could not be done. */
+/** Call an action, and show its error. */
 async function attempt<T>(act: () => T | Promise<T>): Promise<T | undefined> {
   try {
     return await act();
@@ -249,7 +249,7 @@ async function attempt<T>(act: () => T | Promise<T>): Promise<T | undefined> {
   }
 }
 
-/** Do it, where need be once the person trusts the session. */
-export function attemptTrusting<T>(act: (trust: boolean) => Promise<T>): Promise<T | undefined> {
-  return attempt(() => trusting(act, confirmTrust));
+/** Call an action, and again with trust if the session needs it and the user agrees. */
+export function attemptWithTrust<T>(act: (trust: boolean) => Promise<T>): Promise<T | undefined> {
+  return attempt(() => withTrust(act, confirmTrust));
 }

@@ -1,24 +1,26 @@
 /** Made by `make js-types` from nb_agents/presentation/panel_types.py; change that. */
 
-/** How a run stands: `RunView.state`. */
+/** The state of a run: `RunView.state`. */
 export type Status = "running" | "stopping" | "complete" | "stopped" | "failed" | "timed out";
 
 export type Tone = "run" | "ok" | "ing" | "cut" | "err";
 
-/** Whether a recipe may go on, whether something else may be done, or a text. */
-export type Asked = "stage" | "approval" | "text";
+/** What a gate asks for: to continue a recipe, approve a call, give text or raise the budget. */
+export type Asked = "stage" | "approval" | "text" | "budget";
 
-/** Of an answer that is being written "writing", of a call's arguments "call". */
+/** The kind of a transcript part.
+
+"writing" is an unfinished answer, "call" the arguments of a tool call. */
 export type PieceKind = "text" | "thought" | "writing" | "call" | "tool" | "output" | "answer" | "vote" | "note";
 
-/** What a row's own Stop button asks for. */
+/** The stop level that a row's Stop button requests. */
 export interface RowStop {
   readonly now: boolean;
 }
 
-/** A row of the panel: an agent, a recipe's unit, or a row of a sweep. */
+/** A row of the panel: an agent, a unit of a recipe, or a row of a sweep. */
 export interface AgentRow {
-  /** Unique in the run: the key of the row. */
+  /** The key of the row, unique in the run. */
   readonly id: string;
   readonly model: string;
   readonly chip: string;
@@ -26,61 +28,61 @@ export interface AgentRow {
   readonly says: string;
   readonly writing: boolean;
   readonly numbers: string;
-  /** Without it there is no button. */
+  /** Missing or null if the row has no button. */
   readonly stop?: RowStop | null;
-  /** The name that is shown, where the id is an address. */
+  /** The name to show, if the id is an address. */
   readonly name?: string;
-  /** How many units it is in, or how many called one another until it. */
+  /** Number of units around it, or of its callers. */
   readonly depth?: number;
-  /** Its prompt or command. */
+  /** The prompt or command. */
   readonly title?: string;
-  /** Of a recipe: whether it has not begun. */
+  /** Whether a recipe's unit has not started. */
   readonly pending?: boolean;
-  /** Whether it is the one in hand. */
+  /** Whether it is the current row. */
   readonly current?: boolean;
-  /** False where it has no transcript. */
+  /** False if it has no transcript. */
   readonly opens?: boolean;
 }
 
-/** Something that an agent wrote, did or was told, or more of it. */
+/** A part of a transcript, or the continuation of one: text, a call, a result or a note. */
 export interface Piece {
-  /** Pieces of one id that follow one another are one part of the transcript. */
+  /** Consecutive parts with the same id belong together. */
   readonly id: string;
   readonly kind: PieceKind;
-  /** "" for words. */
+  /** Empty for plain text. */
   readonly title: string;
   readonly text: string;
 }
 
-/** What an agent wrote and did, from some place of its turn's journal on. */
+/** What an agent wrote and did, starting at a position in its turn's journal. */
 export interface Transcript {
   readonly pieces: readonly Piece[];
-  /** The place up to which the journal was read: what comes next begins there. */
+  /** The journal position to read from next, in bytes. */
   readonly end: number;
-  /** Whether there is more by now. */
+  /** Whether the journal already has more to read. */
   readonly more: boolean;
 }
 
-/** A question that waits until a person answers it. */
+/** A question that is waiting for the user. */
 export interface GateQuestion {
   /** Unique in the run. */
   readonly id: string;
   readonly name: string;
   readonly asks: Asked;
   readonly prompt: string;
-  /** What becomes of it when nobody answers, such as "58 s, then denied". */
+  /** What happens if nobody answers, such as "58 s, then denied". */
   readonly countdown: string;
 }
 
-/** The big Stop button. */
+/** The Stop button of a run or sweep. */
 export interface StopButton {
   readonly label: string;
-  /** What a click asks for: true is an immediate stop, false a graceful one. */
+  /** Whether a click requests an immediate stop instead of a graceful one. */
   readonly now: boolean;
   readonly title: string;
 }
 
-/** The last follow-up text, and who has read it, in words. */
+/** The last message to the agents, and a note on who has read it. */
 export interface FollowUp {
   readonly text: string;
   readonly read: string;
@@ -96,33 +98,37 @@ export interface PanelState {
   readonly chip: string;
   readonly round: string;
   readonly elapsed: string;
-  /** How full the bar is, 0..1, and what of. */
+  /** How full the bar is, from 0 to 1. `bar` is its label. */
   readonly fraction: number;
   readonly bar: string;
   readonly cost: string;
   readonly in_flight: string;
   readonly agents: readonly AgentRow[];
-  /** Oldest first. */
+  /** Open gates, oldest first. */
   readonly gates: readonly GateQuestion[];
   readonly button: StopButton | null;
-  /** Whether the run takes follow-up texts. */
+  /** Whether the run accepts messages. */
   readonly can_say: boolean;
   readonly said: FollowUp | null;
   readonly notices: readonly string[];
   readonly footer: readonly string[];
-  /** "" while live; at the end the finished card, made and escaped by Python. */
+  /** The finished card as escaped HTML. Empty while the run is live. */
   readonly card: string;
-  /** The answers on the card, as Markdown, in its order. */
+  /** The answers on the card as Markdown, in their order. */
   readonly answers?: readonly string[];
+  /** Data of extensions, by name. */
+  readonly parts?: Readonly<Record<string, unknown>>;
+  /** For a large team: the numbers of agents by activity, such as "4 writing · 1 failed". */
+  readonly summary?: string;
 }
 
-/** A row of a sweep that is at work. */
+/** A live row of a sweep. */
 export interface SweepRow extends AgentRow {
-  /** The run that works on it. */
+  /** The id of the row's run. */
   readonly run: string;
 }
 
-/** How many rows there are of a kind, in words. */
+/** The number of rows in a state, as text. */
 export interface RowCount {
   readonly text: string;
   readonly tone: Tone | "";
@@ -134,7 +140,7 @@ export interface RowFailure {
   readonly why: string;
 }
 
-/** The one row whose run is drawn whole. */
+/** The open row, with the state of its panel. */
 export interface OpenRow {
   readonly row: string;
   readonly state: PanelState;
@@ -154,17 +160,17 @@ export interface SweepState {
   readonly cost: string;
   readonly counts: readonly RowCount[];
   readonly failures: readonly RowFailure[];
-  /** How many failures are not listed, in words. */
+  /** The number of failures that are not listed, as text. */
   readonly more_failures: string;
-  /** The rows at work. */
+  /** The live rows. */
   readonly rows: readonly SweepRow[];
   readonly more_rows: string;
   readonly open: OpenRow | null;
   readonly button: StopButton | null;
-  /** What can be asked of all rows at work. */
-  readonly hold: "pause" | "continue" | "";
+  /** The action of the second button, on all live rows. */
+  readonly hold: "pause" | "unpause" | "";
   readonly notices: readonly string[];
   readonly footer: readonly string[];
-  /** "" while live; at the end the finished card, made and escaped by Python. */
+  /** The finished card as escaped HTML. Empty while the sweep is live. */
   readonly card: string;
 }

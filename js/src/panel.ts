@@ -1,8 +1,8 @@
-/** The anywidget module: it joins the model and the live panel, of a run or of a sweep. */
+/** The anywidget module, which connects the model and the live panel of a run or sweep. */
 
 import type { PanelState, SweepState } from "./panel-types";
 import { type PanelModel, kernelOf, onKernelGone } from "./kernel";
-import { type Doors, doorsBy, makeLivePanel } from "./live";
+import { type RunRequests, requestsBy, makeLivePanel } from "./live";
 import { type Ask, askTranscript, sendAsk, sendMounted, sendOpen } from "./send";
 import { readState, withoutKernel } from "./state";
 import { makeSweepPanel } from "./sweep-panel";
@@ -46,7 +46,7 @@ function mount(model: PanelModel, el: HTMLElement, life: AbortSignal): void {
 function drawRun(model: PanelModel, life: AbortSignal): Drawn {
   const read = (): PanelState => readState(model.get("state"));
   const unheard = (now: boolean): string => hintOf(model, read().session, now);
-  const panel = makeLivePanel(life, { ...doorsOf(model, () => read().run), unheard });
+  const panel = makeLivePanel(life, { ...requestsOf(model, () => read().run), unheard });
   return {
     el: panel.el,
     draw(isKernelGone) {
@@ -60,11 +60,11 @@ function drawSweep(model: PanelModel, life: AbortSignal): Drawn {
   const ask: Ask = (verb, body) => sendAsk(model, { sweep: read().sweep }, verb, body);
   const panel = makeSweepPanel(life, {
     stop: (now) => ask("stop", { immediate: now }),
-    hold: (pause) => ask(pause ? "pause" : "resume", {}),
+    hold: (pause) => ask(pause ? "pause" : "unpause", {}),
     open: (row) => sendOpen(model, row),
-    stopRow: (run, now) => doorsOf(model, () => run).stop(now),
+    stopRow: (run, now) => requestsOf(model, () => run).stop(now),
     unheard: (now) => hintOf(model, read().sweep, now),
-    of: (run) => doorsOf(model, () => run),
+    of: (run) => requestsOf(model, () => run),
   });
   return {
     el: panel.el,
@@ -74,19 +74,19 @@ function drawSweep(model: PanelModel, life: AbortSignal): Drawn {
   };
 }
 
-function doorsOf(model: PanelModel, run: () => string): Doors {
-  return doorsBy(
+function requestsOf(model: PanelModel, run: () => string): RunRequests {
+  return requestsBy(
     (verb, body) => sendAsk(model, { run: run() }, verb, body),
     (agent, after) => askTranscript(model, run(), agent, after),
   );
 }
 
-/** What to do when the kernel does not hear a stop: without the control channel a cell keeps it deaf. */
+/** The hint for a stop without an answer. Without the control channel, a cell blocks the kernel. */
 function hintOf(model: PanelModel, name: string, now: boolean): string {
   if (kernelOf(model)?.sendControlMessage) return "";
   return (
-    "The kernel has not heard this yet: in this front end it does when its cell is over. " +
-    `At once, in a terminal in the notebook's folder: nb-agents stop ${now ? "--now " : ""}${name}`
+    "The kernel has not received the stop yet. In this front end, it does when its cell has ended. " +
+    `To stop it now, run this in a terminal in the notebook's folder: nb-agents stop ${now ? "--now " : ""}${name}`
   );
 }
 

@@ -1,7 +1,7 @@
-/** The JupyterLab extension. Everything of nb_agents works without it. */
+/** The JupyterLab extension. It is optional. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
-import { ICommandPalette, IToolbarWidgetRegistry } from "@jupyterlab/apputils";
+import { ICommandPalette, IToolbarWidgetRegistry, Notification } from "@jupyterlab/apputils";
 import { IFileBrowserFactory } from "@jupyterlab/filebrowser";
 import {
   EditorExtensionRegistry,
@@ -9,31 +9,41 @@ import {
   IEditorLanguageRegistry,
 } from "@jupyterlab/codemirror";
 import { ILauncher } from "@jupyterlab/launcher";
-import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
+import { INotebookCellExecutor, INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { IStatusBar } from "@jupyterlab/statusbar";
 import { Api, type Session } from "./api";
 import { makeTurnFiles } from "./files";
+import { CellProposals } from "./cell-proposals";
 import { Cells } from "./cells";
 import { makeCheck } from "./checking";
 import type { Kernel } from "./kernel";
 import { LiveRuns } from "./live-runs";
-import { runAgain, tellIfCleared } from "./outputs";
-import { addPlaces, attemptTrusting } from "./page";
+import { runAgain, notifyIfCleared } from "./outputs";
+import { addPlaces, attemptWithTrust } from "./page";
 import { makeProse } from "./prose";
 import { RunRenderer, WIDGET_MIME } from "./renderer";
 import { SWEEP_MIME, TURN_MIME, Watcher } from "./watch";
 
-/** Before the widgets' -10, which would show "model not found" once their kernel is gone. */
+const PROBLEM_MS = 10_000;
+/** Before the widgets' -10, which would show "model not found" after the end of their kernel. */
 const RANK = -20;
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: "nb-agents:plugin",
-  description: "Shows the runs of agents in a notebook's outputs, and all of them beside it.",
+  description: "Shows agent runs in the outputs of notebooks, and lists all runs in the sidebar.",
   autoStart: true,
   requires: [IRenderMimeRegistry],
-  optional: [INotebookTracker, ICommandPalette, IStatusBar, IToolbarWidgetRegistry, IFileBrowserFactory, ILauncher],
+  optional: [
+    INotebookTracker,
+    ICommandPalette,
+    IStatusBar,
+    IToolbarWidgetRegistry,
+    IFileBrowserFactory,
+    ILauncher,
+    INotebookCellExecutor,
+  ],
   activate(
     app: JupyterFrontEnd,
     rendermime: IRenderMimeRegistry,
@@ -43,17 +53,20 @@ const plugin: JupyterFrontEndPlugin<void> = {
     toolbars: IToolbarWidgetRegistry | null,
     browsers: IFileBrowserFactory | null,
     launcher: ILauncher | null,
+    executor: INotebookCellExecutor | null,
   ): void {
     lookUpNoHosts();
     const { contents, serverSettings } = app.serviceManager;
     const api = new Api(serverSettings);
     const runs = new LiveRuns(() => api.runs());
     const watcher = new Watcher((ids, signal) => {
-      void runs.refresh(); // a cell has shown a run, which may have just begun
+      void runs.refresh(); // a cell shows a run, which may be new
       return api.view(ids, signal);
     });
     const shown = new Set<RunRenderer>();
     const cells = new Cells(notebooks, (path) => contents.localPath(path));
+    const report = (problem: string): string => Notification.error(problem, { autoClose: PROBLEM_MS });
+    const proposals = new CellProposals(api, report, executor);
     const notebookOf = (output: Node): NotebookPanel | undefined =>
       notebooks?.find((panel) => panel.node.contains(output));
     const surroundings = {
@@ -68,7 +81,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       resume: (turn: string) => void actions.resume(turn),
       rewind: (turn: string, at?: number) => actions.rewind(turn, at),
       continue_: (turn: string) => void actions.continue_(sessionOf(turn)),
-      attempt: attemptTrusting,
+      attempt: attemptWithTrust,
       link: (command: string, args: string) => void app.commands.execute(command, JSON.parse(args)),
       runAgain: (output: Node) => runAgain(cells, output),
       followLive: (id: string, life: AbortSignal, told: (isLive: boolean) => void) => {
@@ -76,12 +89,17 @@ const plugin: JupyterFrontEndPlugin<void> = {
         life.addEventListener("abort", runs.listen(tell));
         void runs.refresh().then(tell);
       },
+      followResumes: (id: string, life: AbortSignal, told: (turn: number, state: string) => void) =>
+        followResumes(id, life, told, { runs, api }),
       stop: (turn: string) => void actions.stop(turn, false),
       open: (turn: string) => actions.open(turn),
       left: (turn: string, output: Node) => {
         const place = cells.of(output);
-        if (place) void tellIfCleared(turn, place, { runs, actions });
+        if (place) void notifyIfCleared(turn, place, { runs, actions });
       },
+      parts: (turn: string, parts: unknown, output: Node, isLive: boolean) =>
+        // A turn that was started from the panel is shown in no cell.
+        proposals.take(turn, parts, cells.of(output) ?? cells.ofSession(turn), isLive),
       addCell: (text: string) => {
         const commands = ["notebook:insert-cell-below", "notebook:replace-selection", "notebook:enter-edit-mode"];
         void app.commands.execute("apputils:run-all-enabled", { commands, args: { text } });
@@ -101,7 +119,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
   },
 };
 
-/** A browser would look up the hosts of links that a page shows, and a name of a host can tell a secret. */
+/** Prevents DNS lookups for shown links, because a host name can leak a secret. */
 function lookUpNoHosts(): void {
   const meta = document.createElement("meta");
   meta.httpEquiv = "x-dns-prefetch-control";
@@ -109,26 +127,49 @@ function lookUpNoHosts(): void {
   document.head.append(meta);
 }
 
+/** Ask the server for a turn's resumes, now and whenever a run of its session starts, changes or ends. */
+function followResumes(
+  id: string,
+  life: AbortSignal,
+  told: (turn: number, state: string) => void,
+  { runs, api }: { readonly runs: LiveRuns; readonly api: Api },
+): void {
+  let before: string | undefined;
+  const look = async (): Promise<void> => {
+    const live = runs.live.filter((run) => sessionOf(run.id).id === sessionOf(id).id);
+    const now = live.map((run) => `${run.id} ${run.state}`).join("\n");
+    if (now === before) return;
+    before = now;
+    const later = await api.run(id).then(
+      (run) => run.resumed_in,
+      () => undefined, // the server can't access the turn
+    );
+    if (later && !life.aborted) told(later.turn, later.state);
+  };
+  life.addEventListener("abort", runs.listen(look));
+  void look();
+}
+
 function sessionOf(turn: string): Pick<Session, "id" | "session"> {
   const names = turn.split("/").slice(0, -1);
   return { id: names.join("/"), session: names.at(-1) ?? "" };
 }
 
-/** The kernel of a notebook; JupyterLab's own types ask for more than a message of ours has. */
+/** The kernel of a notebook. JupyterLab's types require more than our messages have. */
 function kernelOf(panel: NotebookPanel | undefined): Kernel | undefined {
   return (panel?.sessionContext.session?.kernel ?? undefined) as Kernel | undefined;
 }
 
-/** What draws the widgets of a notebook's kernel: the manager of that kernel's widgets has put it there. */
+/** The renderer of widgets in a notebook, installed by the kernel's widget manager. */
 async function widgetsOf(panel: NotebookPanel | undefined): Promise<IRenderMime.IRendererFactory | undefined> {
   await panel?.sessionContext.ready;
-  await new Promise((resolve) => setTimeout(resolve)); // the manager waits for the same, and gets it first
+  await new Promise((resolve) => setTimeout(resolve)); // the manager waits for the same event, and is notified first
   return kernelOf(panel) && panel?.content.rendermime.getFactory(WIDGET_MIME);
 }
 
 const cells: JupyterFrontEndPlugin<void> = {
   id: "nb-agents:cells",
-  description: "Edits cells of agents as the prose or the YAML that they are, and checks files of teams.",
+  description: "Edits %%agents cells as text or YAML, and checks team files.",
   autoStart: true,
   requires: [IEditorExtensionRegistry, IEditorLanguageRegistry],
   activate(app: JupyterFrontEnd, extensions: IEditorExtensionRegistry, languages: IEditorLanguageRegistry): void {
@@ -142,7 +183,7 @@ const cells: JupyterFrontEndPlugin<void> = {
   },
 };
 
-/** The path of the file that an editor's model is of, or "". */
+/** The path of the file in an editor's model, or "". */
 function fileOf({ shell, serviceManager }: JupyterFrontEnd, model: unknown): string {
   for (const widget of shell.widgets("main")) {
     const { context } = widget as { readonly context?: { readonly path: string; readonly model: unknown } };

@@ -1,21 +1,21 @@
-/** Moving among the points of a timeline by keyboard: one is a stop of the Tab key, arrows lead on in time. */
+/** Keyboard navigation between the checkpoints of a timeline: Tab reaches one, arrow keys move in time. */
 
 const POINT = "data-point";
 
 type Drawn = SVGElement | HTMLElement;
 
-/** The point that an element is of, as "turn:event"; "" for none. */
+/** The checkpoint of an element, as "turn:event", or "". */
 export function pointOf(el: Element | null): string {
   return el?.getAttribute(POINT) ?? "";
 }
 
-/** Have the keyboard reach the points of all timelines in an element. */
-export function makeReachable(el: HTMLElement): void {
+/** Make the checkpoints of all timelines in an element accessible by keyboard. */
+export function enableKeyboard(el: HTMLElement): void {
   for (const picture of el.querySelectorAll<SVGElement>("svg[role=img]")) {
     const points = inTime(picture);
     if (points.length === 0) continue;
-    picture.setAttribute("role", "group"); // what is in an image is not read
-    picture.setAttribute("data-lm-suppress-shortcuts", ""); // JupyterLab's arrows lead to other cells
+    picture.setAttribute("role", "group"); // screen readers ignore the content of an image
+    picture.setAttribute("data-lm-suppress-shortcuts", ""); // arrow keys of JupyterLab move to other cells
     picture.addEventListener("keydown", (event) => press(points, event));
     for (const point of points) {
       point.setAttribute("role", "button");
@@ -25,8 +25,8 @@ export function makeReachable(el: HTMLElement): void {
   }
 }
 
-/** Focus a point, or where it is drawn no more the next one. */
-export function reach(el: HTMLElement, wanted: string): void {
+/** Focus a checkpoint, or the next one if it is not drawn any longer. */
+export function focusPoint(el: HTMLElement, wanted: string): void {
   const points = inTime(el);
   focus(points, points.find((point) => compare(pointOf(point), wanted) >= 0) ?? points.at(-1));
 }

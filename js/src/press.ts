@@ -1,9 +1,9 @@
-/** After this long without an answer a button can be pressed again: a stop may have been vetoed, a message lost. */
+/** Time after which a button without an answer can be pressed again. The stop or message may be lost. */
 export const PATIENCE_MS = 10_000;
 
 /**
- * Listen for presses that are meant. A button may turn into another under the pointer, as "Stop"
- * into "Stop now": neither the second half of a double click nor a key held down presses again.
+ * Listen for intended presses. A button may change under the pointer, such as from "Stop" to "Stop now".
+ * So the second half of a double click and a repeated key are ignored.
  */
 export function listen(button: HTMLButtonElement, life: AbortSignal, press: () => void): void {
   const onClick = (event: MouseEvent): void => {

@@ -1,4 +1,4 @@
-/** Edits a cell of ours as what it holds: a task in words, or a recipe's values in YAML; and not as Python. */
+/** Edits %%agents cells as text or, for recipes, as YAML instead of Python. */
 
 import { Compartment, type Extension, Prec } from "@codemirror/state";
 import {
@@ -16,23 +16,23 @@ export type Kind = "task" | "values" | "";
 
 const MIME_TYPES = { task: "text/x-ipythongfm", values: "text/x-yaml" };
 
-/** A variable that is put in, `{{name}}`, and a file that the agents may read, `@path`. */
+/** Matches a variable, `{{name}}`, and a file that the agents may read, `@path`. */
 export const MARKED = /(?<!\\)\{\{\s*[^\W\d]\w*[^{}\n]*\}\}|(?<![\w@.])@[~\w./-]*[\w/]/g;
 
-/** Tell by its first line what a cell holds; "" when it is none of ours. */
+/** Return the kind of a cell from its first line, or "" for other cells. */
 export function kindOf(firstLine: string): Kind {
   if (!/^%%agents(\s|$)/.test(firstLine)) return "";
   return /\s(--recipe|-r)([\s=]|$)/.test(firstLine) ? "values" : "task";
 }
 
-/** Make what an editor needs; it does nothing while its first line is another one. */
+/** Create the editor extension. It has no effect in other cells. */
 export function makeProse(languages: IEditorLanguageRegistry): Extension {
   const slot = new Compartment();
   const follower = ViewPlugin.define((view) => new Follower(view, slot, languages));
   return [Prec.highest(slot.of([])), follower];
 }
 
-/** Has an editor be what its first line says. */
+/** Applies the kind of the first line to an editor. */
 class Follower implements PluginValue {
   private kind: Kind = "";
   private isGone = false;

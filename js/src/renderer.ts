@@ -1,9 +1,9 @@
 /**
- * Draws a turn or a sweep where a cell has shown it: its panel while it is live, its card when it is over.
+ * Draws a turn or sweep in a cell's output: its panel while it is live, then its card.
  *
- * It draws from the disk, through the server: so a reload, a dead kernel, a second tab and
- * another day make no difference. Where the server has no extension, or does not see that disk, it
- * shows what JupyterLab would without this plugin: the widget, and the bundle's own HTML beneath it.
+ * It draws from the disk through the server, so it works after a reload, without the kernel and in several
+ * tabs. If the server does not have the extension or can't access the files, it shows the widget or the
+ * bundle's HTML, like JupyterLab without this plugin.
  */
 
 import type { PanelState, SweepState } from "./panel-types";
@@ -12,16 +12,16 @@ import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { Panel, type Widget } from "@lumino/widgets";
 import { drawAnswer, typeset } from "./answers";
 import { type Api, serverId } from "./api";
-import { type Target, makeDoors } from "./doors";
+import { type Target, makeRequests } from "./requests";
 import { make } from "./dom";
 import { DRAW, type Drawing } from "./drawing";
 import type { TurnFiles } from "./files";
 import { filesOn } from "./card-files";
-import { FILE, type Files, type TurnFile } from "./harmless";
+import { FILE, type Files, type TurnFile } from "./sanitize";
 import type { Kernel } from "./kernel";
 import { makeLivePanel } from "./live";
 import { resumeTurn } from "./resume";
-import { makeReachable, pointOf, reach } from "./points";
+import { enableKeyboard, pointOf, focusPoint } from "./points";
 import { makeStrip } from "./strip";
 import { DRAWN_REQUEST, sendOnControl } from "./send";
 import { makeServerSweep } from "./server-sweep";
@@ -29,79 +29,84 @@ import { isFinal } from "./state";
 import { isSweep } from "./sweep-state";
 import { type Bundle, type News, TURN_MIME, type Watcher, answersOf, factsOf, pathOf, statusOf } from "./watch";
 
-/** The server answers sooner, as a rule: what the bundle says would only flash up. */
+/** Delay before the bundle is drawn, because the server usually answers earlier. */
 const STATIC_AFTER_MS = 400;
-/** A widget that is shown has its kernel send each change, so a slow server is waited for. */
+/** Delay before the widget is shown, because its kernel then sends each change. */
 const WIDGET_AFTER_MS = 5000;
 
-/** What the server sends as an image. */
+/** Files that the server sends as images. */
 const IMAGE = /\.(?:png|jpe?g|svg)$/i;
 
 export const WIDGET_MIME = "application/vnd.jupyter.widget-view+json";
 
-/** Of a turn or of a sweep: a renderer shows one of them. */
+/** The drawn panel, of a turn or of a sweep. */
 interface Drawn {
   readonly el: HTMLElement;
   draw(state: PanelState | SweepState): void;
-  /** Of a sweep: the turn of the row that is drawn whole, as the server calls it. */
+  /** For a sweep: the server's id of the open row's turn. */
   opened?(): string;
 }
 
-/** Marks a card's button, which has JupyterLab add a cell to its notebook. */
+/** Attribute of a card's button, with which JupyterLab adds a cell to the notebook. */
 const LINKED = "data-commandlinker-command";
 const LINKED_ARGS = "data-commandlinker-args";
 
-/** What a renderer needs of the application. */
+/** The parts of the application that a renderer uses. */
 export interface Surroundings {
   readonly rendermime: IRenderMimeRegistry;
   readonly watcher: Watcher;
   readonly api: Api;
   readonly files: TurnFiles;
-  /** A path without its drive. */
+  /** Return a path without its drive. */
   localPath(path: string): string;
-  /** All renderers that are there. */
+  /** All existing renderers. */
   readonly shown: Set<RunRenderer>;
-  /** The kernel of the notebook that an output is in. */
+  /** Return the kernel of an output's notebook. */
   kernelOf(output: Node): Kernel | undefined;
-  /** What draws the widgets of that kernel, once it is there; nothing when it is not. */
+  /** Resolve to the renderer of that kernel's widgets, or to undefined. */
   widgetsOf(output: Node): Promise<IRenderMime.IRendererFactory | undefined>;
-  /** Have the server go on with a turn of a sweep's row, or with a task that the person is asked for. */
+  /** Let the server resume the turn of a sweep's row, or continue it with a task that the user enters. */
   resume(turn: string): void;
   continue_(turn: string): void;
-  /** Let a person choose a point of a turn, from this one on, and go on from there. */
+  /** Let the user choose a checkpoint of a turn, and rewind to it. The given one is preselected. */
   rewind(turn: string, at?: number): Promise<void>;
-  /** Do what a stranger's turn needs trust for, which the person is asked for; and report why it can't be done. */
+  /** Call an action. Ask the user for trust if necessary, and report errors. */
   attempt<T>(act: (trust: boolean) => Promise<T>): Promise<T | undefined>;
-  /** Do what JupyterLab does at a press of a card's button. */
+  /** Run the JupyterLab commands of a card's button. */
   link(command: string, args: string): void;
-  /** Run the cell of an output anew, whatever it paid for before. */
+  /** Run the cell of an output again, ignoring an earlier result. */
   runAgain(output: Node): void;
-  /** Whether a turn is live, as of now, and from then on at each change until the end of a life. */
+  /** Call back with whether a turn is live, now and at each change. */
   followLive(id: string, life: AbortSignal, told: (isLive: boolean) => void): void;
-  /** Stop a turn, and show it beside the notebook. */
+  /** Call back with the last turn that resumed a turn, if there is one, now and at each change. */
+  followResumes(id: string, life: AbortSignal, told: (turn: number, state: string) => void): void;
+  /** Stop a turn, and show it next to the notebook. */
   stop(turn: string): void;
   open(turn: string): void;
-  /** Called when the output of a turn goes out of the page. */
+  /** Called when a turn's output is removed from the page. */
   left(turn: string, output: Node): void;
+  /** Called with the data of extensions in a turn's state, or in its card. */
+  parts(turn: string, parts: unknown, output: Node, isLive: boolean): void;
   /** Add a cell below the active one, without running it. */
   addCell(source: string): void;
 }
 
 export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private model: IRenderMime.IMimeModel | null = null;
-  /** What is shown, as the server calls it. */
+  /** The server's id of the shown turn or sweep. */
   private shownId = "";
-  /** Whether the server has said that it knows nothing of it. */
+  /** Whether the server does not know it. */
   private isUnknown = false;
-  /** Whether what is drawn is the end, as the server reports it. */
+  /** Whether the drawn card is the end reported by the server. */
   private isSettled = false;
   private panel: Drawn | null = null;
   private card: Widget | null = null;
-  /** What the card was made of. */
+  /** The source of the card. */
   private cardText = "";
   private widget: Widget | null = null;
   private state: PanelState | SweepState | null = null;
   private problem = "";
+  private extensionParts: unknown;
   private strip: HTMLElement | null = null;
   private life = new AbortController();
   private readonly status = document.createElement("span");
@@ -113,12 +118,12 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   ) {
     super();
     this.addClass("nba-output");
-    // Announces the end to those who can't see it, when the panel gives way to the card.
+    // Announces the end to screen readers when the card replaces the panel.
     this.status.className = "nba-output-status";
     this.status.setAttribute("role", "status");
     this.back.type = "button";
-    this.back.textContent = "Go back to here…";
-    this.back.title = "Choose a moment of this turn, and go on from there; the turn stays as it is";
+    this.back.textContent = "Go back…";
+    this.back.title = "Choose a checkpoint of this turn, and continue from there. This turn does not change.";
     this.back.addEventListener("click", () => void app.rewind(this.shownId));
     this.node.append(this.status);
     this.node.addEventListener("click", (event) => this.press(event));
@@ -128,13 +133,13 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     app.shown.add(this);
   }
 
-  /** Whether it shows this turn or sweep in a notebook that a person sees, be it scrolled out of sight. */
+  /** Whether it shows a turn or sweep in a visible notebook, even if scrolled out of sight. */
   isSeen(id: string): boolean {
     for (let widget: Widget | null = this; widget; widget = widget.parent) if (widget.isHidden) return false;
     return this.shownId === id && !document.hidden;
   }
 
-  /** Called at each change of the output; what the server draws is newer than a refreshed bundle. */
+  /** Called at each change of the output. The server's state is newer than a refreshed bundle. */
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     this.model = model;
     const shownId = serverId(pathOf(model.data), this.app.localPath(this.notebook()));
@@ -145,7 +150,8 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.restart(shownId);
     this.drawStrip(model.data);
     if (isOver(model.data)) await this.drawCard(model.data, model.trusted);
-    // A notebook that is not trusted shows little of what it holds; what the server makes is ours.
+    if (isOver(model.data)) this.followResumes(model.data);
+    // An untrusted notebook restricts the bundle's HTML, but HTML from the server is safe.
     if (!isOver(model.data) || !model.trusted) this.follow();
   }
 
@@ -155,30 +161,41 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     super.dispose();
   }
 
+  /** The card of a loaded notebook is drawn before its output is in the page. */
+  protected override onAfterAttach(): void {
+    this.takeParts(this.extensionParts, false);
+  }
+
   protected override onBeforeDetach(): void {
     this.app.left(this.shownId, this.node);
   }
 
   private notebook(): string {
-    // Not in the interface, but in what JupyterLab gives to each notebook.
+    // Not part of the interface, but of the object that JupyterLab passes to each notebook.
     return (this.how.resolver as { readonly path?: string } | null)?.path ?? "";
+  }
+
+  private takeParts(parts: unknown, isLive: boolean): void {
+    this.extensionParts = parts;
+    if (this.isAttached && parts) this.app.parts(this.shownId, parts, this.node, isLive);
   }
 
   private restart(shownId: string): void {
     this.isUnknown &&= shownId === this.shownId;
     this.shownId = shownId;
     this.isSettled = false;
+    this.node.classList.remove("resumed");
     this.life.abort();
     this.life = new AbortController();
   }
 
-  /** Say above it what the cell did before. */
+  /** Show a line about the cell's earlier run. */
   private drawStrip(bundle: Bundle): void {
-    const { is_earlier, beside } = factsOf(bundle);
+    const { is_earlier, earlier_run } = factsOf(bundle);
     this.strip?.remove();
     this.strip = null;
-    if (!is_earlier && !beside) return;
-    const earlier = beside ? serverId(beside, this.app.localPath(this.notebook())) : "";
+    if (!is_earlier && !earlier_run) return;
+    const earlier = earlier_run ? serverId(earlier_run, this.app.localPath(this.notebook())) : "";
     const strip = makeStrip(this.life.signal, {
       again: () => this.app.runAgain(this.node),
       stop: () => this.app.stop(earlier),
@@ -188,6 +205,22 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.node.prepend(strip.el);
     if (is_earlier) strip.offerAgain();
     else this.app.followLive(earlier, this.life.signal, (isLive) => (isLive ? strip.offerStop() : strip.hide()));
+  }
+
+  /** On the card of an incomplete turn, name the turn that resumed it instead of offering a resume. */
+  private followResumes(bundle: Bundle): void {
+    if (!(TURN_MIME in bundle) || statusOf(bundle) === "complete") return;
+    const { shownId } = this;
+    this.app.followResumes(shownId, this.life.signal, (turn, state) => {
+      const later = shownId.replace(/turn_[0-9]+$/, `turn_${turn}`);
+      const none = (): void => {};
+      this.strip?.remove();
+      const strip = makeStrip(this.life.signal, { again: none, stop: none, show: () => this.app.open(later) });
+      this.strip = strip.el;
+      strip.showResumed(turn, state);
+      this.node.prepend(strip.el);
+      this.node.classList.add("resumed");
+    });
   }
 
   private follow(): void {
@@ -207,7 +240,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
 
   private async take(news: News): Promise<void> {
     this.isUnknown = news.kind === "unknown" || news.kind === "absent";
-    if (news.kind !== "card") this.back.remove(); // a live turn's panel has its timeline
+    if (news.kind !== "card") this.back.remove(); // the panel of a live turn has its own timeline
     switch (news.kind) {
       case "state":
         this.drawPanel(news.state);
@@ -215,6 +248,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
       case "card":
         this.isSettled = true;
         await this.drawCard(news.bundle, true);
+        this.followResumes(news.bundle);
         this.keep(news.bundle);
         return;
       default:
@@ -233,30 +267,31 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
       if (hadFocus) this.panel.el.focus({ preventScroll: true });
       this.relieve(state);
     }
+    if (!isSweep(state)) this.takeParts(state.parts, true);
     const notices = this.problem ? [...state.notices, this.problem] : state.notices;
     this.panel.draw({ ...state, notices });
   }
 
-  /** Notify the kernel that this page draws it by itself, so that it need not send each change, too. */
+  /** Notify the kernel that this page draws without it, so that it does not send each change. */
   private relieve(state: PanelState | SweepState): void {
     const shown = isSweep(state) ? state.sweep : `${state.session}/${state.turn}`;
-    sendOnControl(this.app.kernelOf(this.node), DRAWN_REQUEST, { shown }).catch(() => {}); // it is gone
+    sendOnControl(this.app.kernelOf(this.node), DRAWN_REQUEST, { shown }).catch(() => {}); // the kernel has ended
   }
 
-  /** Draw what the bundle holds while the server sends nothing. */
+  /** Draw the bundle while the server sends nothing. */
   private async drawStatic(): Promise<void> {
     const life = this.life.signal;
     if (!this.model || this.panel || this.isSettled) return;
     const { data, trusted } = this.model;
-    if (this.card && this.cardText === textOf(data, trusted)) return; // a person may have opened parts of it
+    if (this.card && this.cardText === textOf(data, trusted)) return; // the user may have expanded parts of it
     const card = await this.makeHtml(data, trusted);
     if (life.aborted || this.panel || this.isSettled) card?.dispose();
     else this.place(card, textOf(data, trusted));
   }
 
   /**
-   * Draw the kernel's own panel; the style sheet hides the HTML while it is there. The widgets'
-   * renderer is not safe: it is not for what is not trusted.
+   * Draw the kernel's widget. The style sheet hides the HTML then. The renderer of widgets is not safe, so
+   * it is not used for untrusted outputs.
    */
   private async drawWidget(): Promise<void> {
     const life = this.life.signal;
@@ -270,27 +305,35 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     await renderer.renderModel(this.model);
   }
 
-  /** Draw the end. */
+  /** Draw the final card. */
   private async drawCard(bundle: Bundle, trusted: boolean): Promise<void> {
     const card = await this.makeHtml(bundle, trusted);
     if (this.isDisposed) return;
     this.place(card, textOf(bundle, trusted), "panel", "widget");
-    if (trusted && !this.isUnknown && TURN_MIME in bundle) this.node.append(this.back);
+    this.takeParts(factsOf(bundle).parts, false);
+    if (trusted && !this.isUnknown && TURN_MIME in bundle) this.placeBack();
     if (this.state) this.status.textContent = statusOf(bundle) ?? "";
   }
 
-  /** Make a bundle's HTML, as JupyterLab draws HTML: what is not trusted is sanitised. */
+  /** Put the button for a rewind into the card's footer. */
+  private placeBack(): void {
+    // The path is inside a link to the turn's files.
+    const footer = this.card?.node.querySelector(".nb-path")?.closest("div");
+    (footer ?? this.node).append(this.back);
+  }
+
+  /** Render a bundle's HTML like JupyterLab, which sanitises untrusted HTML. */
   private async makeHtml(bundle: Bundle, trusted: boolean): Promise<Widget | undefined> {
     const factory = this.app.rendermime.getFactory("text/html");
     const renderer = factory?.createRenderer({ ...this.how, mimeType: "text/html" });
     const data = { "text/html": String(bundle["text/html"] ?? "") };
     await renderer?.renderModel(new MimeModel({ data, trusted }));
     if (renderer) await this.drawAnswers(renderer.node, answersOf(bundle));
-    if (renderer) makeReachable(renderer.node);
+    if (renderer) enableKeyboard(renderer.node);
     return renderer;
   }
 
-  /** Have JupyterLab draw the answers of a card, in the place of the HTML that is for pages that can't. */
+  /** Let JupyterLab render the answers of a card, replacing the HTML made for other pages. */
   private async drawAnswers(card: HTMLElement, answers: readonly string[]): Promise<void> {
     const places = [...card.querySelectorAll<HTMLElement>(".nb-answer")];
     const filesOf = filesOn(card, (agent, path) => this.file(agent, path), this.app.files.browse !== undefined);
@@ -298,7 +341,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     await Promise.all(places.map((place, i) => this.drawAt(place, answers[i] ?? "", filesOf(place))));
   }
 
-  /** Draw an answer of an agent that is open, or the formulas of a card, in a document. */
+  /** Render an answer in an open transcript, or the formulas of a card, in a document. */
   private async drawInPanel(host: HTMLElement, { markdown, agent, answers = [] }: Drawing): Promise<void> {
     const file = (path: string): TurnFile | undefined => this.file(agent, path);
     const image = (path: string): string => (IMAGE.test(path) ? (file(path)?.address ?? "") : "");
@@ -316,19 +359,19 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     }
   }
 
-  /** A file of an agent's workspace; nothing for a path that leads out of it. */
+  /** Return a file of an agent's workspace, or undefined for a path outside of it. */
   private file(agent: string, path: string): TurnFile | undefined {
     if (path.split("/").some((name) => name === ".." || name === "")) return undefined;
     const inTurn = `workspaces/${agent}/${path}`;
     return { path: inTurn, address: this.app.files.address(this.turn(), inTurn) };
   }
 
-  /** The turn that is drawn whole. */
+  /** The turn whose panel is drawn. */
   private turn(): string {
     return this.panel?.opened?.() || this.shownId;
   }
 
-  /** Put a card into the place of another one, and of these. A focus that goes with them moves to it. */
+  /** Replace nodes and the old card by a card. A focus inside them moves to the card. */
   private place(card: Widget | undefined, text: string, ...others: ("panel" | "widget")[]): void {
     if (!card) return;
     this.cardText = text;
@@ -352,8 +395,8 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   }
 
   /**
-   * Put the end into the notebook, so that it is saved with it: a page that was loaded in mid-run
-   * gets no more updates of that output from the kernel.
+   * Put the card into the notebook, so that it is saved. A page that was loaded during the run gets no
+   * updates of the output from the kernel.
    */
   private keep(bundle: Bundle): void {
     if (!this.model || isOver(this.model.data)) return;
@@ -366,7 +409,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
       run: this.state && !isSweep(this.state) ? `${this.state.session}/${this.state.turn}` : "",
       kernel: this.app.kernelOf(this.node),
     });
-    return makeLivePanel(this.life.signal, makeDoors(target, this.app.api, (problem) => this.report(problem)));
+    return makeLivePanel(this.life.signal, makeRequests(target, this.app.api, (problem) => this.report(problem)));
   }
 
   private makeSweep(): Drawn {
@@ -380,8 +423,8 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   }
 
   /**
-   * Do what a card's button would have a cell do, where the card is. In a notebook that is not trusted nothing
-   * runs in a kernel at one press: its cell is added for a person to read and to run.
+   * Run the action of a card's button in place, instead of with a new cell. In an untrusted notebook, a cell
+   * is added for the user to read and run, because nothing may run in a kernel with a single click.
    */
   private press(event: MouseEvent): void {
     if (this.openFile(event)) return;
@@ -391,13 +434,13 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
       return;
     }
     const button = (event.target as Element).closest<HTMLButtonElement>(`[${LINKED}]`);
-    // A widget is drawn of what the server does not know, so that it could not go on.
+    // If a widget is drawn, the server does not know the turn and could not resume it.
     if (!button || button.closest(".nba-widget")) return;
     const hasKernel = this.app.kernelOf(this.node) !== undefined;
     const isRow = button.closest(".opened") !== null;
     const isOurs = button.value === "resume" && !isRow && this.notebook() !== "";
     if (hasKernel && this.model?.trusted && !isOurs) return;
-    event.stopPropagation(); // before JupyterLab adds a cell to a notebook that may be another one
+    event.stopPropagation(); // before JupyterLab adds a cell, possibly to another notebook
     if (hasKernel && !this.model?.trusted) this.app.addCell(sourceOf(button));
     else if (isOurs) void this.resume(button);
     else if (button.value === "continue") this.app.continue_(this.pressed(isRow));
@@ -407,15 +450,15 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private async goBack(point: string): Promise<void> {
     const [turn, event] = point.split(":");
     await this.app.rewind(this.turn().replace(/turn_[0-9]+$/, `turn_${turn}`), Number(event));
-    // It may have been drawn anew behind the dialog, which then can't give the focus back.
-    if (document.activeElement === document.body) reach(this.node, point);
+    // It may have been redrawn behind the dialog, which then can't restore the focus.
+    if (document.activeElement === document.body) focusPoint(this.node, point);
   }
 
   private pressed(isRow: boolean): string {
     return isRow ? (this.panel?.opened?.() ?? "") : this.shownId;
   }
 
-  /** Go on with the turn in this output; by a cell where the server does not see it, and so could not show it. */
+  /** Resume the turn in this output, or with a new cell if the server can't access the turn. */
   private async resume(button: HTMLButtonElement): Promise<void> {
     if (!this.model || button.getAttribute("aria-busy")) return;
     button.setAttribute("aria-busy", "true");
@@ -432,14 +475,14 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     button.removeAttribute("aria-busy");
   }
 
-  /** Show another turn in the place of this one, and save it with the notebook. */
+  /** Replace this turn by another one, and save it with the notebook. */
   private async replace(bundle: Bundle): Promise<void> {
     if (!this.model || this.isDisposed) return;
     this.model.setData({ data: bundle as IRenderMime.IMimeModel["data"], metadata: this.model.metadata });
     await this.renderModel(this.model);
   }
 
-  /** Open a file of a workspace, or the files of the turn, here and not in another tab. */
+  /** Open a file of a workspace, or the list of files, here instead of in another browser tab. */
   private openFile(event: MouseEvent): boolean {
     const link = (event.target as Element).closest<HTMLElement>(`[${FILE}]`);
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return false;
@@ -457,7 +500,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   }
 }
 
-/** Leave the parts of a card as a person has them, open or closed, when another one takes its place. */
+/** Keep the open and closed parts when another card replaces a card. */
 function keepOpen(old: Element, card: Element): void {
   const shown = new Map([...old.querySelectorAll("details")].map((part) => [titleOf(part), part.open]));
   for (const part of card.querySelectorAll("details")) part.open = shown.get(titleOf(part)) ?? part.open;
@@ -471,17 +514,17 @@ function titleOf(part: HTMLDetailsElement): string {
   return part.querySelector("summary")?.textContent?.trim() ?? "";
 }
 
-/** Read what a card's button writes into the cell that it adds. */
+/** Return the source of the cell that a card's button adds. */
 function sourceOf(button: HTMLElement): string {
   try {
     const linked = JSON.parse(button.getAttribute(LINKED_ARGS) ?? "") as { args: { text: unknown } };
     return String(linked.args.text);
   } catch {
-    return ""; // a stranger's HTML
+    return ""; // HTML of another origin
   }
 }
 
-/** A card is made of its HTML, which is sanitised unless it is trusted. */
+/** Return the source of a card: its HTML, with a mark if it is trusted. */
 function textOf(bundle: Bundle, trusted: boolean): string {
   return `${trusted} ${String(bundle["text/html"] ?? "")}`;
 }

@@ -1,29 +1,29 @@
-/** Goes on with an incomplete turn where its card is: by the notebook's kernel, else by the server. */
+/** Resumes an incomplete turn in place of its card: with the notebook's kernel, or else the server. */
 
 import { type Api, NOT_YOURS, Refused } from "./api";
 import type { Kernel } from "./kernel";
 import { DRAWN_REQUEST, RESUME_REQUEST, sendOnControl } from "./send";
 import { type Bundle, TURN_MIME } from "./watch";
 
-/** A kernel that has loaded nb_agents answers sooner, whatever cell runs. */
+/** Time limit for the reply of a kernel that has loaded nb_agents, even while a cell runs. */
 const LOADED_MS = 1500;
 
 export interface Incomplete {
-  /** As its bundle has it: from the notebook's folder on, or whole. */
+  /** The path in the bundle: relative to the notebook's folder, or absolute. */
   readonly path: string;
-  /** As the server calls it. */
+  /** The server's id. */
   readonly id: string;
 }
 
-/** Of the reply, as nb_agents/jupyter/in_place.py makes it. */
+/** The reply, made by nb_agents/jupyter/in_place.py. */
 interface Reply {
   readonly content?: { readonly bundle?: Bundle; readonly refusal?: string; readonly is_not_yours?: boolean };
 }
 
 /**
- * Go on with a turn.
+ * Resume a turn.
  *
- * @returns The bundle of the turn that goes on with it.
+ * @returns The bundle of the new turn.
  * @throws Refused
  */
 export async function resumeTurn(
@@ -43,10 +43,10 @@ async function byKernel({ path }: Incomplete, kernel: Kernel, trust: boolean): P
   const reply = (await sendOnControl(kernel, RESUME_REQUEST, { turn: path, trust })) as Reply | undefined;
   const { bundle, refusal, is_not_yours } = reply?.content ?? {};
   if (bundle) return bundle;
-  throw new Refused(refusal ?? "The kernel went away.", { cause: is_not_yours ? NOT_YOURS : 0 });
+  throw new Refused(refusal ?? "The kernel has ended.", { cause: is_not_yours ? NOT_YOURS : 0 });
 }
 
-/** Whether a kernel knows our requests: one that doesn't never replies. */
+/** Whether a kernel handles our requests. Other kernels never reply. */
 async function hasLoaded(kernel: Kernel): Promise<boolean> {
   const late = new Promise<undefined>((resolve) => setTimeout(resolve, LOADED_MS));
   const asked = sendOnControl(kernel, DRAWN_REQUEST, { shown: "" }).catch(() => undefined);

@@ -1,7 +1,7 @@
 /**
- * Going back to a point of a turn: a dialog with its points, what would become of each, and room for a word.
+ * The dialog for a rewind: the checkpoints of a turn, a preview of each, and a message.
  *
- * All texts are a model's or a person's, and are set as text.
+ * All texts are untrusted and set as text.
  */
 
 import { Dialog, showDialog } from "@jupyterlab/apputils";
@@ -14,12 +14,14 @@ export interface Point {
   readonly at: number;
   readonly agent: string;
   readonly says: string;
+  /** The first words of an answer, or "". */
+  readonly text?: string;
 }
 
 export interface FileChange {
   readonly path: string;
   readonly what: "back" | "gone" | "changed";
-  /** Lines; -1 where they can't be counted. */
+  /** Number of lines; -1 if they can't be counted. */
   readonly plus: number;
   readonly minus: number;
   readonly diff: string;
@@ -32,7 +34,7 @@ export interface Preview {
   readonly files: readonly FileChange[];
   readonly file_count: number;
   readonly kept: { readonly recipe: unknown };
-  /** How the turn stands, in a word. */
+  /** The state of the turn. */
   readonly status: string;
 }
 
@@ -40,69 +42,72 @@ export interface Choice {
   readonly to: string;
   readonly say: string;
   readonly agent?: string;
-  /** How often to go on from there, as a sweep. */
+  /** Number of new turns to start from there, as a sweep. */
   readonly times?: number;
-  /** Whether calls in flight of a live turn are cut. */
+  /** Whether to interrupt the calls in flight of a live turn. */
   readonly now?: boolean;
 }
 
-/** The last point of a turn. */
+/** The last checkpoint of a turn. */
 const END = "the end";
 
 const MAX_TIMES = 100;
 
 const LIVE = ["running", "awaiting", "stopping"];
 
-const WHAT = { back: "is there again", gone: "is gone", changed: "is as it was" };
+const WHAT = { back: "will be restored", gone: "will be removed", changed: "will be reverted" };
 
 /**
- * Let a person choose a point; resolves to it, or to nothing.
+ * Let the user choose a checkpoint. Resolves to undefined if the user cancels.
  *
- * @param look Reads what a rewind to a point would do.
- * @param at The number of the event that is chosen first; by default the last point.
+ * @param getPreview Gets the preview of a rewind to a checkpoint.
+ * @param at The event number of the preselected checkpoint; by default the last one that undoes something.
  */
-export async function chooseRewind(look: (to: string) => Promise<Preview>, at?: number): Promise<Choice | undefined> {
-  const first = await look(at === undefined ? END : String(at));
-  const body = new RewindBody(look, first);
+export async function chooseRewind(getPreview: (to: string) => Promise<Preview>, at?: number): Promise<Choice | undefined> {
+  const last = await getPreview(at === undefined ? END : String(at));
+  // The last checkpoint would undo nothing.
+  const before = at === undefined ? last.points.at(-2) : undefined;
+  const first = before ? await getPreview(String(before.seq)) : last;
+  const body = new RewindBody(getPreview, first);
   const { button } = await showDialog({
-    title: "Go back to here…",
+    title: "Go back",
     body,
-    buttons: [Dialog.cancelButton(), Dialog.okButton({ label: "Go back and on from there" })],
+    buttons: [Dialog.cancelButton(), Dialog.okButton({ label: "Go back" })],
     focusNodeSelector: "[role=listbox]",
   });
   return button.accept ? body.getValue() : undefined;
 }
 
-/** Read of the server what a rewind would do. */
+/** Get the preview of a rewind from the server. */
 export function previewOf(api: Api, turn: string): (to: string) => Promise<Preview> {
   return (to) => api.rewind(turn, { to, preview: true }) as Promise<Preview>;
 }
 
 export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
   private readonly list = make("ul");
-  private readonly says = make("div", "says");
+  private readonly summary = make("div", "says");
   private readonly files = make("div", "files");
-  private readonly word = make("textarea");
+  private readonly message = make("textarea");
   private readonly to = make("select");
   private readonly times = make("input");
   private readonly now = make("input");
   private readonly points: readonly Point[];
   private chosen = 0;
-  private asked = 0;
+  private requests = 0;
 
   constructor(
-    private readonly look: (to: string) => Promise<Preview>,
+    private readonly getPreview: (to: string) => Promise<Preview>,
     first: Preview,
   ) {
     super();
     this.addClass("nba-rewind");
     this.points = first.points;
     this.makeList();
-    this.says.setAttribute("role", "status");
-    this.word.rows = 2;
-    this.word.placeholder = "A word for the agents, if you like";
-    this.word.setAttribute("aria-label", this.word.placeholder);
-    this.to.setAttribute("aria-label", "Who reads it");
+    this.summary.setAttribute("role", "status");
+    this.message.rows = 2;
+    this.message.placeholder = "Message to the agents (optional)";
+    this.message.setAttribute("aria-label", this.message.placeholder);
+    this.to.setAttribute("aria-label", "Recipient");
     for (const agent of ["", ...new Set(this.points.map((point) => point.agent).filter(Boolean))]) {
       const option = make("option");
       option.value = agent;
@@ -114,22 +119,22 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
     this.times.min = "1";
     this.times.max = String(MAX_TIMES);
     this.times.value = "1";
-    const often = make("label", "", this.times);
-    often.prepend("Try it ");
-    often.append(" times");
+    const timesLabel = make("label", "", this.times);
+    timesLabel.prepend("Try it ");
+    timesLabel.append(" times");
     this.now.type = "checkbox";
-    const cut = make("label", "", this.now);
-    cut.append(" Cut the calls in flight");
-    cut.title = "It is live, and is stopped first: without this, its calls in flight finish";
-    setHidden(cut, !LIVE.includes(first.status));
-    const side = make("div", "side", this.says, this.files);
-    this.node.append(make("div", "both", this.list, side), make("div", "word", this.word, this.to, often, cut));
+    const nowLabel = make("label", "", this.now);
+    nowLabel.append(" Interrupt calls in flight");
+    nowLabel.title = "The live turn is stopped first. Without this option, its calls in flight finish.";
+    setHidden(nowLabel, !LIVE.includes(first.status));
+    const side = make("div", "side", this.summary, this.files);
+    this.node.append(make("div", "both", this.list, side), make("div", "word", this.message, this.to, timesLabel, nowLabel));
     this.mark(this.points.findIndex((point) => point.seq === first.point));
     this.draw(first);
   }
 
   getValue(): Choice {
-    const say = this.word.value.trim();
+    const say = this.message.value.trim();
     const agent = say ? this.to.value : "";
     const times = Math.min(MAX_TIMES, Math.round(this.times.valueAsNumber));
     return {
@@ -148,14 +153,17 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
   private makeList(): void {
     const start = this.points[0]?.at ?? 0;
     this.list.setAttribute("role", "listbox");
-    this.list.setAttribute("aria-label", "Points of the turn");
+    this.list.setAttribute("aria-label", "Checkpoints of the turn");
     this.list.tabIndex = 0;
     this.points.forEach((point, i) => {
       const time = make("small");
       time.textContent = `+${clock(point.at - start)}`;
       const what = make("bdi");
       what.textContent = point.says;
-      const row = make("li", "", what, time);
+      const words = make("bdi", "words");
+      words.textContent = point.text ?? "";
+      setHidden(words, !point.text);
+      const row = make("li", "", what, time, words);
       row.id = `nba-point-${point.seq}`;
       row.setAttribute("role", "option");
       row.addEventListener("click", () => void this.choose(i));
@@ -175,12 +183,12 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
 
   private async choose(i: number): Promise<void> {
     this.mark(i);
-    const asked = ++this.asked;
+    const request = ++this.requests;
     try {
-      const found = await this.look(String(this.points[i]?.seq));
-      if (asked === this.asked) this.draw(found);
+      const found = await this.getPreview(String(this.points[i]?.seq));
+      if (request === this.requests) this.draw(found);
     } catch (error) {
-      if (asked === this.asked) setText(this.says, error instanceof Error ? error.message : String(error));
+      if (request === this.requests) setText(this.summary, error instanceof Error ? error.message : String(error));
     }
   }
 
@@ -194,7 +202,7 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
   }
 
   private draw(found: Preview): void {
-    this.says.replaceChildren(
+    this.summary.replaceChildren(
       ...found.lines.map((text) => {
         const line = make("p");
         line.textContent = text;
@@ -203,7 +211,7 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
     );
     const head = make("p", "head");
     const count = found.file_count;
-    head.textContent = count > 0 ? `${count} ${count === 1 ? "file" : "files"} will be different:` : count === 0 ? "No file will be different." : "";
+    head.textContent = count > 0 ? `${count} ${count === 1 ? "file" : "files"} will change:` : count === 0 ? "No file will change." : "";
     this.files.replaceChildren(head, ...found.files.map(drawFile));
   }
 }

@@ -1,45 +1,49 @@
-/** The table of agents, or of a recipe's units: one row for each, kept as long as it is there. */
+/** The table of agents or of a recipe's units. Each keeps its row element while it exists. */
 
 import type { AgentRow } from "./panel-types";
 import { make, setAttr, setClass, setHidden, setText, setTextOrHide } from "./dom";
 import { PATIENCE_MS, listen } from "./press";
 import { pendingLabel } from "./state";
 
-/** Below this many rows the table does not scroll, and is no stop of the Tab key. */
+/** Number of rows from which the table scrolls and can be focused with the Tab key. */
 const ROWS_IN_SIGHT = 8;
 
-const STOP_TITLE = "Stop this agent alone, after its call.";
-const COLUMNS = ["Agent", "Doing", "Last words", "Tokens and cost"];
+const STOP_TITLE = "Stop only this agent, after its call.";
+const COLUMNS = ["Agent", "Activity", "Latest text", "Tokens and cost"];
 
-/** The first letter decides the direction, as `dir=auto` does. */
+/** The first letter decides the text direction, like `dir=auto`. */
 const RIGHT_TO_LEFT =
   /^\P{L}*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
 
-/** Called with an agent to stop, and whether at once. */
+/** Called with an agent to stop, and whether to stop immediately. */
 export type StopAgent = (agent: string, now: boolean) => void;
 
 interface Row {
   readonly el: HTMLTableRowElement;
+  /** The row below it, with its open text. It is in the table only while the text is open. */
+  readonly below: HTMLTableRowElement;
   draw(agent: AgentRow): void;
 }
 
 export interface Rows {
   readonly el: HTMLElement;
   draw(agents: readonly AgentRow[]): void;
+  /** Return the element for the open text of a row, directly below it. */
+  below(id: string): HTMLElement | undefined;
 }
 
 /** Opens and closes rows. */
 export interface Opener {
-  /** Called with a row that is pressed. */
+  /** Called with a pressed row. */
   toggle(id: string): void;
   isOpen(id: string): boolean;
 }
 
-/** What the rows are, where they are no agents or steps. */
+/** Labels for rows that are not agents or steps. */
 export interface RowKind {
   readonly label: string;
   readonly columns: readonly string[];
-  /** What a row's Stop button does. */
+  /** The title of a row's Stop button. */
   readonly stop: string;
 }
 
@@ -57,6 +61,11 @@ export function makeRows(life: AbortSignal, stop: StopAgent, opener: Opener, kin
   let current = "";
   return {
     el,
+    below(id) {
+      const row = rows.get(id);
+      if (row && !row.below.isConnected) row.el.after(row.below);
+      return row?.below.firstElementChild as HTMLElement | undefined;
+    },
     draw(agents) {
       const isTree = agents.some((agent) => agent.depth !== undefined);
       const isRecipe = agents.some((agent) => agent.pending !== undefined);
@@ -72,7 +81,7 @@ export function makeRows(life: AbortSignal, stop: StopAgent, opener: Opener, kin
   };
 }
 
-/** Scroll the list, and never the page, to a row; not under the hand of who reads in it. */
+/** Scroll the list, but not the page, to a row, unless the user is reading in the list. */
 function bringIntoSight(list: HTMLElement, row: HTMLElement | undefined): void {
   if (!row || list.matches(":hover") || list.contains(document.activeElement)) return;
   const below = row.offsetTop + row.offsetHeight - (list.scrollTop + list.clientHeight);
@@ -105,15 +114,18 @@ function drawRows(
   for (const [id, row] of rows) {
     if (ids.has(id)) continue;
     row.el.remove();
+    row.below.remove();
     rows.delete(id);
   }
   let next = body.firstElementChild;
   for (const agent of agents) {
     const row = rows.get(agent.id) ?? makeNew(agent.id);
     rows.set(agent.id, row);
-    // Moving a node drops the selection in it: only a row out of its place is moved.
-    if (row.el === next) next = next.nextElementSibling;
-    else body.insertBefore(row.el, next);
+    // Moving a node clears the selection in it, so only misplaced rows are moved.
+    for (const el of row.below.isConnected ? [row.el, row.below] : [row.el]) {
+      if (el === next) next = next.nextElementSibling;
+      else body.insertBefore(el, next);
+    }
     row.draw(agent);
   }
 }
@@ -142,6 +154,7 @@ function makeRow(row: string, life: AbortSignal, stop: RowStop, opener: Opener):
   for (const cell of el.querySelectorAll("td")) cell.setAttribute("role", "cell");
   return {
     el,
+    below: makeBelow(),
     draw(agent) {
       setText(id, agent.name ?? agent.id);
       setTextOrHide(model, agent.model);
@@ -153,7 +166,7 @@ function makeRow(row: string, life: AbortSignal, stop: RowStop, opener: Opener):
       setClass(el, agent.pending ? "pending" : opens ? "opens" : "");
       if (agent.depth !== undefined) {
         el.style.setProperty("--nba-depth", String(agent.depth));
-        // A table row has no level; the words say it to who doesn't see how far in the name is.
+        // A table row has no level, so screen readers get it as a description.
         setAttr(who, "aria-description", agent.depth ? `level ${agent.depth + 1}` : null);
       }
       setTextOrHide(chip, agent.chip);
@@ -166,12 +179,21 @@ function makeRow(row: string, life: AbortSignal, stop: RowStop, opener: Opener):
   };
 }
 
+function makeBelow(): HTMLTableRowElement {
+  const cell = make("td");
+  cell.colSpan = COLUMNS.length;
+  cell.setAttribute("role", "cell");
+  const el = make("tr", "below", cell);
+  el.setAttribute("role", "row");
+  return el;
+}
+
 interface RowStop {
   readonly el: HTMLButtonElement;
   draw(agent: AgentRow): void;
 }
 
-/** The small button of one agent, which has the words of the big one. */
+/** The Stop button of one agent, with the same labels as the run's. */
 function makeStop(life: AbortSignal, stop: (now: boolean) => void, title = STOP_TITLE): RowStop {
   const el = make("button", "one");
   el.type = "button";
@@ -179,14 +201,14 @@ function makeStop(life: AbortSignal, stop: (now: boolean) => void, title = STOP_
   let sent: boolean | null = null;
   const draw = (): void => {
     const offer = shown?.stop ?? null;
-    // Answered by an offer of another kind, or of none.
+    // A changed or missing offer is the answer to a sent stop.
     if (offer?.now !== sent) sent = null;
     setHidden(el, offer === null);
     if (offer === null || !shown) return;
     const isSent = sent !== null;
     setText(el, isSent ? pendingLabel(offer) : offer.now ? "Stop now" : "Stop");
     setAttr(el, "aria-label", isSent ? `Stopping ${shown.id}` : `Stop ${shown.id}${offer.now ? " now" : ""}`);
-    setAttr(el, "title", offer.now ? "Cut its call now; its words so far are kept." : title);
+    setAttr(el, "title", offer.now ? "Interrupt its call now. Text received so far is saved." : title);
     setAttr(el, "aria-disabled", isSent ? "true" : null);
     setClass(el, offer.now ? "one now" : "one");
   };
@@ -212,9 +234,9 @@ function makeStop(life: AbortSignal, stop: (now: boolean) => void, title = STOP_
 }
 
 /**
- * One line of an agent's words. Of words being written the end is in sight, of others the start.
- * CSS cuts a line only at its end: a line laid out in the other direction has its end where the
- * words begin. The `bdi` keeps the words themselves in their own direction.
+ * One line of an agent's text: the end of text being written, or the start of other text. CSS truncates a
+ * line only at its end, so the end is shown by reversing the direction of the line. The `bdi` preserves the
+ * direction of the text.
  */
 function makeSays(): { el: HTMLElement; draw(text: string, isWriting: boolean): void } {
   const words = make("span");

@@ -1,12 +1,12 @@
-/** The line under the agents: what the person said last, and a box to say more. */
+/** The line below the agents: the user's last message, and a box for the next one. */
 
 import { make, setHidden, setText } from "./dom";
 import type { PanelState } from "./panel-types";
 
-/** As `MAX_SAID` in nb_agents/runs/run.py. */
+/** As `MAX_SAID` in nb_agents/turns/handle.py. */
 const MAX_LENGTH = 20_000;
 
-const LABEL = "Say something to the agents";
+const LABEL = "Send a message to the agents";
 
 export interface Say {
   readonly el: HTMLElement;
@@ -29,10 +29,10 @@ export function makeSay(): Say {
   const button = make("button", "send");
   button.type = "button";
   button.textContent = "Send";
-  button.title = "Each agent reads it with its next model call; votes are cast again.";
+  button.title = "Each agent receives it with its next model call, and votes again.";
   const box = make("div", "box", input, button);
   const el = make("div", "say", last, box);
-  // Letters typed here are no shortcuts of the notebook's.
+  // Typed letters must not trigger shortcuts of the notebook.
   el.dataset.lmSuppressShortcuts = "true";
   return {
     el,

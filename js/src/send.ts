@@ -1,10 +1,9 @@
 /**
- * What the panel sends to Python: that it is mounted, which row of a sweep is to be seen, and the verbs
- * that a person asks for.
+ * Messages of the panel to Python: that it is mounted, which row of a sweep to open, and the user's
+ * requests.
  *
- * A verb goes out twice, because each way may be deaf: the control message needs a front end that shows
- * its kernel, and the widget message waits for a busy shell unless the kernel looks at it before. No
- * failure to send reaches the caller.
+ * A request is sent twice, because each channel may fail: the control message needs a front end that
+ * exposes its kernel, and the widget message may wait for a busy shell. Errors do not reach the caller.
  */
 
 import { type Kernel, type PanelModel, kernelOf, newId } from "./kernel";
@@ -13,20 +12,20 @@ import type { Transcript } from "./panel-types";
 export const DRAWN_REQUEST = "nb_agents_drawn_request";
 export const RESUME_REQUEST = "nb_agents_resume_turn_request";
 
-/** A kernel that runs no cell answers sooner. */
+/** Time limit for the reply of an idle kernel. */
 const READ_MS = 5000;
 
-/** Made once for each load of the page, so that Python can recognise a reloaded page. */
+/** Created once per page load, so that Python recognises a reloaded page. */
 const page = newId();
 
 export function sendMounted(model: PanelModel): void {
   attempt("mounted", () => model.send({ type: "mounted", page }));
 }
 
-/** What is asked of a run or a sweep by a verb, as the server's openapi.json has it. */
+/** The body of a verb's request, as in the server's openapi.json. */
 export type Ask = (verb: string, body: object) => void;
 
-/** Ask something of the run or sweep that `on` names. */
+/** Send a request to the run or sweep named in `on`. */
 export function sendAsk(model: PanelModel, on: object, verb: string, body: object): void {
   const content = { ...on, ...body, ...idOf(verb) };
   void sendOnControl(kernelOf(model), requestOf(verb), content).catch((error: unknown) =>
@@ -39,17 +38,17 @@ export function requestOf(verb: string): string {
   return `nb_agents_${verb}_request`;
 }
 
-/** By which the kernel knows a message that comes twice. A stop twice is a stop, and waits for nothing. */
+/** An id by which the kernel recognises a duplicate. Stops need none, because they are idempotent. */
 export function idOf(verb: string): { readonly id?: string } {
   return verb === "stop" ? {} : { id: newId() };
 }
 
-/** Have the state of a sweep's row sent, which is drawn below; of none when it is "". */
+/** Open a sweep's row, or close it with "". */
 export function sendOpen(model: PanelModel, row: string): void {
   attempt("open", () => model.send({ type: "open", row }));
 }
 
-/** Ask the kernel for an agent's transcript, from a place on; a busy kernel answers when its cell is over. */
+/** Request a transcript from the kernel. A busy kernel answers after its cell. */
 export function askTranscript(model: PanelModel, run: string, agent: string, after: number): Promise<Transcript> {
   const id = newId();
   return new Promise((resolve, reject) => {
@@ -65,20 +64,20 @@ export function askTranscript(model: PanelModel, run: string, agent: string, aft
     };
     const timer = setTimeout(() => {
       end();
-      reject(new Error("the kernel is busy, or gone."));
+      reject(new Error("the kernel is busy or has ended."));
     }, READ_MS);
     model.on("msg:custom", take);
     attempt("read", () => model.send({ type: "read", run, agent, after, id }));
   });
 }
 
-/** Send a message which even a busy kernel reads; resolves to its reply, if it is one that replies. */
+/** Send a message on the control channel, which a busy kernel also reads. Resolves to the reply. */
 export async function sendOnControl(kernel: Kernel | undefined, type: string, content: object): Promise<unknown> {
   const future = kernel?.sendControlMessage?.(controlMessage(kernel, type, content), true, true);
   try {
     return await future?.done;
   } catch {
-    return undefined; // it died before: the panel says so elsewhere
+    return undefined; // the kernel has died, which the panel shows elsewhere
   }
 }
 

@@ -1,32 +1,31 @@
 /**
- * The panel of a sweep that is followed through the server. A row that is opened is followed as any
- * turn is. What is asked of a row goes to the server alone: a kernel may know rows of two sweeps by
- * one name.
+ * The panel of a sweep, updated through the server. An open row is followed like any turn. Requests for
+ * rows go only to the server, because a kernel may have rows of two sweeps with the same name.
  */
 
 import type { Api } from "./api";
-import { type Report, makeDoors, makeSweepStop } from "./doors";
+import { type Report, makeRequests, makeSweepStop } from "./requests";
 import type { Kernel } from "./kernel";
-import type { Doors } from "./live";
+import type { RunRequests } from "./live";
 import { readState } from "./state";
 import { type SweepPanel, makeSweepPanel } from "./sweep-panel";
 import type { PanelState, Status, SweepState } from "./panel-types";
 import { type News, type Watcher, answersOf, statusOf } from "./watch";
 
 export interface ServerSweep {
-  /** The sweep as the server calls it. */
+  /** The server's id of the sweep. */
   readonly id: string;
   readonly api: Pick<Api, "post" | "tryPost" | "timeline" | "transcript">;
   readonly watcher: Pick<Watcher, "watch">;
   kernel(): Kernel | undefined;
-  /** Gets why something could not be done, or "". */
+  /** Called with an error message, or "". */
   readonly report: Report;
 }
 
-/** A row that is drawn whole. */
+/** The open row. */
 interface Opened {
   readonly row: string;
-  /** Its turn as the server calls it. */
+  /** The server's id of its turn. */
   readonly turn: string;
   state: PanelState | null;
   /** Ends its stream. */
@@ -39,7 +38,7 @@ export function makeServerSweep(
 ): SweepPanel & { opened(): string } {
   let state: SweepState | null = null;
   let opened: Opened | null = null;
-  const doorsOf = (turn: string): Doors => makeDoors(() => ({ turn, run: "", kernel: undefined }), api, report);
+  const requestsOf = (turn: string): RunRequests => makeRequests(() => ({ turn, run: "", kernel: undefined }), api, report);
   const redraw = (): void => {
     if (state && !life.aborted) panel.draw(withOpened(state, opened));
   };
@@ -66,10 +65,10 @@ export function makeServerSweep(
   };
   const panel = makeSweepPanel(life, {
     stop: makeSweepStop(() => ({ sweep: id, kernel: kernel() }), api, report),
-    hold: (pause) => void api.post(id, pause ? "pause" : "resume", {}).then(report),
+    hold: (pause) => void api.post(id, pause ? "pause" : "unpause", {}).then(report),
     open,
-    stopRow: (run, now) => doorsOf(turnOf(id, run)).stop(now),
-    of: () => doorsOf(opened?.turn ?? ""),
+    stopRow: (run, now) => requestsOf(turnOf(id, run)).stop(now),
+    of: () => requestsOf(opened?.turn ?? ""),
   });
   life.addEventListener("abort", close);
   return {
@@ -97,7 +96,7 @@ function ended({ turn, state }: Opened, bundle: Readonly<Record<string, unknown>
   return { ...(state ?? readState({ run: turn })), status, chip: status, ...card };
 }
 
-/** Name the turn of a row, which its sweep calls "row/2". */
+/** Return the server's id of a row's turn, which the sweep names "row/2". */
 function turnOf(sweep: string, run: string): string {
   return `${sweep}/${run.replace(/\/(?=[0-9]+$)/, "/turn_")}`;
 }

@@ -1,24 +1,24 @@
-/** The rows of the sidebar: a session with its turns, a sweep with the sessions of its rows. All texts are set as text. */
+/** The sidebar's rows: sessions with their turns, and sweeps with their rows' sessions. Texts are set as text. */
 
 import type { Run, Session, Turn } from "./api";
 import { make, setAttr, setClass, setHidden, setText, setTextOrHide } from "./dom";
-import { ago, dollars } from "./words";
+import { ago, dollars } from "./format";
 
-/** At least so long between two looks at the rows of a sweep that is unfolded and works. */
+/** Minimum time between two updates of the rows of an expanded live sweep. */
 const LOOK_MS = 5000;
 
-/** What a person asks for here. Each reports its own failure. */
+/** The user's actions. Each reports its errors. */
 export interface Actions {
   list(): Promise<readonly Session[]>;
   /** List the sessions of a sweep's rows. */
   rows(sweep: string): Promise<readonly Session[]>;
-  /** Go to the cell that shows it, else show it beside the notebook. */
+  /** Go to the cell that shows it, or show it next to the notebook. */
   open(turn: string): void;
-  /** Name the open notebook's cell that shows it, such as "report.ipynb, cell 3"; else "". */
+  /** Return the cell of an open notebook that shows it, such as "report.ipynb, cell 3", or "". */
   place(turn: string): string;
   stop(run: string, now: boolean): Promise<void>;
   resume(turn: string): Promise<void>;
-  /** Let a person choose a point of a turn, and go on from there. */
+  /** Let the user choose a checkpoint of a turn, and rewind to it. */
   rewind(turn: string, at?: number): Promise<void>;
   continue_(session: Pick<Session, "id" | "session">): Promise<void>;
   rename(session: Session): Promise<void>;
@@ -31,7 +31,7 @@ export function textOf(session: Session, live: ReadonlyMap<string, Run>): string
   return [session.session, ...turns].join(" ").toLowerCase();
 }
 
-/** What has a state: a turn, or a sweep. */
+/** A turn or sweep, with its state. */
 type Work = Pick<Turn, "id" | "state">;
 
 function stateOf(turn: Work, live: ReadonlyMap<string, Run>): string {
@@ -43,7 +43,7 @@ export interface Row {
   draw(session: Session, live: ReadonlyMap<string, Run>): void;
 }
 
-/** Draw what is shown in its order; a row that is there is kept as it is, open or closed. */
+/** Draw the rows in order. Existing rows stay open or closed. */
 export function drawList(
   list: HTMLElement,
   shown: readonly Session[],
@@ -55,7 +55,7 @@ export function drawList(
     const row = rows.get(session.id) ?? add(session, i === 0);
     rows.set(session.id, row);
     row.draw(session, live);
-    // Moved only when it is elsewhere: a move would take the focus away.
+    // Moved only if misplaced, because a move would remove the focus.
     if (list.children[i] !== row.el) list.insertBefore(row.el, list.children[i] ?? null);
   });
   while (list.children.length > shown.length) list.lastElementChild?.remove();
@@ -63,7 +63,7 @@ export function drawList(
 
 interface Summary {
   readonly el: HTMLElement;
-  /** @param title What it is about, or its name. */
+  /** @param title The task, or the name. */
   draw(title: string, work: Work | undefined, live: ReadonlyMap<string, Run>, facts: readonly string[]): void;
 }
 
@@ -83,10 +83,10 @@ function makeSummary(): Summary {
 }
 
 /**
- * Make a session's row: its last task, and unfolded its turns and what can be done.
+ * Create a session's row with its last task. Expanded, it shows turns and actions.
  *
- * @param isOpen Whether it is unfolded at first.
- * @param isFixed Whether it is a sweep's, which finds it where it is.
+ * @param isOpen Whether it is expanded initially.
+ * @param isFixed Whether it belongs to a sweep and can't be renamed or deleted.
  */
 export function makeRow(actions: Actions, isOpen: boolean, isFixed = false): Row {
   let session: Session | undefined;
@@ -96,8 +96,8 @@ export function makeRow(actions: Actions, isOpen: boolean, isFixed = false): Row
   const buttons = make(
     "div",
     "actions",
-    pressable("Continue…", "Ask its agents something new", act(actions.continue_)),
-    pressable("Rename…", "Call the session otherwise", act(actions.rename)),
+    pressable("Continue…", "Give the agents a new task", act(actions.continue_)),
+    pressable("Rename…", "Rename the session", act(actions.rename)),
     pressable("Export", "Download the session with all its files", act(actions.export_)),
     pressable("Delete…", "Delete the session and all its files", act(actions.delete_)),
   );
@@ -123,7 +123,7 @@ export function makeRow(actions: Actions, isOpen: boolean, isFixed = false): Row
   };
 }
 
-/** Make a sweep's row: how far it is, and unfolded the sessions of its rows, which are asked for when they are seen. */
+/** Create a sweep's row with its progress. Expanded, it requests and shows the sessions of its rows. */
 export function makeSweep(actions: Actions): Row {
   let shown: Session | undefined;
   let live: ReadonlyMap<string, Run> = new Map();
@@ -134,20 +134,20 @@ export function makeSweep(actions: Actions): Row {
   const list = make("div", "rows");
   const note = make("p", "note");
   const isStopping = (): boolean => live.get(shown?.id ?? "")?.state === "stopping";
-  const stop = pressable("Stop", "Begin no more rows, and stop those at work", () => shown && actions.stop(shown.id, isStopping()));
+  const stop = pressable("Stop", "Start no more rows, and stop live rows", () => shown && actions.stop(shown.id, isStopping()));
   const buttons = make("div", "actions", stop);
   const el = make("details", "session sweep", summary.el, buttons, list, note);
   const draw = (): void => {
     drawList(list, sessions, live, rows, () => makeRow(actions, false, true));
     const { total, done, failed } = shown?.sweep?.rows ?? { total: 0, done: 0, failed: 0 };
     const isCut = done + failed > sessions.length;
-    setTextOrHide(note, isCut ? `${sessions.length} of ${total} rows: those that were used last.` : "");
+    setTextOrHide(note, isCut ? `${sessions.length} of ${total} rows, most recently used first.` : "");
   };
   const look = async (): Promise<void> => {
     const says = shown?.sweep?.says ?? "";
     if (!el.open || !shown || looked.says === says || Date.now() - looked.at < LOOK_MS) return;
     looked = { at: Date.now(), says };
-    sessions = await actions.rows(shown.id).catch(() => sessions); // the server restarts
+    sessions = await actions.rows(shown.id).catch(() => sessions); // the server may be restarting
     draw();
   };
   el.addEventListener("toggle", () => void look());
@@ -184,19 +184,19 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
     now = true;
     setText(stop, "Stop now");
   });
-  const resume = pressable("Resume", "Go on with it: nothing that finished runs again", () => shown && actions.resume(shown.id));
-  const back = pressable("Go back…", "Choose a moment of it, and go on from there", () => shown && actions.rewind(shown.id));
+  const resume = pressable("Resume", "Resume this turn. Finished work is not repeated.", () => shown && actions.resume(shown.id));
+  const back = pressable("Go back…", "Choose a checkpoint, and continue from there", () => shown && actions.rewind(shown.id));
   const el = list.appendChild(make("li", "", open, state, facts, stop, resume, back));
   return {
     el,
     draw(turn, live, isLast) {
       shown = turn;
       const run = live.get(turn.id);
-      // The rows of a sweep are not among the live runs, which show the whole: a stop is known by its press.
+      // The list of live runs contains the sweep but not its rows, so a row's stop is remembered here.
       now = run ? run.state === "stopping" : now && turn.is_live;
       setText(task, `${turn.turn}. ${turn.task}`);
       const place = actions.place(turn.id);
-      setAttr(open, "title", `${place ? `Go to ${place}` : "Open this turn beside the notebook"}: ${turn.task}`);
+      setAttr(open, "title", `${place ? `Go to ${place}` : "Open this turn next to the notebook"}: ${turn.task}`);
       drawState(state, turn, live);
       const from = turn.rewinds ? `↩ from ${turn.rewinds} at ${turn.at}` : "";
       setText(facts, [place, from, dollars(run?.cost ?? turn.cost), ago(turn.updated_at)].filter(Boolean).join(" · "));
@@ -207,12 +207,12 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
   };
 }
 
-/** Name the cell that shows a turn, else the notebook that it was begun in. */
+/** Return the cell that shows a turn, or else the notebook that started it. */
 function placeOf(actions: Actions, turn: Turn | undefined): string {
   return (turn && actions.place(turn.id)) || turn?.notebook || "";
 }
 
-/** Show how it stands: in words, and by the shape and the colour of a mark. */
+/** Show the state, as text and as a mark with a shape and colour. */
 function drawState(chip: HTMLElement, turn: Work, live: ReadonlyMap<string, Run>): void {
   const run = live.get(turn.id);
   const waits = run?.status === "awaiting";
@@ -222,11 +222,12 @@ function drawState(chip: HTMLElement, turn: Work, live: ReadonlyMap<string, Run>
 }
 
 function costOf(session: Session, live: ReadonlyMap<string, Run>): string {
-  const costs = session.turns.map((turn) => live.get(turn.id)?.cost ?? turn.cost ?? 0);
-  return dollars(costs.reduce((a, b) => a + b, 0));
+  const costs = session.turns.map((turn) => live.get(turn.id)?.cost ?? turn.cost);
+  const known = costs.filter((cost) => cost !== null);
+  return known.length === costs.length ? dollars(known.reduce((a, b) => a + b, 0)) : "";
 }
 
-/** Make a button that is deaf until what it began is done. */
+/** Create a button that ignores presses until its action has finished. */
 function pressable(label: string, title: string, press: () => unknown, ...children: Node[]): HTMLButtonElement {
   const button = make("button", "", ...children);
   button.type = "button";

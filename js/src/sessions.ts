@@ -1,6 +1,6 @@
 /**
- * The sidebar: all sessions and sweeps, and what a person does with them. It asks the server while
- * it is seen, and when a run has begun, changed or ended.
+ * The sidebar with all sessions and sweeps, and their actions. While visible, it requests them again when a
+ * run has started, changed or ended.
  */
 
 import { Widget } from "@lumino/widgets";
@@ -9,7 +9,7 @@ import { make, setTextOrHide } from "./dom";
 import type { LiveRuns } from "./live-runs";
 import { type Actions, type Row, drawList, makeRow, makeSweep, textOf } from "./session-rows";
 
-/** Sessions that are drawn; the filter finds the others. */
+/** Limit of drawn sessions. The filter finds the others. */
 const SHOWN = 100;
 
 export class Sessions extends Widget {
@@ -18,7 +18,7 @@ export class Sessions extends Widget {
   private readonly filter = make("input");
   private readonly list = make("div", "list");
   private readonly note = make("p", "note");
-  /** Which runs were live, and how, when the sessions were asked for last. */
+  /** The live runs and their states at the last request. */
   private listedFor = "";
   private readonly end: () => void;
 
@@ -29,7 +29,7 @@ export class Sessions extends Widget {
     super();
     this.id = "nb-agents-sessions";
     this.addClass("nba-sessions");
-    this.title.caption = "Sessions of agents";
+    this.title.caption = "Agent sessions";
     this.node.setAttribute("role", "region");
     this.node.setAttribute("aria-label", this.title.caption);
     this.filter.type = "search";
@@ -46,7 +46,7 @@ export class Sessions extends Widget {
     super.dispose();
   }
 
-  /** List what is on disk again. */
+  /** Request the sessions on disk again. */
   async refresh(): Promise<void> {
     try {
       this.sessions = [...(await this.actions.list())].sort((a, b) => usedAt(b) - usedAt(a));
@@ -59,7 +59,7 @@ export class Sessions extends Widget {
     this.draw();
   }
 
-  /** Unfold a session or sweep. */
+  /** Expand a session or sweep. */
   async reveal(id: string): Promise<void> {
     await this.refresh();
     const row = this.rows.get(id)?.el;
@@ -80,7 +80,7 @@ export class Sessions extends Widget {
     if (!this.isVisible) return;
     const now = live.map((run) => `${run.id} ${run.says}`).join("\n");
     if (now === this.listedFor) {
-      this.draw(); // its ages at least
+      this.draw(); // updates the ages
       return;
     }
     this.listedFor = now;
@@ -103,7 +103,7 @@ function usedAt({ turns, sweep }: Session): number {
 }
 
 function noteOf(known: number, found: number): string {
-  if (known === 0) return "No sessions yet. %%agents in a cell begins one.";
-  if (found === 0) return "No session fits the filter.";
-  return found > SHOWN ? `The ${SHOWN} of ${found} sessions that were used last.` : "";
+  if (known === 0) return "No sessions yet. A %%agents cell starts one.";
+  if (found === 0) return "No session matches the filter.";
+  return found > SHOWN ? `The ${SHOWN} of ${found} most recently used sessions.` : "";
 }

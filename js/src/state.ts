@@ -1,6 +1,6 @@
 /**
- * What the panel shows: the one synced trait, and the pure functions which turn it into what is
- * drawn while a click is under way or after the kernel has gone. No DOM here.
+ * The state of the panel: the synced trait, and pure functions for a pending click or an ended kernel. No
+ * DOM here.
  */
 
 import type { AgentRow, PanelState, Status } from "./panel-types";
@@ -37,32 +37,32 @@ export function isFinal(status: Status): boolean {
   return status === "stopped" || status === "failed" || status === "timed out" || status === "complete";
 }
 
-/** A stop that this page has sent and Python has not yet answered. */
+/** A sent stop that Python has not answered yet. */
 export interface Pending {
   readonly now: boolean;
 }
 
-/** What the big Stop button depends on. */
+/** The parts of the state on which the Stop button depends. */
 export type StopState = Pick<PanelState, "status" | "button">;
 
-/** Tell whether the state answers the stop: an immediate one is answered only by the end. */
+/** Whether the state answers a stop. Only the end answers an immediate one. */
 export function isAnswered(pending: Pending, state: StopState): boolean {
   return isFinal(state.status) || (!pending.now && state.status === "stopping");
 }
 
-/** The button with its words while a stop is under way. */
+/** The button's label while a stop is pending. */
 export function pendingLabel(pending: Pending): string {
   return pending.now ? "Stopping now…" : "Stopping…";
 }
 
 /**
- * The last state as it is to be shown once its kernel is gone: nothing moves and nothing can be
- * pressed. A turn that had ended is left as it is.
+ * Return the last state for display after the end of its kernel: nothing is active, and there are no
+ * buttons. The state of a finished turn is not changed.
  */
 export function withoutKernel(state: PanelState): PanelState {
   if (isFinal(state.status)) return state;
   const line =
-    "The kernel stopped. What was kept is on disk: " +
+    "The kernel has ended. Saved work is on disk: " +
     `run %agents show ${state.session}/${state.turn} in a cell.`;
   return {
     ...state,
@@ -72,12 +72,13 @@ export function withoutKernel(state: PanelState): PanelState {
     button: null,
     gates: [],
     can_say: false,
-    agents: state.agents.map(stilled),
+    agents: state.agents.map(withoutActivity),
     notices: [...state.notices, line],
   };
 }
 
-export function stilled<Row extends AgentRow>(agent: Row): Row {
+/** Return a row of a run whose kernel is gone: nothing moves, and there is no Stop button. */
+export function withoutActivity<Row extends AgentRow>(agent: Row): Row {
   const isMoving = agent.tone === "run" || agent.tone === "ing";
   return { ...agent, stop: null, writing: false, tone: isMoving ? "cut" : agent.tone };
 }

@@ -1,15 +1,15 @@
-/** The button on each notebook's toolbar that stops all live runs: a click gracefully, the next one at once. */
+/** The toolbar button that stops all live runs: gracefully, and immediately with the next click. */
 
 import { Widget } from "@lumino/widgets";
 import type { Api, Run } from "./api";
 import { make, setAttr, setClass, setText } from "./dom";
-import { type LiveRuns, counted } from "./live-runs";
+import { type LiveRuns, countText } from "./live-runs";
 import { listen } from "./press";
 
-const GRACEFULLY = "All runs of agents, over all kernels: calls in flight may finish, everything is kept";
-const NOW = "All runs of agents, over all kernels: calls in flight are cut, what they wrote is kept";
+const GRACEFULLY = "All agent runs of all kernels: calls in flight may finish, and everything is saved";
+const NOW = "All agent runs of all kernels: calls in flight are interrupted, and their text is saved";
 
-/** Stop all runs, those too that began a moment ago; resolves to why that could not be, or to "". */
+/** Stop all runs, including those that have just started. Resolves to an error message, or to "". */
 export async function stopAll(api: Pick<Api, "post">, runs: LiveRuns, now: boolean): Promise<string> {
   const known = runs.live;
   const [problem] = await Promise.all([stop(api, known, now), runs.refresh()]);
@@ -25,12 +25,12 @@ async function stop(api: Pick<Api, "post">, live: readonly Run[], now: boolean):
   return [...new Set(problems.filter(Boolean))].join(" ");
 }
 
-/** Whether all of them are on their way to a graceful end, so that the next stop is meant to cut. */
+/** Whether all runs are stopping gracefully, so the next stop is immediate. */
 export function areStopping(live: readonly Run[]): boolean {
   return live.length > 0 && live.every((run) => run.state === "stopping");
 }
 
-/** Make the button; `press` gets whether to stop at once. It takes no place while nothing runs. */
+/** Create the button. `press` receives whether to stop immediately. It is hidden while nothing runs. */
 export function makeStopButton(runs: LiveRuns, press: (now: boolean) => void): Widget {
   const button = make("button");
   button.type = "button";
@@ -39,7 +39,7 @@ export function makeStopButton(runs: LiveRuns, press: (now: boolean) => void): W
     const { live } = runs;
     const now = areStopping(live);
     setClass(button, now ? "nba-stop-all now" : "nba-stop-all");
-    setText(button, `Stop ${counted(live)}${now ? " now" : ""}`);
+    setText(button, `Stop ${countText(live)}${now ? " now" : ""}`);
     setAttr(button, "title", now ? NOW : GRACEFULLY);
     item.setHidden(live.length === 0);
   };

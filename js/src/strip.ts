@@ -1,14 +1,16 @@
-/** A line above a cell's panel or card on what the cell did before, with what can be done about it. */
+/** A line above a cell's panel or card about an earlier run of the cell or a resume, with actions. */
 
 import { make, setHidden, setText } from "./dom";
 import { listen } from "./press";
 
 export interface Strip {
   readonly el: HTMLElement;
-  /** Say that nothing was paid: what is shown was complete before. */
+  /** Show that the result is an earlier one, for which nothing was paid. */
   offerAgain(): void;
-  /** Say that a run which the cell had begun before still works; until it is over. */
+  /** Show that an earlier run of the cell is still running, until it ends. */
   offerStop(): void;
+  /** Show that the turn was resumed in a later one, and how that one is. */
+  showResumed(turn: number, state: string): void;
   hide(): void;
 }
 
@@ -28,9 +30,9 @@ export function makeStrip(life: AbortSignal, offers: Offers): Strip {
     listen(made, life, press);
     return made;
   };
-  const again = button("Run again", "Run this cell anew, and pay for it", offers.again);
-  const stop = button("Stop", "Calls in flight may finish, everything is kept", offers.stop);
-  const show = button("Show", "Open it beside the notebook", offers.show);
+  const again = button("Run again", "Run this cell again, at full cost", offers.again);
+  const stop = button("Stop", "Calls in flight may finish, and everything is saved", offers.stop);
+  const show = button("Show", "Go to its cell, or open it next to the notebook", offers.show);
   const el = make("div", "nba-strip", text, again, stop, show);
   const say = (words: string, ...shown: HTMLElement[]): void => {
     setText(text, words);
@@ -40,8 +42,9 @@ export function makeStrip(life: AbortSignal, offers: Offers): Strip {
   say("");
   return {
     el,
-    offerAgain: () => say("This cell had been run before: nothing was paid.", again),
-    offerStop: () => say("An earlier run of this cell still works.", stop, show),
+    offerAgain: () => say("This is the result of an earlier run. Nothing was paid.", again),
+    offerStop: () => say("An earlier run of this cell is still running.", stop, show),
+    showResumed: (turn, state) => say(`Resumed in turn ${turn}: ${state}.`, show),
     hide: () => say(""),
   };
 }

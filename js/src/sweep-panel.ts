@@ -1,25 +1,25 @@
-/** The panel of a sweep: all its rows in numbers, those at work one by one, and one of them whole. */
+/** The panel of a sweep: numbers of all rows, a list of live rows, and the panel of an open row. */
 
 import { make, setAttr, setClass, setHidden, setLines, setText, setTextOrHide } from "./dom";
 import { TONES, keepFocus, makeCard, makeHeader, makeMeter } from "./draw";
-import { type Doors, type LivePanel, makeLivePanel, makeStopPress, withHint } from "./live";
+import { type RunRequests, type LivePanel, makeLivePanel, makeStopPress, withHint } from "./live";
 import { listen } from "./press";
 import { makeRows } from "./rows";
-import { makeInSight } from "./sight";
+import { drawWhileVisible } from "./visibility";
 import { isFinal } from "./state";
 import type { PanelState, SweepState } from "./panel-types";
 
-/** Where the wishes go. None of these may throw. */
-export interface SweepDoors {
+/** Sends the user's requests. None of the functions may throw. */
+export interface SweepRequests {
   stop(now: boolean): void;
   hold(pause: boolean): void;
-  /** Open a row; "" closes the one that is open. */
+  /** Open a row; "" closes the open row. */
   open(row: string): void;
   stopRow(run: string, now: boolean): void;
-  /** As of a run. */
+  /** The same as for a run. */
   unheard?(now: boolean): string;
-  /** The doors of one row's run. */
-  of(run: string): Doors;
+  /** Return the request functions of a row's run. */
+  of(run: string): RunRequests;
 }
 
 export interface SweepPanel {
@@ -32,28 +32,28 @@ interface Part {
   draw(state: SweepState): void;
 }
 
-const COLUMNS = ["Row", "Doing", "Last words", "Tokens and cost"];
+const COLUMNS = ["Row", "Activity", "Latest text", "Tokens and cost"];
 
-export function makeSweepPanel(life: AbortSignal, doors: SweepDoors): SweepPanel {
+export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): SweepPanel {
   let state: SweepState | null = null;
   const header = makeHeader();
   const meter = makeMeter();
-  const counts = makeCounts(life, () => state?.hold ?? "", doors);
+  const counts = makeCounts(life, () => state?.hold ?? "", requests);
   const failures = makeFailures();
   const rows = makeRows(
     life,
     (row, now) => {
       const run = state?.rows.find((each) => each.id === row)?.run;
-      if (run) doors.stopRow(run, now);
+      if (run) requests.stopRow(run, now);
     },
     {
-      toggle: (row) => doors.open(state?.open?.row === row ? "" : row),
+      toggle: (row) => requests.open(state?.open?.row === row ? "" : row),
       isOpen: (row) => state?.rows.some((each) => each.id === row && each.current) ?? false,
     },
-    { label: "Rows at work", columns: COLUMNS, stop: "Stop this row alone, after its calls." },
+    { label: "Rows at work", columns: COLUMNS, stop: "Stop only this row, after its calls." },
   );
   const more = make("p", "more");
-  const opened = makeOpened(life, doors);
+  const opened = makeOpened(life, requests);
   const notices = make("div", "notices");
   notices.setAttribute("aria-live", "polite");
   const footer = make("footer");
@@ -70,7 +70,7 @@ export function makeSweepPanel(life: AbortSignal, doors: SweepDoors): SweepPanel
   };
   const draw = (): void => {
     if (life.aborted || state === null) return;
-    const shown = withHint(state, stop, doors);
+    const shown = withHint(state, stop, requests);
     keepFocus(el, () => {
       setAttr(el, "aria-label", `Sweep: ${shown.task}`);
       announce(shown);
@@ -81,18 +81,18 @@ export function makeSweepPanel(life: AbortSignal, doors: SweepDoors): SweepPanel
       setTextOrHide(more, shown.more_rows);
       setLines(footer, shown.footer, "span");
       card.draw(shown.card);
-      // The chip stays in the document, out of sight, so that the end is announced too.
+      // The chip stays in the document, visually hidden, so the end is announced.
       setClass(live, shown.card ? "live nba-sr" : "live");
       setHidden(meter.el, shown.card !== "");
       if (shown.card) for (const part of [...header.unspoken, ...parts]) setHidden(part, true);
     });
   };
-  const redraw = makeInSight(el, life, draw, () => {
+  const redraw = drawWhileVisible(el, life, draw, () => {
     if (life.aborted || state === null) return;
     if (isFinal(state.status)) draw();
-    else announce(withHint(state, stop, doors));
+    else announce(withHint(state, stop, requests));
   });
-  const stop = makeStopPress(header.button, life, () => state, (now) => doors.stop(now), redraw);
+  const stop = makeStopPress(header.button, life, () => state, (now) => requests.stop(now), redraw);
   return {
     el,
     draw(next) {
@@ -102,13 +102,13 @@ export function makeSweepPanel(life: AbortSignal, doors: SweepDoors): SweepPanel
   };
 }
 
-/** How many rows stand how, and the button that holds them all. */
-function makeCounts(life: AbortSignal, hold: () => SweepState["hold"], doors: SweepDoors): Part {
+/** The numbers of rows by state, and the button that pauses all rows. */
+function makeCounts(life: AbortSignal, hold: () => SweepState["hold"], requests: SweepRequests): Part {
   const list = make("span", "counts");
   const button = make("button", "one");
   button.type = "button";
   listen(button, life, () => {
-    if (hold()) doors.hold(hold() === "pause");
+    if (hold()) requests.hold(hold() === "pause");
   });
   return {
     el: make("div", "tally", list, button),
@@ -118,9 +118,9 @@ function makeCounts(life: AbortSignal, hold: () => SweepState["hold"], doors: Sw
         setClass(list.children[i] as HTMLElement, each.tone ? `chip ${each.tone}` : "chip");
       });
       setHidden(button, state.hold === "");
-      const isPaused = state.hold === "continue";
+      const isPaused = state.hold === "unpause";
       setText(button, isPaused ? "Continue" : "Pause");
-      setAttr(button, "title", isPaused ? "Let all rows go on." : "Begin no more rows, and hold those at work.");
+      setAttr(button, "title", isPaused ? "Unpause all rows." : "Start no more rows, and pause live rows.");
     },
   };
 }
@@ -130,7 +130,7 @@ function makeFailures(): Part {
   const more = make("p", "more");
   const el = make("div", "failures", list, more);
   el.setAttribute("role", "region");
-  el.setAttribute("aria-label", "Rows that failed");
+  el.setAttribute("aria-label", "Failed rows");
   return {
     el,
     draw({ failures, more_failures }) {
@@ -154,14 +154,14 @@ function makeFailure(): HTMLElement {
   return make("li", "", name, why);
 }
 
-/** The run of the row that is open, as it is drawn where it is alone. */
-function makeOpened(life: AbortSignal, doors: SweepDoors): Part {
+/** The panel of the open row's run. */
+function makeOpened(life: AbortSignal, requests: SweepRequests): Part {
   const name = make("strong");
   name.dir = "auto";
   const close = make("button", "one");
   close.type = "button";
   close.textContent = "Close";
-  listen(close, life, () => doors.open(""));
+  listen(close, life, () => requests.open(""));
   const head = make("div", "top", name, close);
   const el = make("div", "opened", head);
   let panel: LivePanel | null = null;
@@ -173,7 +173,7 @@ function makeOpened(life: AbortSignal, doors: SweepDoors): Part {
     own = new AbortController();
     panel?.el.remove();
     shown = state?.run ?? "";
-    panel = state ? makeLivePanel(own.signal, doors.of(state.run)) : null;
+    panel = state ? makeLivePanel(own.signal, requests.of(state.run)) : null;
     if (panel) el.append(panel.el);
   };
   return {

@@ -1,16 +1,16 @@
-/** What the panel of a sweep shows: the synced trait of its widget. No DOM here. */
+/** The state of a sweep's panel: the synced trait of its widget. No DOM here. */
 
 import type { SweepState } from "./panel-types";
-import { isFinal, stilled } from "./state";
+import { isFinal, withoutActivity } from "./state";
 
 export function isSweep(value: unknown): value is SweepState {
   return typeof value === "object" && value !== null && "sweep" in value;
 }
 
-/** The last state as it is to be shown once its kernel is gone; see `withoutKernel` in state.ts. */
+/** Return the last state for display after the end of its kernel; see `withoutKernel` in state.ts. */
 export function sweepWithoutKernel(state: SweepState): SweepState {
   if (isFinal(state.status)) return state;
-  const line = "The kernel stopped. What was kept is on disk: run the cell again, and it goes on from there.";
+  const line = "The kernel has ended. Saved work is on disk: run the cell again to continue.";
   return {
     ...state,
     status: "stopped",
@@ -18,7 +18,7 @@ export function sweepWithoutKernel(state: SweepState): SweepState {
     button: null,
     hold: "",
     open: null,
-    rows: state.rows.map(stilled),
+    rows: state.rows.map(withoutActivity),
     notices: [...state.notices, line],
   };
 }

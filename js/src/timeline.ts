@@ -1,20 +1,20 @@
 /**
- * What has happened in a live turn so far: a line, and when it is open a picture whose points lead back. What
- * is closed, or out of sight, is not asked for.
+ * The timeline of a live turn: a line that opens a picture with checkpoints to rewind to. It is requested only
+ * while open and visible.
  */
 
 import { make, setAttr, setHidden, setText } from "./dom";
 import type { PanelState } from "./panel-types";
-import { makeReachable, pointOf, reach } from "./points";
+import { enableKeyboard, pointOf, focusPoint } from "./points";
 import { listen } from "./press";
 
-/** Reads the picture, which is HTML that Python has made and escaped. */
+/** Gets the picture as HTML, made and escaped by Python. */
 export type ReadTimeline = () => Promise<string>;
 
-/** At least so long between two reads. */
+/** Minimum time between two requests. */
 const NEWS_MS = 1000;
 
-/** The runs whose timeline is open: a front end may make the panel again at any moment. */
+/** The runs with an open timeline, because a front end may recreate the panel at any time. */
 const opened = new Set<string>();
 
 export interface TimelinePart {
@@ -23,13 +23,13 @@ export interface TimelinePart {
   close(): void;
 }
 
-/** @param read Nothing where nobody can draw it, or where its points would lead nowhere. */
+/** @param read Undefined if there is no timeline, or if its checkpoints could not be used. */
 export function makeTimeline(life: AbortSignal, read: ReadTimeline | undefined): TimelinePart {
   const label = make("span");
   setText(label, "Timeline");
   const button = make("button", "open", label);
   button.type = "button";
-  button.title = "What has happened so far; each point of it leads back to that moment";
+  button.title = "The timeline so far. Click a checkpoint to rewind to it.";
   const picture = make("div", "picture");
   const problem = make("p", "more");
   const el = make("div", "timeline", button, problem, picture);
@@ -52,7 +52,7 @@ export function makeTimeline(life: AbortSignal, read: ReadTimeline | undefined):
       show(await read());
       setText(problem, shown ? "" : "Nothing has happened yet.");
     } catch (error) {
-      setText(problem, `It can't be read: ${error instanceof Error ? error.message : String(error)}`);
+      setText(problem, `The timeline can't be read: ${error instanceof Error ? error.message : String(error)}`);
     } finally {
       isReading = false;
       readAt = performance.now();
@@ -60,12 +60,12 @@ export function makeTimeline(life: AbortSignal, read: ReadTimeline | undefined):
     }
   };
   const show = (html: string): void => {
-    // A point under the pointer stays, or else a press of it would be lost, and its words with it.
+    // A checkpoint under the pointer is not redrawn, because its click and tooltip would be lost.
     if (html === shown || life.aborted || picture.querySelector("[data-point]:hover")) return;
     const focused = picture.contains(document.activeElement) ? pointOf(document.activeElement) : "";
     picture.innerHTML = shown = html;
-    makeReachable(picture);
-    if (focused) reach(picture, focused);
+    enableKeyboard(picture);
+    if (focused) focusPoint(picture, focused);
   };
 
   listen(button, life, () => {

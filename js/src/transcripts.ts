@@ -1,6 +1,6 @@
 /**
- * The agents that are open: each one's words as they come, its thoughts and tool calls folded, its answers
- * and votes. What is closed, or out of sight, is not asked for.
+ * The transcripts of open agents: streamed text, folded thoughts and tool calls, answers and votes. They are
+ * requested only while open and visible.
  */
 
 import { make, setAttr, setClass, setHidden, setText } from "./dom";
@@ -9,20 +9,20 @@ import type { PanelState, Piece, PieceKind, Transcript } from "./panel-types";
 import { listen } from "./press";
 import type { Opener } from "./rows";
 
-/** Reads what an agent wrote and did, from a place in the turn's journal on. */
+/** Gets the transcript of an agent after a position of the turn's journal. */
 export type ReadTranscript = (agent: string, after: number) => Promise<Transcript>;
 
-/** At least so long between two reads of an agent whose row has changed, and of another one. */
+/** Minimum time between two requests for an agent with a changed row, and for another one. */
 const NEWS_MS = 300;
 const QUIET_MS = 1000;
-/** Characters of a block of text: what is far out of sight in a long text is not laid out. */
+/** Length of a text block, in characters. Blocks far out of sight are not laid out. */
 const BLOCK = 4000;
-/** Parts of one transcript; the journal has all. */
+/** Limit of parts in a transcript. The journal has all of them. */
 const MAX_PARTS = 2000;
-/** So near to the end a transcript stays at it, in pixels. */
+/** Distance from the end within which a transcript follows new text, in pixels. */
 const NEAR = 24;
 
-/** What is gone once something of another kind has come: an answer is whole, and a call is made. */
+/** Kinds that a later piece replaces: an unfinished answer by the answer, arguments by the call. */
 const SETTLES: Partial<Record<PieceKind, readonly PieceKind[]>> = {
   answer: ["writing", "call"],
   vote: ["call"],
@@ -31,13 +31,13 @@ const SETTLES: Partial<Record<PieceKind, readonly PieceKind[]>> = {
 
 const LABELS: Partial<Record<PieceKind, string>> = {
   thought: "Thoughts",
-  writing: "Answer, as it is written",
+  writing: "Answer, being written",
   output: "Output",
   call: "Calls",
 };
 const FOLDED: ReadonlySet<PieceKind> = new Set(["thought", "tool", "output", "call"]);
 
-/** Which agents are open, by run: a front end may make the panel again at any moment. */
+/** Open agents by run, because a front end may recreate the panel at any time. */
 const opened = new Map<string, Set<string>>();
 
 export interface Transcripts extends Opener {
@@ -46,13 +46,16 @@ export interface Transcripts extends Opener {
   close(): void;
 }
 
-export function makeTranscripts(life: AbortSignal, read: ReadTranscript): Transcripts {
+/** Returns the element below an agent's row in which its text is shown, if there is one. */
+export type Below = (id: string) => HTMLElement | undefined;
+
+/** @param below Without it, or while it returns nothing, the texts are shown below all rows. */
+export function makeTranscripts(life: AbortSignal, read: ReadTranscript, below: Below = () => undefined): Transcripts {
   const columns = make("div", "columns");
-  const wide = makeToggle(life, "Wide", "Show the open agents side by side.", (on) => el.classList.toggle("wide", on));
-  const answers = makeToggle(life, "Answers only", "Leave out thoughts, tools and other words.", (on) =>
-    el.classList.toggle("answers", on),
-  );
-  const el = make("div", "reading", make("div", "tools", wide, answers), columns);
+  const wide = makeToggle(life, "Wide", "Show the open agents side by side.", () => draw());
+  const answers = makeToggle(life, "Answers only", "Hide thoughts, tools and other text.", () => draw());
+  const tools = make("div", "tools", answers, wide);
+  const el = make("div", "reading", columns);
   el.setAttribute("role", "region");
   el.setAttribute("aria-label", "Open agents");
   const shown = new Map<string, OpenAgent>();
@@ -64,8 +67,27 @@ export function makeTranscripts(life: AbortSignal, read: ReadTranscript): Transc
     return open;
   };
   const close = (id: string): void => {
-    shown.get(id)?.el.remove();
+    const agent = shown.get(id)?.el;
+    (agent?.closest(".below") ?? agent)?.remove();
     shown.delete(id);
+  };
+  /** Move an agent's text below its row or, if all are side by side, below the table. */
+  const place = ({ el: agent }: OpenAgent, id: string): void => {
+    const host = (isOn(wide) ? undefined : below(id)) ?? columns;
+    if (agent.parentElement === host) return;
+    const old = agent.closest(".below");
+    host.append(agent);
+    if (old && !old.contains(agent)) old.remove();
+  };
+  /** Put the tools into the line above the first open text. */
+  const placeTools = (): void => {
+    const [first] = shown.values();
+    const host = columns.hasChildNodes() || !first ? el : first.top;
+    setClass(el, isOn(wide) ? "reading wide" : "reading");
+    if (tools.parentElement === host) return;
+    const focused = tools.contains(document.activeElement) ? (document.activeElement as HTMLElement) : null;
+    host.insertBefore(tools, host === el ? columns : host.lastElementChild);
+    focused?.focus({ preventScroll: true });
   };
   const draw = (): void => {
     if (life.aborted || state === null) return;
@@ -74,12 +96,14 @@ export function makeTranscripts(life: AbortSignal, read: ReadTranscript): Transc
     for (const row of state.agents) {
       if (!open.has(row.id)) continue;
       const agent = shown.get(row.id) ?? makeOpenAgent(row.id, row.name ?? row.id, life, read, () => toggle(row.id));
-      if (!shown.has(row.id)) columns.append(agent.el);
       shown.set(row.id, agent);
+      place(agent, row.id);
+      setClass(agent.el, isOn(answers) ? "agent answers" : "agent");
       agent.follow(JSON.stringify(row));
     }
+    placeTools();
     setHidden(wide, shown.size < 2);
-    setHidden(el, shown.size === 0);
+    setHidden(el, !columns.hasChildNodes());
   };
   const toggle = (id: string): void => {
     const open = openOf();
@@ -102,23 +126,28 @@ export function makeTranscripts(life: AbortSignal, read: ReadTranscript): Transc
   };
 }
 
-function makeToggle(life: AbortSignal, label: string, title: string, change: (on: boolean) => void): HTMLElement {
+function isOn(toggle: HTMLElement): boolean {
+  return toggle.getAttribute("aria-pressed") === "true";
+}
+
+function makeToggle(life: AbortSignal, label: string, title: string, change: () => void): HTMLElement {
   const el = make("button");
   el.type = "button";
   el.textContent = label;
   el.title = title;
   el.setAttribute("aria-pressed", "false");
   listen(el, life, () => {
-    const on = el.getAttribute("aria-pressed") !== "true";
-    setAttr(el, "aria-pressed", String(on));
-    change(on);
+    setAttr(el, "aria-pressed", String(!isOn(el)));
+    change();
   });
   return el;
 }
 
 interface OpenAgent {
   readonly el: HTMLElement;
-  /** Read what is new, unless that was done a moment ago. */
+  /** The line with its name and its button. */
+  readonly top: HTMLElement;
+  /** Request new pieces, unless the last request was too recent. */
   follow(row: string): void;
 }
 
@@ -135,10 +164,11 @@ function makeOpenAgent(id: string, name: string, life: AbortSignal, read: ReadTr
   words.tabIndex = 0;
   words.setAttribute("role", "log");
   words.setAttribute("aria-live", "off");
-  words.setAttribute("aria-label", `What ${name} wrote and did`);
+  words.setAttribute("aria-label", `Transcript of ${name}`);
   const problem = make("p", "note");
   setHidden(problem, true);
-  const el = make("section", "agent", make("div", "top", title, button), problem, words);
+  const top = make("div", "top", title, button);
+  const el = make("section", "agent", top, problem, words);
   const append = makeParts(words, id);
   let end = 0;
   let isReading = false;
@@ -155,7 +185,7 @@ function makeOpenAgent(id: string, name: string, life: AbortSignal, read: ReadTr
       }
       setHidden(problem, true);
     } catch (error) {
-      setText(problem, `What it wrote can't be read: ${error instanceof Error ? error.message : String(error)}`);
+      setText(problem, `The transcript can't be read: ${error instanceof Error ? error.message : String(error)}`);
       setHidden(problem, false);
     } finally {
       isReading = false;
@@ -164,6 +194,7 @@ function makeOpenAgent(id: string, name: string, life: AbortSignal, read: ReadTr
   };
   return {
     el,
+    top,
     follow(row) {
       if (isReading || performance.now() - readAt < (row === seen ? QUIET_MS : NEWS_MS)) return;
       seen = row;
@@ -172,7 +203,7 @@ function makeOpenAgent(id: string, name: string, life: AbortSignal, read: ReadTr
   };
 }
 
-/** A stretch of a transcript. */
+/** A part of a transcript. */
 interface Part {
   readonly el: HTMLElement;
   readonly id: string;
@@ -181,7 +212,7 @@ interface Part {
   text: string;
 }
 
-/** Make the function that adds pieces to a transcript, which stays at its end unless somebody has scrolled up. */
+/** Create the function that adds pieces to a transcript and scrolls to its end, unless the user scrolled up. */
 function makeParts(list: HTMLElement, agent: string): (pieces: readonly Piece[]) => void {
   let parts: Part[] = [];
   const drop = (isGone: (part: Part) => boolean): void => {
@@ -229,7 +260,7 @@ function makePart({ id, kind, title }: Piece): Part {
   return { el, id, kind, body, text: "" };
 }
 
-/** Append to a text's last block, and begin another at a line's end once that is long. */
+/** Append to the last block of a text. A long block ends at a line break, and a new one starts. */
 function appendText(body: HTMLElement, text: string): void {
   for (let rest = text; rest !== ""; ) {
     const block = (body.lastElementChild ?? body.appendChild(make("div", "block"))) as HTMLElement;

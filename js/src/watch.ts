@@ -1,7 +1,6 @@
 /**
- * Follows turns and sweeps through the server extension: one stream for all on the page, because a
- * browser keeps six connections to a server open, over all its tabs, and JupyterLab needs them. A
- * page that nobody sees holds none.
+ * Follows turns and sweeps through the server extension, with one stream per page. A browser opens at most
+ * six connections to a server for all tabs, and JupyterLab needs them. A hidden page has no stream.
  */
 
 import type { PanelState, Status, SweepState } from "./panel-types";
@@ -14,16 +13,18 @@ export const SWEEP_MIME = "application/vnd.nb-agents.sweep+json";
 /** A mime bundle. */
 export type Bundle = Readonly<Record<string, unknown>>;
 
-/** What a bundle says of its turn or sweep. */
+/** The data about a turn or sweep in its bundle. */
 interface Facts {
   readonly path?: string;
   readonly state?: Status;
-  /** Each answer on the card: as Markdown, or its lines in the bundle's: the first, and that after it. */
+  /** Each answer on the card: as Markdown, or as the range of its lines in the bundle's Markdown. */
   readonly answers?: readonly (string | readonly [number, number])[];
-  /** Whether it was complete before its cell ran, which then paid nothing. */
+  /** Whether it is an earlier result, for which the cell paid nothing. */
   readonly is_earlier?: boolean;
-  /** A run that its cell had begun before, and that still worked. */
-  readonly beside?: string;
+  /** An earlier run of the cell that was still running. */
+  readonly earlier_run?: string;
+  /** Data of extensions, by name. */
+  readonly parts?: Readonly<Record<string, unknown>>;
 }
 
 export function factsOf(bundle: Bundle): Facts {
@@ -31,17 +32,17 @@ export function factsOf(bundle: Bundle): Facts {
   return typeof data === "object" && data !== null ? data : {};
 }
 
-/** Where a bundle says that its turn or sweep is. */
+/** Return the path of a bundle's turn or sweep. */
 export function pathOf(bundle: Bundle): string {
   return factsOf(bundle).path ?? "";
 }
 
-/** How it stood when the bundle was made. */
+/** Return the state of a bundle's turn or sweep. */
 export function statusOf(bundle: Bundle): Status | undefined {
   return factsOf(bundle).state;
 }
 
-/** The answers on a card, as Markdown, in the card's order. */
+/** Return the answers on a card as Markdown, in their order. */
 export function answersOf(bundle: Bundle): readonly string[] {
   const { answers } = factsOf(bundle);
   const lines = String(bundle["text/markdown"] ?? "").split("\n");
@@ -52,11 +53,11 @@ export function answersOf(bundle: Bundle): readonly string[] {
 
 export type News =
   | { readonly kind: "state"; readonly state: PanelState | SweepState }
-  /** It is over. */
+  /** It has ended. */
   | { readonly kind: "card"; readonly bundle: Bundle }
-  /** The server knows no such turn or sweep. */
+  /** The server does not know the turn or sweep. */
   | { readonly kind: "unknown" }
-  /** There is no server extension. */
+  /** The server does not have the extension. */
   | { readonly kind: "absent" };
 
 export type Listener = (news: News) => void;
@@ -64,7 +65,7 @@ export type Listener = (news: News) => void;
 /** Opens the stream of these turns and sweeps. */
 export type Open = (ids: readonly string[], signal: AbortSignal) => Promise<Response>;
 
-/** Many cells are drawn at once: what they show is asked for together. */
+/** Delay that collects the requests of many cells. */
 const GATHER_MS = 20;
 const RETRY_MS = [500, 1000, 2000, 5000];
 
@@ -78,7 +79,7 @@ export class Watcher {
     document.addEventListener("visibilitychange", () => this.plan(0));
   }
 
-  /** Call back with the state of a turn or a sweep now, at each change, and with its card at the end. */
+  /** Call back with the state of a turn or sweep now and at each change, and with its card at the end. */
   watch(id: string, listener: Listener): () => void {
     const known = this.listeners.get(id) ?? new Set();
     this.listeners.set(id, known.add(listener));
@@ -110,7 +111,7 @@ export class Watcher {
       if (!stream.signal.aborted) console.debug("nb_agents: the stream of runs broke off.", error);
     }
     if (stream.signal.aborted || this.listeners.size === 0) return;
-    // The server restarts, or the network is away: what is shown stays, and it is tried again.
+    // The server is restarting or the network is down: keep the display, and retry.
     this.plan(RETRY_MS[Math.min(this.failures++, RETRY_MS.length - 1)] ?? 0);
   }
 
@@ -142,7 +143,7 @@ interface Message {
   readonly data: string;
 }
 
-/** Read server-sent events; ours have one line of data each. */
+/** Parse server-sent events. Ours have one data line each. */
 export async function* messagesOf(body: ReadableStream<Uint8Array>): AsyncGenerator<Message> {
   const reader = body.getReader();
   const decoder = new TextDecoder();

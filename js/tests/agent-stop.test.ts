@@ -13,8 +13,8 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-describe("the Stop button of one agent", () => {
-  test("sends that agent's stop on both ways", () => {
+describe("the Stop button of an agent", () => {
+  test("sends the agent's stop on both channels", () => {
     const kernel = new MockKernel();
     const { model, q } = show(team(false), { kernel });
     const button = q("button.one");
@@ -27,7 +27,7 @@ describe("the Stop button of one agent", () => {
     expect(message.content).toEqual({ run: "run-1", agent: "ada", immediate: false });
   });
 
-  test("is seen at once, keeps the focus, and is sent once", () => {
+  test("shows the press immediately, keeps the focus, and is sent once", () => {
     const { model, q } = show(team(false));
     const button = q("button.one");
     button.focus();
@@ -39,7 +39,7 @@ describe("the Stop button of one agent", () => {
     expect(model.stops()).toHaveLength(1);
   });
 
-  test("asks for an immediate stop the second time, and then goes", () => {
+  test("requests an immediate stop the second time, and disappears then", () => {
     const { model, q, el } = show(team(false));
     const button = q("button.one");
     button.click();
@@ -64,7 +64,7 @@ describe("the Stop button of one agent", () => {
     expect(model.stops()).toHaveLength(2);
   });
 
-  test("is on the row of one that a recipe's step called, named by whose it is", () => {
+  test("is on the row of an agent called by a recipe's step, labelled with its name", () => {
     const unit = (id: string, more: Partial<AgentRow>) => agent(id, { name: id.split("/").pop() ?? id, pending: false, stop: null, ...more });
     const step = unit("gather/draft", { depth: 1 });
     const critic = unit("gather/draft/critic#1", { depth: 2, stop: { now: false } });
@@ -80,7 +80,7 @@ describe("the Stop button of one agent", () => {
     expect(button?.hidden).toBe(true);
   });
 
-  test("is there for no one else, and not without a kernel", () => {
+  test("is missing for other agents, and without a kernel", () => {
     const kernel = new MockKernel();
     const { model, el } = show(team(false), { kernel });
     const shown = () => [...el.querySelectorAll<HTMLElement>("button.one")].filter((b) => !b.hidden);

@@ -1,5 +1,5 @@
 import { expect, test, vi } from "vitest";
-import { Api, serverId, trusting } from "../src/api";
+import { Api, serverId, withTrust } from "../src/api";
 
 const makeRequest = vi.hoisted(() => vi.fn());
 vi.mock("@jupyterlab/services", () => ({ ServerConnection: { makeRequest } }));
@@ -15,14 +15,14 @@ test.each([
   expect(serverId(path, notebook)).toBe(id);
 });
 
-test("a name of a turn leads to no other address", async () => {
+test("the id of a turn can't lead to another URL", async () => {
   for (const id of ["../api/kernels/turn_1", "s/./turn_1", ".."]) {
     expect(await api.post(id, "stop", {})).toMatch("No run");
   }
   expect(makeRequest).not.toHaveBeenCalled();
 });
 
-test("what is asked goes to the turn's own address, and a refusal is told", async () => {
+test("a request goes to the turn's URL, and an error is reported", async () => {
   makeRequest.mockResolvedValueOnce(Response.json({ message: "It is over." }, { status: 409 }));
   expect(await api.post("a b/s?/turn_1", "say", { text: "later" })).toBe("It is over.");
   const [url, init] = makeRequest.mock.calls[0] as [string, RequestInit];
@@ -30,27 +30,27 @@ test("what is asked goes to the turn's own address, and a refusal is told", asyn
   expect(init.body).toBe('{"text":"later"}');
 });
 
-test.each([[404, true], [409, false]])("an answer of status %i says whether the server knows of the turn", async (status, isUnknown) => {
+test.each([[404, true], [409, false]])("status %i tells whether the server knows the turn", async (status, isUnknown) => {
   makeRequest.mockResolvedValueOnce(Response.json({ message: "No." }, { status }));
   expect(await api.tryPost("s/turn_1", "say", { text: "later" })).toEqual({ refusal: "No.", isUnknown });
 });
 
-test("a stop that comes after the end has what it asked for", async () => {
+test("a stop after the end is no error", async () => {
   makeRequest.mockResolvedValueOnce(Response.json({ message: "It is over." }, { status: 409 }));
   expect(await api.post("s/turn_1", "stop", {})).toBe("");
 });
 
-test("a server that is away is told", async () => {
+test("an unreachable server is reported", async () => {
   makeRequest.mockRejectedValueOnce(new TypeError("network"));
   expect(await api.post("s/turn_1", "stop", {})).toMatch("can't be reached");
 });
 
-test("a server without the extension is told as such, and not as what it could not find", async () => {
+test("a missing extension is reported as such", async () => {
   makeRequest.mockResolvedValueOnce(new Response("<html>", { status: 404, statusText: "Not Found" }));
   expect(await api.post("s/turn_1", "say", { text: "later" })).toMatch("has no nb_agents");
 });
 
-test("a session's own requests go to its address, and a refusal is an error with its words", async () => {
+test("a session's requests go to its URL, and an error has its message", async () => {
   makeRequest.mockResolvedValueOnce(new Response(null, { status: 204 }));
   await api.deleteSession("a b/s");
   const [url, init] = makeRequest.mock.lastCall as [string, RequestInit];
@@ -65,25 +65,25 @@ test("a server without the extension lists no runs", async () => {
   expect(await api.runs()).toBeUndefined();
 });
 
-const notYours = (): Response => Response.json({ message: "It was not made by you." }, { status: 428 });
+const notYours = (): Response => Response.json({ message: "It was not created by you." }, { status: 428 });
 const sent = (): unknown => JSON.parse(String((makeRequest.mock.lastCall as [string, RequestInit])[1].body));
 
-test.each([true, false])("a session that is not one's own is gone on with when its reader says %s", async (answer) => {
+test.each([true, false])("an untrusted session is continued if the user answers %s", async (answer) => {
   makeRequest.mockReset().mockImplementationOnce(notYours);
   if (answer) makeRequest.mockImplementationOnce(() => Response.json({ id: "s/turn_2" }, { status: 202 }));
   const ask = vi.fn().mockResolvedValue(answer);
-  const begun = await trusting((trust) => api.resume("s/turn_1", trust), ask);
-  expect(ask).toHaveBeenCalledExactlyOnceWith("It was not made by you.");
+  const begun = await withTrust((trust) => api.resume("s/turn_1", trust), ask);
+  expect(ask).toHaveBeenCalledExactlyOnceWith("It was not created by you.");
   expect(begun).toEqual(answer ? { id: "s/turn_2" } : undefined);
   expect(makeRequest).toHaveBeenCalledTimes(answer ? 2 : 1);
   expect(sent()).toEqual({ trust: answer });
 });
 
-test("of one's own session, and of any other refusal, nothing is asked", async () => {
+test("the user is not asked for trust in other cases", async () => {
   const ask = vi.fn();
   makeRequest.mockReset().mockImplementationOnce(() => Response.json({ id: "s/turn_2" }, { status: 202 }));
-  expect(await trusting((trust) => api.continueSession("s", "Why?", trust), ask)).toEqual({ id: "s/turn_2" });
+  expect(await withTrust((trust) => api.continueSession("s", "Why?", trust), ask)).toEqual({ id: "s/turn_2" });
   makeRequest.mockImplementationOnce(() => Response.json({ message: "It is over." }, { status: 409 }));
-  await expect(trusting((trust) => api.resume("s/turn_1", trust), ask)).rejects.toThrow("It is over.");
+  await expect(withTrust((trust) => api.resume("s/turn_1", trust), ask)).rejects.toThrow("It is over.");
   expect(ask).not.toHaveBeenCalled();
 });

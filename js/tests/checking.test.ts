@@ -15,7 +15,7 @@ test.each([
   ["agents: 3\n", false],
   ["  agents:\n    - id: a\n", false],
   [`agents:\n  - id: a\n${"#".repeat(60_000)}`, false],
-])("%j is ours: %s", (text, is) => {
+])("%j is a team file or recipe: %s", (text, is) => {
   expect(isOurs(text)).toBe(is);
 });
 
@@ -25,7 +25,7 @@ test.each([
   ["𝒳𝒳: [b, c]", 6, "b"],
   ["    oops  ", 9, "oops"],
   ["", 1, ""],
-])("what is found in %j at column %i marks %j", (text, column, marked) => {
+])("a finding in %j at column %i marks %j", (text, column, marked) => {
   const doc = { lines: 1, line: () => ({ from: 10, to: 10 + text.length, number: 1, text, length: text.length }) };
   const finding: Finding = { severity: "error", what: "w", line: 9, column };
   const { from, to } = diagnosticOf(finding, doc);

@@ -7,7 +7,7 @@ afterEach(() => {
   vi.restoreAllMocks();
 });
 
-/** The browser's locks, as far as claims use them; all tabs of a host share them. */
+/** The browser's locks, as far as claims use them. All tabs of a host share them. */
 class Locks {
   private readonly held = new Set<string>();
   async request(name: string, _how: object, act: (lock: object | null) => unknown): Promise<void> {
@@ -23,27 +23,27 @@ function tabs(...servers: string[]) {
   return servers.map((server) => makeClaims(server, locks));
 }
 
-/** What each tab is told, once all timers have come that are due by then. */
+/** Return each tab's result after all due timers. */
 async function claimed(id: string, claims: ReturnType<typeof tabs>, after = 0): Promise<boolean[]> {
   const all = Promise.all(claims.map((claim) => claim(id)));
   await vi.advanceTimersByTimeAsync(after);
   return all;
 }
 
-test("of two tabs one tells of a run, and goes on to tell of it", async () => {
+test("only one of two tabs notifies about a run", async () => {
   const both = tabs("/", "/");
   expect(await claimed("a", both)).toEqual([true, false]);
   expect(await claimed("a", both)).toEqual([true, false]);
 });
 
-test("each run is claimed by itself, and so is each server's at one host", async () => {
+test("runs and servers of a host are claimed separately", async () => {
   const [one, two, other] = tabs("/user/ada/", "/user/ada/", "/user/ben/");
   if (!one || !two || !other) throw new Error();
   expect(await claimed("a", [one, other])).toEqual([true, true]);
   expect(await claimed("b", [two])).toEqual([true]);
 });
 
-test("a hidden tab that knows of it a minute later tells nothing, and of the next news it may", async () => {
+test("a hidden tab does not notify a minute later, but may claim the next news", async () => {
   const [one, two] = tabs("/", "/");
   if (!one || !two) throw new Error();
   await claimed("a", [one]);
@@ -53,7 +53,7 @@ test("a hidden tab that knows of it a minute later tells nothing, and of the nex
   expect(await claimed("a", [two])).toEqual([true]);
 });
 
-test("a tab in sight goes first, though a hidden one knew before", async () => {
+test("a visible tab goes before a hidden one that knew first", async () => {
   const [hidden, seen] = tabs("/", "/");
   if (!hidden || !seen) throw new Error();
   const spy = vi.spyOn(document, "hidden", "get").mockReturnValue(true);
@@ -65,6 +65,6 @@ test("a tab in sight goes first, though a hidden one knew before", async () => {
   expect(await first).toBe(false);
 });
 
-test("where the browser has no locks each tab tells", async () => {
+test("without locks, each tab notifies", async () => {
   expect(await makeClaims("/", undefined)("a")).toBe(true);
 });

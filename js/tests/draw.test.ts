@@ -12,7 +12,7 @@ describe("the live view", () => {
     [{ ...STOPPED, status: "failed", chip: "failed" }, "chip err", null],
     [{ ...STOPPED, status: "complete", chip: "complete" }, "chip ok", null],
   ];
-  test.each(statuses)("draws the status $status with its words, mark and button", (state, mark, label) => {
+  test.each(statuses)("draws the status $status with its text, mark and button", (state, mark, label) => {
     const { q, button } = show(state);
     expect(q("header .chip").textContent).toBe(state.chip);
     expect(q("header .chip").className).toBe(mark);
@@ -99,7 +99,7 @@ describe("the rows of agents", () => {
     expect(el.querySelectorAll("tbody tr")[1]).toBe(critic);
   });
 
-  test("of those that agents called stand further in, and are agents still", () => {
+  test("of called agents are indented", () => {
     const called = agent("ada/critic#1", { depth: 1, name: "critic#1" });
     const { q } = show({ ...RUNNING, agents: [agent("ada", { depth: 0, name: "ada" }), called] });
     const row = q("tbody").querySelectorAll<HTMLElement>("tr")[1];
@@ -126,7 +126,7 @@ describe("the rows of agents", () => {
     ["cut at the start", "…abc", false, "says tail", "rtl"],
     ["finished, left to right", "abc", false, "says", "ltr"],
     ["finished, right to left", "سلام", false, "says", "rtl"],
-  ])("keep the right end of words %s in sight", (_case, says, writing, className, dir) => {
+  ])("keep the right end of %s text visible", (_case, says, writing, className, dir) => {
     const { q } = show({ ...RUNNING, agents: [agent("a", { says, writing })] });
     expect(q(".says").className).toBe(className);
     expect(q(".says").dir).toBe(dir);
@@ -151,7 +151,7 @@ describe("focus and announcements", () => {
     }
   });
 
-  test("the focus goes to the panel when the button goes away", () => {
+  test("the focus moves to the panel when the button disappears", () => {
     const { button, model, q } = show();
     button.focus();
     model.update(STOPPED);
@@ -191,18 +191,18 @@ describe("the card", () => {
     model.update({ ...STOPPED, card });
     expect(q(".card article").textContent).toBe("The answer");
     expect(q(".live").classList).toContain("nba-sr");
-    // The status is left for screen readers: it is their notice of the end.
+    // The status stays for screen readers, which announce the end.
     expect(visibleText(q(".live")).trim()).toBe("stopped");
     expect(el.querySelector(".card")?.hasAttribute("hidden")).toBe(false);
   });
 
-  test("is there at once in a page that is opened after the end", () => {
+  test("is shown immediately in a page opened after the end", () => {
     const { q } = show({ ...STOPPED, card });
     expect(q(".card article").textContent).toBe("The answer");
     expect(q(".rows").hidden).toBe(true);
   });
 
-  test("keeps its DOM, and so its open details, over updates", () => {
+  test("keeps its DOM and open details during updates", () => {
     const { model, q } = show({ ...STOPPED, card });
     const article = q(".card article");
     model.update({ ...STOPPED, card });

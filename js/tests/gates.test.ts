@@ -30,7 +30,7 @@ describe("a gate", () => {
   test.each([
     ["approve", "Approving…"],
     ["deny", "Denying…"],
-  ])("is decided by %s on both ways under one id, with the message", (name, label) => {
+  ])("is decided by %s on both channels with one id and the message", (name, label) => {
     const kernel = new MockKernel();
     const { find, input, model } = open(ASKING, { kernel });
     input.value = " use mmap ";
@@ -43,7 +43,7 @@ describe("a gate", () => {
     expect(find(`.${name}`).textContent).toBe(label);
   });
 
-  test("is decided once, until the patience is over", () => {
+  test("is decided once, until the time limit is over", () => {
     vi.useFakeTimers();
     const { approve, deny, model } = open();
     approve.click();
@@ -58,7 +58,7 @@ describe("a gate", () => {
     vi.useRealTimers();
   });
 
-  test("is not decided by Enter in the box, which goes on to the button", () => {
+  test("is not decided by Enter in the box, which moves to the button", () => {
     const { approve, input, model } = open();
     const event = new KeyboardEvent("keydown", { key: "Enter", shiftKey: true, bubbles: true, cancelable: true });
     const outside = vi.fn();
@@ -69,7 +69,7 @@ describe("a gate", () => {
     expect(document.activeElement).toBe(approve);
   });
 
-  test("keeps its words and the focus while the panel is drawn", () => {
+  test("keeps its text and the focus while the panel is drawn", () => {
     const { input, model, find } = open();
     input.focus();
     input.value = "half a se";
@@ -82,7 +82,7 @@ describe("a gate", () => {
   test.each([
     ["is decided", RUNNING],
     ["is stopped", STOPPING],
-  ])("goes when it %s, and the focus stays on the panel", (_what, state) => {
+  ])("disappears when it %s, and the focus stays on the panel", (_what, state) => {
     const { approve, el, model, q } = open();
     approve.focus();
     model.update(state);
@@ -90,7 +90,7 @@ describe("a gate", () => {
     expect(document.activeElement).toBe(q(".nba"));
   });
 
-  test("goes with the kernel, and is nothing to a panel that was unmounted", () => {
+  test("disappears with the kernel, and has no effect in an unmounted panel", () => {
     const kernel = new MockKernel();
     const { approve, el, life, model } = open(ASKING, { kernel });
     life.abort();
@@ -102,7 +102,7 @@ describe("a gate", () => {
     expect(el.querySelector(".gate")).not.toBeNull();
   });
 
-  test("of several is decided by itself, the oldest first", () => {
+  test("of several is decided separately, the oldest first", () => {
     const { el, model } = open({ ...ASKING, gates: [GATE, { ...GATE, id: "late", name: "late" }] });
     const names = [...el.querySelectorAll(".gate strong")].map((node) => node.textContent);
     expect(names).toEqual(["Approve “gather”?", "Approve “late”?"]);
@@ -114,13 +114,14 @@ describe("a gate", () => {
   });
 });
 
-describe("what a gate asks for is what its words say", () => {
+describe("the labels match the kind of question", () => {
   const asking = (asks: GateQuestion["asks"]): PanelState => ({ ...ASKING, gates: [{ ...GATE, asks }] });
 
   test.each([
-    ["stage", "Approve “gather”?", "Message for the steps that follow", "Approve", "Deny", /The recipe stops/],
-    ["approval", "Approve “gather”?", "Why", "Approve", "Deny", /It is not done/],
+    ["stage", "Approve “gather”?", "Message for the next steps", "Approve", "Deny", /The recipe stops/],
+    ["approval", "Approve “gather”?", "Why", "Approve", "Deny", /does not run/],
     ["text", "A question for you", "Your answer", "Answer", "Refuse", /no answer/],
+    ["budget", "Raise the budget?", "Another amount", "Raise", "Stop", /The run stops/],
   ] as const)("%s", (asks, title, label, yes, no, refusal) => {
     const { approve, deny, find, input } = open(asking(asks));
     expect(find("strong").textContent).toBe(title);
@@ -129,7 +130,7 @@ describe("what a gate asks for is what its words say", () => {
     expect(deny.title).toMatch(refusal);
   });
 
-  test("a text that is empty is no answer, and a refusal needs none", () => {
+  test("an empty text is no answer, and a refusal needs no text", () => {
     const { approve, deny, input, model } = open(asking("text"));
     input.value = "  ";
     approve.click();
@@ -149,7 +150,7 @@ describe("what a gate asks for is what its words say", () => {
 describe("the rows of a recipe", () => {
   const unit = (id: string, more: object = {}) => agent(id, { name: id.split("/").pop() ?? id, depth: id.split("/").length - 1, pending: false, ...more });
 
-  test("are named by their last name, further in, and say their prompt", () => {
+  test("have their last name, are indented, and show their prompt", () => {
     const { q } = show({ ...RUNNING, agents: [unit("a"), unit("a/b", { title: "Draft <it>" })] });
     const rows = [...q("tbody").querySelectorAll<HTMLElement>("tr")];
     expect(rows.map((row) => row.querySelector(".id")?.textContent)).toEqual(["a", "b"]);
@@ -159,7 +160,7 @@ describe("the rows of a recipe", () => {
     expect(q(".rows").getAttribute("aria-label")).toBe("Steps");
   });
 
-  test("mark the one in hand and what is to come", () => {
+  test("mark the current unit and pending ones", () => {
     const { q, model } = show({ ...RUNNING, agents: [unit("a", { current: true }), unit("b", { pending: true, chip: "" })] });
     expect(q("tbody tr[aria-current=step] .id").textContent).toBe("a");
     expect(q("tbody tr.pending .id").textContent).toBe("b");
@@ -168,7 +169,7 @@ describe("the rows of a recipe", () => {
     expect(q("tbody").querySelector(".pending")).toBeNull();
   });
 
-  test("scroll to the one in hand, unless somebody reads in them", () => {
+  test("scroll to the current unit, unless the user is reading", () => {
     const { q, model } = show({ ...RUNNING, agents: [unit("a", { current: true }), unit("b")] });
     const list = q(".rows");
     Object.defineProperty(list, "clientHeight", { value: 100 });

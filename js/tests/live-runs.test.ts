@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { Run } from "../src/api";
-import { type Change, LiveRuns, inWords } from "../src/live-runs";
+import { type Change, LiveRuns, statusText } from "../src/live-runs";
 import { liveRun } from "./mock";
 
 beforeEach(() => vi.useFakeTimers());
@@ -9,7 +9,7 @@ afterEach(() => {
   vi.restoreAllMocks();
 });
 
-/** A server whose answers the test sets. */
+/** A server with answers set by the test. */
 async function begin(...first: readonly Run[]) {
   const server = { answer: first as readonly Run[] | undefined, asked: 0, fails: false };
   const runs = new LiveRuns(() => {
@@ -27,7 +27,7 @@ async function begin(...first: readonly Run[]) {
   return { server, runs, changes, asks };
 }
 
-test("an idle page asks seldom, one with runs each second", async () => {
+test("an idle page polls seldom, and one with runs each second", async () => {
   const { server, runs, asks } = await begin();
   expect(await asks(10_000)).toBe(2);
   server.answer = [liveRun("a")];
@@ -35,7 +35,7 @@ test("an idle page asks seldom, one with runs each second", async () => {
   expect(await asks(10_000)).toBe(10);
 });
 
-test("a page that nobody sees asks twice a minute, and at once when it is seen again", async () => {
+test("a hidden page polls twice a minute, and immediately when it is visible again", async () => {
   const { server, asks } = await begin(liveRun("a"));
   const hidden = vi.spyOn(document, "hidden", "get").mockReturnValue(true);
   document.dispatchEvent(new Event("visibilitychange"));
@@ -47,7 +47,7 @@ test("a page that nobody sees asks twice a minute, and at once when it is seen a
   expect(server.asked).toBe(before + 1);
 });
 
-test("those who ask while an answer is awaited, which may tell of before, share the next request", async () => {
+test("requests during a pending one share the next one", async () => {
   const { runs, server } = await begin();
   const before = runs.refresh();
   const after = Promise.all([runs.refresh(), runs.refresh()]);
@@ -59,14 +59,14 @@ test("those who ask while an answer is awaited, which may tell of before, share 
   expect(server.asked).toBe(3);
 });
 
-test("a server without the extension is asked once", async () => {
+test("a server without the extension is polled once", async () => {
   const { server, runs, asks } = await begin(liveRun("a"));
   server.answer = undefined;
   expect(await asks(600_000)).toBe(1);
   expect(runs.live).toEqual([]);
 });
 
-test("while the server is away, what was known stays", async () => {
+test("the last list stays while the server can't be reached", async () => {
   const { server, runs, asks } = await begin(liveRun("a"));
   vi.spyOn(console, "debug").mockReturnValue();
   server.fails = true;
@@ -74,7 +74,7 @@ test("while the server is away, what was known stays", async () => {
   expect(runs.live).toHaveLength(1);
 });
 
-test("it tells which runs have begun to wait and which have ended, each once", async () => {
+test("waiting and ended runs are reported once", async () => {
   const { server, runs, changes } = await begin(liveRun("a"), liveRun("b"));
   server.answer = [liveRun("a", { status: "awaiting" })];
   await runs.refresh();
@@ -86,7 +86,7 @@ test("it tells which runs have begun to wait and which have ended, each once", a
   ]);
 });
 
-test("a page that is loaded while a run waits knows no news", async () => {
+test("the first list contains no news", async () => {
   const { changes } = await begin(liveRun("a", { status: "awaiting" }));
   expect(changes[0]?.waiting).toEqual([]);
 });
@@ -97,6 +97,6 @@ test.each([
   [[liveRun("a", { status: "awaiting" }), liveRun("b", { status: "awaiting" })], "2 runs · 2 wait for you"],
   [[liveRun("a", { rows: { total: 9, done: 1, failed: 0 } })], "1 sweep"],
   [[liveRun("a"), liveRun("b"), liveRun("c", { rows: { total: 9, done: 1, failed: 0 } })], "2 runs, 1 sweep"],
-])("runs are counted in words", (live, words) => {
-  expect(inWords(live)).toBe(words);
+])("runs are counted as text", (live, words) => {
+  expect(statusText(live)).toBe(words);
 });

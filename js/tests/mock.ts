@@ -59,7 +59,7 @@ class MockSignal<Args extends unknown[]> {
   }
 }
 
-/** JupyterLab's kernel connection, as far as the panel looks at it. */
+/** JupyterLab's kernel connection, as far as the panel uses it. */
 export class MockKernel {
   readonly clientId = "client-1";
   readonly username = "ada";
@@ -120,7 +120,7 @@ export function show(state: unknown = RUNNING, manager?: { kernel?: unknown }) {
   return { model, el, life, cleanup, q, button: q("button") };
 }
 
-/** What a person can read: the text of what is not hidden. */
+/** Return the visible text. */
 export function visibleText(el: HTMLElement): string {
   if (el.hidden) return "";
   return [...el.childNodes]

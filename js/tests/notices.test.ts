@@ -22,13 +22,13 @@ test.each([
   ["complete", "Complete", "success"],
   ["failed", "Failed", "error"],
   ["stopped", "Stopped", "info"],
-] as const)("a run that ended %s is told with its task as it stands", async (state, word, kind) => {
+] as const)("a notification about a run that ended %s contains its task", async (state, word, kind) => {
   const asked = needs([], state);
   await announce({ live: [], waiting: [], ended: [liveRun("a")] }, asked);
   expect(asked.notify).toHaveBeenCalledExactlyOnceWith(`${word}: ${EVIL}`, kind, expect.anything());
 });
 
-test("a run that waits for a person is told, and shown by the notification's button", async () => {
+test("a notification about a waiting run has a button that shows it", async () => {
   const asked = needs();
   await announce({ live: [], waiting: [liveRun("a", { status: "awaiting" })], ended: [] }, asked);
   const [message, kind, how] = asked.notify.mock.calls[0] ?? [];
@@ -37,14 +37,14 @@ test("a run that waits for a person is told, and shown by the notification's but
   expect(asked.open).toHaveBeenCalledExactlyOnceWith(liveRun("a", { status: "awaiting" }));
 });
 
-test("who sees the notebook is told nothing, and nothing is asked of the server", async () => {
+test("there is no notification and no request if the notebook is visible", async () => {
   const asked = needs(["a", "b"]);
   await announce({ live: [], waiting: [liveRun("a")], ended: [liveRun("b")] }, asked);
   expect(asked.notify).not.toHaveBeenCalled();
   expect(asked.run).not.toHaveBeenCalled();
 });
 
-test("what a cell that is run again shows meanwhile is not told", async () => {
+test("there is no notification about a run that its cell shows by now", async () => {
   const seen: string[] = [];
   const asked = needs(seen);
   asked.run.mockImplementation((id) => (seen.push(id), Promise.resolve(liveRun(id, { state: "stopped" }))));
@@ -58,7 +58,7 @@ test("a long task is cut", async () => {
   expect(asked.notify.mock.calls[0]?.[0].length).toBeLessThan(140);
 });
 
-test("a sweep is told once, with how its rows ended", async () => {
+test("a sweep has one notification, with the outcome of its rows", async () => {
   const asked = needs();
   const rows = { total: 500, done: 498, failed: 2 };
   const over = liveRun("s", { state: "complete", says: "500 of 500 rows · 2 failed", rows });
@@ -68,7 +68,7 @@ test("a sweep is told once, with how its rows ended", async () => {
   expect(asked.notify).toHaveBeenCalledExactlyOnceWith(said, "success", expect.anything());
 });
 
-test("what another tab tells is told by no other, and nothing is asked of the server", async () => {
+test("there is no notification and no request if another tab notifies", async () => {
   const asked = needs();
   asked.claim.mockResolvedValue(false);
   await announce({ live: [], waiting: [liveRun("a")], ended: [liveRun("b")] }, asked);
@@ -76,7 +76,7 @@ test("what another tab tells is told by no other, and nothing is asked of the se
   expect(asked.run).not.toHaveBeenCalled();
 });
 
-test("who sees it claims it, so that no other tab tells", async () => {
+test("a tab that shows it claims it, so other tabs do not notify", async () => {
   const asked = needs(["a"]);
   await announce({ live: [], waiting: [], ended: [liveRun("a")] }, asked);
   expect(asked.claim).toHaveBeenCalledExactlyOnceWith("a");

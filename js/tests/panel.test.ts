@@ -6,7 +6,7 @@ beforeEach(() => document.body.replaceChildren());
 afterEach(() => vi.restoreAllMocks());
 
 describe("mounting", () => {
-  test("tells Python, with an id which is that of the page", () => {
+  test("notifies Python with the id of the page", () => {
     const messages = [show(), show()].map(({ model }) => model.send.mock.calls[0]?.[0]);
     expect(messages[0]).toEqual({ type: "mounted", page: expect.stringMatching(/^[0-9a-f-]{32,36}$/) });
     expect(messages[1]).toEqual(messages[0]);
@@ -23,7 +23,7 @@ describe("mounting", () => {
     expect(el.textContent).toContain("Compare caches");
   });
 
-  test("does nothing under a signal that is aborted already", () => {
+  test("does nothing if the signal is already aborted", () => {
     const model = new MockModel(RUNNING);
     const el = document.createElement("div");
     panel.render({ model, el, signal: AbortSignal.abort() });
@@ -62,9 +62,9 @@ describe("unmounting", () => {
   });
 });
 
-describe("when the kernel is gone", () => {
+describe("after the end of the kernel", () => {
   const LINE =
-    "The kernel stopped. What was kept is on disk: run %agents show session_1/2 in a cell.";
+    "The kernel has ended. Saved work is on disk: run %agents show session_1/2 in a cell.";
 
   test.each(["restarting", "autorestarting", "terminating", "dead"])(
     "(%s) the panel says where the work is and has no button",
@@ -80,13 +80,13 @@ describe("when the kernel is gone", () => {
     },
   );
 
-  test("(comm lost) the panel says so too", () => {
+  test("(comm lost) the panel shows it", () => {
     const { model, q } = show();
     model.trigger("comm_live_update");
     expect(q(".notices").textContent).toBe(LINE);
   });
 
-  test("(shut down) the panel says so too", () => {
+  test("(shut down) the panel shows it", () => {
     const kernel = new MockKernel();
     const { q } = show(RUNNING, { kernel });
     kernel.disposed.emit(kernel);
@@ -101,7 +101,7 @@ describe("when the kernel is gone", () => {
     expect(visibleText(el)).not.toContain("kernel");
   });
 
-  test("a turn that had ended stays as it was", () => {
+  test("a finished turn does not change", () => {
     const kernel = new MockKernel();
     const { q } = show({ ...STOPPED, status: "complete", chip: "complete" }, { kernel });
     kernel.statusChanged.emit(kernel, "dead");

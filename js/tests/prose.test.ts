@@ -16,11 +16,11 @@ test.each([
   ["%%agentsx", ""],
   ["%agents list", ""],
   ["x = 1", ""],
-])("a cell that begins with %s holds %s", (line, kind) => {
+])("a cell that starts with %s contains %s", (line, kind) => {
   expect(kindOf(line)).toBe(kind);
 });
 
-test("variables and files of a task are marked, and what only looks like them is not", () => {
+test("only variables and files of a task are marked", () => {
   const task = "Read @src/app.py and {{ notes }}, \\{{not}} me@example.org, @~/a/ now. {{1}}";
   expect(task.match(MARKED)).toEqual(["@src/app.py", "{{ notes }}", "@~/a/"]);
 });

@@ -24,7 +24,7 @@ interface Model {
   readonly trusted: boolean;
 }
 
-/** Draws one mime type, as JupyterLab's renderers do. */
+/** A renderer of one mime type, like JupyterLab's. */
 class Plain extends Widget {
   constructor(private readonly draw: (node: HTMLElement, data: Bundle) => void) {
     super();
@@ -47,7 +47,7 @@ const over = (says: string): Bundle => ({ "text/html": says, [TURN_MIME]: { path
 
 const PICTURE = `<svg role="img"><rect data-point="1:9"></rect><svg data-point="2:14"><text>1</text></svg></svg>`;
 
-/** A renderer in a page; the server says what `tell` is called with, the kernel what `refresh` is. */
+/** A renderer in a page. `tell` simulates the server, and `refresh` the kernel. */
 function make(hasKernel = true) {
   const listeners: Listener[] = [];
   const widgetsOf = vi.fn(() => Promise.resolve(hasKernel ? { createRenderer: widgets } : undefined));
@@ -66,6 +66,8 @@ function make(hasKernel = true) {
     addCell: vi.fn(),
     left: vi.fn(),
     runAgain: vi.fn(),
+    open: vi.fn(),
+    followResumes: vi.fn(),
   };
   const renderer = new RunRenderer(app as unknown as Surroundings, {} as never);
   Widget.attach(renderer, document.body);
@@ -88,20 +90,20 @@ function make(hasKernel = true) {
   };
 }
 
-test.each(["absent", "unknown"] as const)("a turn that is %s to the server has the widget of its kernel", async (kind) => {
+test.each(["absent", "unknown"] as const)("a turn that is %s for the server has its kernel's widget", async (kind) => {
   const { find, refresh, tell, text } = make();
   await refresh(live("one answer"));
   await tell({ kind });
   expect(find(".nba-widget .nba button")?.textContent).toBe("Stop");
   const drawn = find(".nba-widget .nba");
   await refresh(live("two answers"));
-  expect(find(".nba-widget .nba")).toBe(drawn); // what is typed in it stays
+  expect(find(".nba-widget .nba")).toBe(drawn); // typed text stays
   await refresh(over("the card"));
   expect(find(".nba-widget")).toBeNull();
   expect(text()).toBe("the card");
 });
 
-test("without server and kernel each refresh of the HTML is drawn", async () => {
+test("each update of the HTML is drawn without server and kernel", async () => {
   const { find, refresh, tell, text } = make(false);
   await refresh(live("one answer"));
   await tell({ kind: "absent" });
@@ -111,7 +113,7 @@ test("without server and kernel each refresh of the HTML is drawn", async () => 
   expect(find(".nba-widget")).toBeNull();
 });
 
-test("what a person has opened in a card stays open while the server has nothing to tell", async () => {
+test("opened parts of a card stay open while the server has no news", async () => {
   const { find, refresh, settle, tell } = make(false);
   await refresh(over("<details><summary>What happened</summary></details>"), false);
   const opened = find("details");
@@ -120,7 +122,7 @@ test("what a person has opened in a card stays open while the server has nothing
   expect(find("details")).toBe(opened);
 });
 
-test("what a person has opened in a card is open in the one that takes its place", async () => {
+test("opened parts of a card are open in its replacement", async () => {
   const { refresh, renderer, tell } = make(false);
   const parts = (more: string) =>
     over(`<details><summary>Files</summary></details><details open><summary>ada</summary></details>${more}`);
@@ -146,7 +148,7 @@ test.each([
   expect(widgetsOf).not.toHaveBeenCalled();
 });
 
-test("a server that is slow to answer is waited for, and then replaces what was drawn without it", async () => {
+test("the answer of a slow server replaces the first drawing", async () => {
   const { find, refresh, settle, tell, text } = make();
   await refresh(live("so far"));
   expect(text()).toBe("");
@@ -161,7 +163,7 @@ test("a server that is slow to answer is waited for, and then replaces what was 
   expect(text()).not.toContain("two answers");
 });
 
-test("a focus in the widget stays there while the HTML is drawn anew, and is on the card at the end", async () => {
+test("a focus in the widget stays while the HTML is redrawn, and moves to the card at the end", async () => {
   const { find, refresh, tell } = make();
   await refresh(live("one answer"));
   await tell({ kind: "absent" });
@@ -176,7 +178,7 @@ test("a focus in the widget stays there while the HTML is drawn anew, and is on 
 const BUTTONS = `<button data-commandlinker-command="x" value="resume">Resume</button>
   <button data-commandlinker-command="x" value="continue"><b>Continue…</b></button>`;
 
-test.each([true, false])("a card's buttons are JupyterLab's where there is a kernel (%s), else the server's", async (hasKernel) => {
+test.each([true, false])("a card's buttons use JupyterLab with a kernel (%s), else the server", async (hasKernel) => {
   const { app, find, refresh } = make(hasKernel);
   const linked = vi.fn();
   document.body.addEventListener("click", linked, { once: true });
@@ -189,7 +191,7 @@ test.each([true, false])("a card's buttons are JupyterLab's where there is a ker
   expect(app.continue_.mock.calls).toEqual(asked);
 });
 
-test("the buttons of a sweep's row go on with that row, where there is no kernel", async () => {
+test("the buttons of a sweep's row act on that row without a kernel", async () => {
   const { app, find, refresh, tell } = make(false);
   await refresh(live("a sweep"));
   await tell({ kind: "state", state: { ...SWEEP, rows: [sweepRow("sky", { run: "sky/1" })] } });
@@ -199,7 +201,7 @@ test("the buttons of a sweep's row go on with that row, where there is no kernel
   expect(app.resume.mock.calls).toEqual([["s/turn_1/sky/turn_1"]]);
 });
 
-test("a widget's buttons stay JupyterLab's when its kernel has gone: the server knows nothing of its run", async () => {
+test("a widget's buttons use JupyterLab after the end of its kernel, as the server does not know the run", async () => {
   const { app, find, refresh, tell } = make();
   await refresh(live("one answer"));
   await tell({ kind: "unknown" });
@@ -215,7 +217,7 @@ const button = (args: string): string => {
 };
 const RESUME = button('{"commands": ["notebook:run-cell"], "args": {"text": "%agents resume s"}}');
 
-/** Press the button of a card; returns whether JupyterLab, which listens on the page, hears of it. */
+/** Press the button of a card. Returns whether JupyterLab's listener receives the event. */
 async function pressResume(page: ReturnType<typeof make>, card: string, trusted: boolean): Promise<boolean> {
   await page.refresh(over(card), trusted);
   if (!trusted) await page.settle(500);
@@ -226,40 +228,40 @@ async function pressResume(page: ReturnType<typeof make>, card: string, trusted:
   return heard.mock.calls.length > 0;
 }
 
-test("where a notebook is not trusted, a card's button adds its cell and runs nothing", async () => {
+test("in an untrusted notebook, a card's button adds its cell and runs nothing", async () => {
   const page = make();
   expect(await pressResume(page, RESUME, false)).toBe(false);
   expect(page.app.addCell).toHaveBeenCalledExactlyOnceWith("%agents resume s");
   expect(page.app.resume).not.toHaveBeenCalled();
 });
 
-test.each(["", "null", "{", '{"args": 1}'])("a button with arguments like %s of a stranger's runs nothing", async (args) => {
+test.each(["", "null", "{", '{"args": 1}'])("a button with invalid arguments %s runs nothing", async (args) => {
   expect(await pressResume(make(), button(args), false)).toBe(false);
 });
 
-test("where a notebook is trusted, JupyterLab adds and runs the cell of a card's button", async () => {
+test("in a trusted notebook, JupyterLab adds and runs the cell of a card's button", async () => {
   const page = make();
   expect(await pressResume(page, RESUME, true)).toBe(true);
   expect(page.app.addCell).not.toHaveBeenCalled();
 });
 
-test("without a kernel the server goes on with a card's turn", async () => {
+test("without a kernel, the server resumes a card's turn", async () => {
   const page = make(false);
   expect(await pressResume(page, RESUME, false)).toBe(false);
   expect(page.app.resume).toHaveBeenCalledExactlyOnceWith("s/turn_1");
 });
 
-test("a live turn has its timeline in the place of a button, and a card has both", async () => {
+test("a live turn has a timeline instead of a button, and a card has both", async () => {
   const { find, refresh, tell } = make();
   await refresh(live("so far"));
   await tell({ kind: "state", state: RUNNING });
   expect(find(".nba-back")).toBeNull();
   expect(find(".timeline button")?.textContent).toBe("Timeline");
   await tell({ kind: "card", bundle: over(PICTURE) });
-  expect(find(".nba-back")?.textContent).toBe("Go back to here…");
+  expect(find(".nba-back")?.textContent).toBe("Go back…");
 });
 
-test("a card of another day has the button, unless the server knows nothing of its turn", async () => {
+test("an old card has the button, unless the server does not know its turn", async () => {
   const { find, refresh, settle, tell } = make(false);
   await refresh(over("the card"));
   expect(find(".nba-back")).not.toBeNull();
@@ -269,7 +271,7 @@ test("a card of another day has the button, unless the server knows nothing of i
   expect(find(".nba-back")).toBeNull();
 });
 
-test.each(["a live turn's timeline", "a card"])("a point of %s is gone back to by click, and by keyboard alone", async (where) => {
+test.each(["a live turn's timeline", "a card"])("a checkpoint of %s can be chosen by click and by keyboard", async (where) => {
   const { app, find, refresh, settle, tell } = make();
   await refresh(live("so far"));
   await tell({ kind: "state", state: RUNNING });
@@ -290,7 +292,7 @@ test.each(["a live turn's timeline", "a card"])("a point of %s is gone back to b
   expect(app.rewind.mock.lastCall).toEqual(["s/turn_2", 14]);
 });
 
-test("a point of a sweep's row that is open leads back in that row's turn", async () => {
+test("a checkpoint of an open row rewinds that row's turn", async () => {
   const { app, find, refresh, tell } = make(false);
   await refresh(live("a sweep"));
   await tell({ kind: "state", state: { ...SWEEP, rows: [sweepRow("sky", { run: "sky/1" })] } });
@@ -298,4 +300,36 @@ test("a point of a sweep's row that is open leads back in that row's turn", asyn
   await tell({ kind: "card", bundle: over(PICTURE) });
   find("rect")?.dispatchEvent(new MouseEvent("click", { bubbles: true }));
   expect(app.rewind.mock.calls).toEqual([["s/turn_1/sky/turn_1", 9]]);
+});
+
+test("the card of a turn that was resumed elsewhere names and opens the later turn", async () => {
+  const { renderer, app } = make();
+  await renderer.renderModel({ data: over("old card"), trusted: true } as never);
+  const [id, , told] = app.followResumes.mock.calls[0] as [string, AbortSignal, (turn: number, state: string) => void];
+  expect(id).toBe("s/turn_1");
+  expect(renderer.node.querySelector(".nba-strip")).toBeNull();
+  told(2, "running");
+  told(2, "complete");
+  expect(renderer.node.querySelectorAll(".nba-strip")).toHaveLength(1);
+  expect(renderer.node.querySelector(".nba-strip")?.textContent).toContain("Resumed in turn 2: complete.");
+  expect(renderer.node.classList.contains("resumed")).toBe(true);
+  [...renderer.node.querySelectorAll<HTMLElement>(".nba-strip button")].find((b) => !b.hidden)?.click();
+  expect(app.open).toHaveBeenCalledWith("s/turn_2");
+});
+
+test("resumes of complete turns are not followed", async () => {
+  const { renderer, app } = make();
+  const complete = { ...over("card"), [TURN_MIME]: { path: "s/turn_1", state: "complete" } };
+  await renderer.renderModel({ data: complete, trusted: true } as never);
+  expect(app.followResumes).not.toHaveBeenCalled();
+});
+
+test("the button for a rewind is in the card's footer, and a click on it opens no files", async () => {
+  const { renderer, app, find } = make();
+  const footer = `<div class="nb-card"><div>s · turn 1 <span class="nb-path">here/s/turn_1</span></div></div>`;
+  await renderer.renderModel({ data: over(footer), trusted: true } as never);
+  expect(find(".nb-card > div > .nba-back")?.textContent).toBe("Go back…");
+  (find(".nba-back") as HTMLElement).click();
+  expect(app.rewind).toHaveBeenCalledWith("s/turn_1");
+  expect(app.files.browse).not.toHaveBeenCalled();
 });

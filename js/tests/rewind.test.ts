@@ -1,6 +1,9 @@
 import { describe, expect, it, vi } from "vitest";
 
-vi.mock("@jupyterlab/apputils", () => ({ Dialog: {}, showDialog: vi.fn() }));
+vi.mock("@jupyterlab/apputils", () => ({
+  Dialog: { cancelButton: vi.fn(), okButton: vi.fn() },
+  showDialog: vi.fn(),
+}));
 vi.mock("@lumino/widgets", () => ({
   Widget: class {
     readonly node = document.createElement("div");
@@ -10,7 +13,8 @@ vi.mock("@lumino/widgets", () => ({
   },
 }));
 
-import { type Preview, RewindBody } from "../src/rewind";
+import { showDialog } from "@jupyterlab/apputils";
+import { type Preview, RewindBody, chooseRewind } from "../src/rewind";
 
 const POINTS = [
   { seq: 1, at: 100, agent: "", says: "the start" },
@@ -24,19 +28,37 @@ function preview(more: Partial<Preview> = {}): Preview {
 
 const CHANGE = { path: "a/notes.md", what: "changed", plus: 1, minus: 2, diff: "+new\n-old\n-older" } as const;
 
-describe("going back", () => {
-  it("shows the points with their times, the one that was chosen, and what becomes of files", () => {
+describe("rewinding", () => {
+  it("shows the checkpoints with their times, the chosen one, and changes of files", () => {
     const body = new RewindBody(vi.fn(), preview({ files: [CHANGE], file_count: 1 }));
     const options = [...body.node.querySelectorAll("[role=option]")];
     expect(options.map((row) => row.textContent)).toEqual(["the start+0:00", "ben's 1st answer+0:30", "<b>ada</b>'s 1st vote+1:11"]);
     expect(body.node.querySelector("[aria-selected=true]")?.textContent).toContain("ben's");
-    expect(body.node.querySelector(".head")?.textContent).toBe("1 file will be different:");
-    expect(body.node.querySelector("summary")?.textContent).toBe("a/notes.md+1−2is as it was");
+    expect(body.node.querySelector(".head")?.textContent).toBe("1 file will change:");
+    expect(body.node.querySelector("summary")?.textContent).toBe("a/notes.md+1−2will be reverted");
     expect([...body.node.querySelectorAll("pre .minus")]).toHaveLength(2);
     expect(body.node.querySelector("b")).toBeNull();
   });
 
-  it("is chosen by keyboard alone, and the last choice is shown whatever order the answers have", async () => {
+  it("shows the first words of answers", () => {
+    const points = [{ ...POINTS[0]!, text: "" }, { ...POINTS[1]!, text: "Use <i>mmap</i>." }];
+    const words = [...new RewindBody(vi.fn(), preview({ points })).node.querySelectorAll<HTMLElement>(".words")];
+    expect(words.map((each) => [each.hidden, each.textContent])).toEqual([[true, ""], [false, "Use <i>mmap</i>."]]);
+  });
+
+  it("preselects a checkpoint that undoes something, unless one was pressed", async () => {
+    const look = vi.fn((_: string) => Promise.resolve(preview()));
+    const shown = vi.mocked(showDialog);
+    shown.mockResolvedValue({ button: { accept: false } } as never);
+    await chooseRewind(look);
+    expect(look.mock.calls.map(([to]) => to)).toEqual(["the end", "9"]);
+    look.mockClear();
+    await chooseRewind(look, 12);
+    expect(look.mock.calls.map(([to]) => to)).toEqual(["12"]);
+    expect(shown.mock.calls[0]?.[0]).toMatchObject({ title: "Go back" });
+  });
+
+  it("is usable by keyboard, and shows the last choice in any order of replies", async () => {
     const answers: ((found: Preview) => void)[] = [];
     const look = vi.fn((_: string) => new Promise<Preview>((resolve) => answers.push(resolve)));
     const body = new RewindBody(look, preview());
@@ -52,7 +74,7 @@ describe("going back", () => {
     expect(body.getValue()).toEqual({ to: "1", say: "" });
   });
 
-  it("takes a word to one agent or to all", () => {
+  it("accepts a message to one agent or to all", () => {
     const body = new RewindBody(vi.fn(), preview());
     const [word, to] = [body.node.querySelector("textarea"), body.node.querySelector("select")];
     if (!word || !to) throw new Error("no word can be said");
@@ -63,7 +85,7 @@ describe("going back", () => {
     expect(body.getValue()).toEqual({ to: "9", say: "Think of the cost.", agent: "ben" });
   });
 
-  it("tries it as often as a person says, and once by default", () => {
+  it("starts the chosen number of turns, one by default", () => {
     const body = new RewindBody(vi.fn(), preview());
     const times = body.node.querySelector<HTMLInputElement>("input[type=number]");
     if (!times) throw new Error("nobody can say how often");
@@ -76,7 +98,7 @@ describe("going back", () => {
     expect(said).toEqual([5, 100, undefined, undefined]);
   });
 
-  it("asks how a live turn is stopped first, and that alone", () => {
+  it("asks how to stop only for a live turn", () => {
     const label = (body: RewindBody) => body.node.querySelector("input[type=checkbox]")?.closest("label");
     expect(label(new RewindBody(vi.fn(), preview()))?.hidden).toBe(true);
     const body = new RewindBody(vi.fn(), preview({ status: "running" }));
@@ -86,7 +108,7 @@ describe("going back", () => {
     expect(body.getValue()).toEqual({ to: "9", say: "", now: true });
   });
 
-  it("says why a point can't be looked at", async () => {
+  it("shows why a checkpoint can't be previewed", async () => {
     const body = new RewindBody(vi.fn().mockRejectedValue(new Error("It is gone.")), preview());
     body.node.querySelector("ul")?.dispatchEvent(new KeyboardEvent("keydown", { key: "End" }));
     await new Promise((resolve) => setTimeout(resolve));

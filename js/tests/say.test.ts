@@ -17,8 +17,8 @@ function open(state: unknown = RUNNING, manager?: { kernel?: unknown }) {
 
 const SENT = { run: "run-1", id: expect.stringMatching(/^[0-9a-f-]{32,36}$/), text: "In French" };
 
-describe("a text in the box", () => {
-  test.each(["Enter", "Send"])("is sent by %s on both ways under one id, and the box is cleared", (way) => {
+describe("a message in the box", () => {
+  test.each(["Enter", "Send"])("is sent by %s on both channels with one id, and the box is cleared", (way) => {
     const kernel = new MockKernel();
     const { input, model, press, send } = open(RUNNING, { kernel });
     input.value = "  In French ";
@@ -42,7 +42,7 @@ describe("a text in the box", () => {
     expect(new Set(ids).size).toBe(2);
   });
 
-  test("is sent by the widget message alone when the control channel throws", () => {
+  test("is sent only by the widget message if the control channel throws", () => {
     vi.spyOn(console, "warn").mockReturnValue();
     const kernel = new MockKernel();
     kernel.sendControlMessage.mockImplementation(() => {
@@ -54,7 +54,7 @@ describe("a text in the box", () => {
     expect(model.sent("say")).toHaveLength(1);
   });
 
-  test("is not sent when it is empty, nor by the Enter that ends a composed letter", () => {
+  test("is not sent if it is empty, nor by the Enter that ends a composition", () => {
     const { input, model, press } = open();
     input.value = "   ";
     press();
@@ -73,14 +73,14 @@ describe("a text in the box", () => {
     expect(document.activeElement).toBe(input);
   });
 
-  test("keeps its keys from the notebook, has a name, and a length that Python takes", () => {
+  test("keeps its keys from the notebook, and has a label and a maximum length", () => {
     const { input, q } = open();
     expect(q(".say").getAttribute("data-lm-suppress-shortcuts")).toBe("true");
-    expect(input.getAttribute("aria-label")).toBe("Say something to the agents");
+    expect(input.getAttribute("aria-label")).toBe("Send a message to the agents");
     expect(input.maxLength).toBe(20_000);
   });
 
-  test("is nothing to a panel that was unmounted", () => {
+  test("has no effect in an unmounted panel", () => {
     const { input, life, model, press, send } = open();
     input.value = "late";
     life.abort();
@@ -94,7 +94,7 @@ describe("the box", () => {
   test.each([
     ["stopping", STOPPING],
     ["stopped", STOPPED],
-  ])("is gone when the run is %s, and the focus stays on the panel", (_status, state) => {
+  ])("disappears when the run is %s, and the focus stays on the panel", (_status, state) => {
     const { input, model, q } = open();
     input.focus();
     model.update(state);
@@ -102,7 +102,7 @@ describe("the box", () => {
     expect(document.activeElement).toBe(q(".nba"));
   });
 
-  test("is gone with the kernel", () => {
+  test("disappears with the kernel", () => {
     const kernel = new MockKernel();
     const { q } = open(RUNNING, { kernel });
     kernel.disposed.emit(kernel);
@@ -110,8 +110,8 @@ describe("the box", () => {
   });
 });
 
-describe("the last text", () => {
-  test("is shown as text, with who has read it, also when no more can be said", () => {
+describe("the last message", () => {
+  test("is shown as text with its readers, also if the run accepts no more messages", () => {
     const said = { text: "<b>In French</b>", read: "read by 1 of 3" };
     const { model, q } = open({ ...RUNNING, said });
     expect(q(".said bdi").textContent).toBe("“<b>In French</b>”");
@@ -120,13 +120,13 @@ describe("the last text", () => {
     expect(q(".said").hidden).toBe(false);
   });
 
-  test("is not there before there is one", () => {
+  test("is hidden before the first message", () => {
     const { q } = open();
     expect(q(".said").hidden).toBe(true);
   });
 });
 
-test("what is written stays when the panel is made anew, until it is sent", () => {
+test("an unsent message survives a recreated panel", () => {
   const first = open();
   first.input.value = "In Fre";
   first.input.dispatchEvent(new Event("input"));

@@ -13,7 +13,7 @@ afterEach(() => vi.useRealTimers());
 
 const LIVE: SweepState = { ...SWEEP, rows: [sweepRow("sky", { run: "sky/1" }), sweepRow("moon", { run: "moon/2" })] };
 
-/** A panel whose kernel replies so, or not at all. */
+/** A panel with a kernel that sends this reply, or none. */
 function shown(reply?: object) {
   const kernel = new MockKernel();
   const done = reply ? Promise.resolve({ content: reply }) : new Promise(() => {});
@@ -42,7 +42,7 @@ function shown(reply?: object) {
 
 const settle = (): Promise<unknown> => vi.advanceTimersByTimeAsync(400);
 
-test("a stop of all goes to the kernel alone when that works on the sweep", async () => {
+test("a stop goes only to the kernel if it runs the sweep", async () => {
   const { q, kernel, post } = shown({ refusal: "" });
   q("header button").click();
   await settle();
@@ -50,7 +50,7 @@ test("a stop of all goes to the kernel alone when that works on the sweep", asyn
   expect(post).not.toHaveBeenCalled();
 });
 
-test.each([[undefined], [{ refusal: "No sweep.", is_unknown: true }]])("a stop that the kernel can't do goes to the server", async (reply) => {
+test.each([[undefined], [{ refusal: "No sweep.", is_unknown: true }]])("a stop that the kernel can't handle goes to the server", async (reply) => {
   const { q, post, report } = shown(reply);
   post.mockResolvedValue("It is over.");
   q("header button").click();
@@ -59,7 +59,7 @@ test.each([[undefined], [{ refusal: "No sweep.", is_unknown: true }]])("a stop t
   expect(report).toHaveBeenCalledWith("It is over.");
 });
 
-test("a row is stopped by its turn, and never by a name that another sweep's row may have", async () => {
+test("a row is stopped by its turn's id, not by its name", async () => {
   const { all, kernel, post } = shown({ refusal: "" });
   all(".rows button.one")[1]?.click();
   await settle();
@@ -67,21 +67,21 @@ test("a row is stopped by its turn, and never by a name that another sweep's row
   expect(post).toHaveBeenCalledWith("a/asked/moon/turn_2", "stop", { immediate: false, source: "widget" });
 });
 
-test("all rows are held, and let go on, through the server", async () => {
+test("all rows are paused and unpaused through the server", async () => {
   const { panel, q, post, report } = shown();
   post.mockResolvedValue("It is over.");
   q(".tally button").click();
-  panel.draw({ ...LIVE, hold: "continue" });
+  panel.draw({ ...LIVE, hold: "unpause" });
   q(".tally button").click();
   await settle();
   expect(post.mock.calls).toEqual([
     ["a/asked", "pause", {}],
-    ["a/asked", "resume", {}],
+    ["a/asked", "unpause", {}],
   ]);
   expect(report).toHaveBeenCalledWith("It is over.");
 });
 
-test("a row that is opened is followed as its turn is, and closed by its name", () => {
+test("an open row is followed like its turn, and closed by its name", () => {
   const { all, q, news, watched } = shown();
   all(".rows button.open")[0]?.click();
   expect([...watched.keys()]).toEqual(["a/asked/sky/turn_1"]);
@@ -93,7 +93,7 @@ test("a row that is opened is followed as its turn is, and closed by its name", 
   expect(all(".opened .nba")).toEqual([]);
 });
 
-test("another row that is opened takes the place of the first", () => {
+test("another opened row replaces the first one", () => {
   const { all, q, news, watched } = shown();
   for (const button of all(".rows button.open")) button.click();
   expect([...watched.keys()]).toEqual(["a/asked/moon/turn_2"]);
@@ -101,7 +101,7 @@ test("another row that is opened takes the place of the first", () => {
   expect(q(".opened .task").textContent).toBe("How far?");
 });
 
-test("what is asked of an open row goes to its turn", async () => {
+test("requests for an open row go to its turn", async () => {
   const { all, q, news, post } = shown({ refusal: "" });
   all(".rows button.open")[0]?.click();
   news("a/asked/sky/turn_1", { kind: "state", state: RUNNING });
@@ -115,7 +115,7 @@ test("what is asked of an open row goes to its turn", async () => {
   ]);
 });
 
-test("a row that ends while it is open leaves its card, also when it ended before it was seen", () => {
+test("an open row that ends shows its card", () => {
   for (const isSeen of [true, false]) {
     const { all, q, news } = shown();
     all(".rows button.open")[0]?.click();
@@ -127,21 +127,21 @@ test("a row that ends while it is open leaves its card, also when it ended befor
   }
 });
 
-test("a row that is not there any more is closed", () => {
+test("a row that has disappeared is closed", () => {
   const { all, news } = shown();
   all(".rows button.open")[0]?.click();
   news("a/asked/sky/turn_1", { kind: "unknown" });
   expect(all(".opened .nba")).toEqual([]);
 });
 
-test("at the end of the panel nothing is followed any more", () => {
+test("nothing is followed after the end of the panel", () => {
   const { all, life, watched } = shown();
   all(".rows button.open")[0]?.click();
   life.abort();
   expect(watched.size).toBe(0);
 });
 
-test("the answers of an opened row that has ended are to be drawn as the page draws Markdown", () => {
+test("the answers of an ended row are rendered as Markdown", () => {
   const { panel, q, news } = shown();
   const asked: unknown[] = [];
   panel.el.addEventListener(DRAW, (event) => asked.push((event as CustomEvent<Drawing>).detail.answers));

@@ -57,13 +57,13 @@ test("a session shows its last task, state, turns, cost and age", async () => {
   ]);
 });
 
-test("what a model or a person wrote becomes no markup", async () => {
+test("untrusted text is escaped", async () => {
   const { widget } = await show([{ id: "s", session: EVIL, turns: [turn("s/turn_1", { task: EVIL, state: EVIL })] }]);
   expect(widget.node.textContent).toContain(EVIL);
   expect(widget.node.querySelector("img")).toBeNull();
 });
 
-test("a live turn shows how it stands, and can be stopped, then at once", async () => {
+test("a live turn shows its state and can be stopped gracefully, then immediately", async () => {
   const live = [liveRun("s/turn_1", { says: "awaiting approval", status: "awaiting" })];
   const { buttons, press, rows, actions, runs } = await show(
     [{ id: "s", session: "s", turns: [turn("s/turn_1", { state: "running", is_live: true })] }],
@@ -86,14 +86,14 @@ test("only the last turn is resumed, and only when it is incomplete", async () =
   const { buttons, press, actions, sessions, widget } = await show([{ id: "s", session: "s", turns: [stopped] }]);
   expect(buttons()).toEqual(["1. Compare caches", "Resume", "Go back…", "Continue…", "Rename…", "Export", "Delete…"]);
   press("Resume");
-  press("Resume"); // while the first is under way
+  press("Resume"); // while the first one is pending
   expect(actions.resume).toHaveBeenCalledExactlyOnceWith("s/turn_1");
   sessions[0] = { id: "s", session: "s", turns: [stopped, turn("s/turn_2", { turn: 2 })] };
   await widget.refresh();
   expect(buttons()).not.toContain("Resume");
 });
 
-test("a turn is opened, a session deleted, each by its id", async () => {
+test("turns are opened and sessions deleted by their id", async () => {
   const { press, actions, sessions } = await show([{ id: "s", session: "s", turns: [turn("s/turn_1")] }]);
   press("1. Compare caches");
   press("Delete…");
@@ -101,19 +101,19 @@ test("a turn is opened, a session deleted, each by its id", async () => {
   expect(actions.delete_).toHaveBeenCalledExactlyOnceWith(sessions[0]);
 });
 
-test("the filter finds tasks, sessions and states, and tells when none fits", async () => {
+test("the filter finds tasks, sessions and states, and reports no match", async () => {
   const { filter, rows, widget } = await show([
     { id: "a", session: "caches", turns: [turn("a/turn_1", { task: "Compare caches" })] },
     { id: "b", session: "other", turns: [turn("b/turn_1", { task: "Write a poem", state: "failed" })] },
   ]);
   const found = (text: string): number => (filter(text), rows().length);
   expect([found("POEM"), found("caches"), found("failed"), found("nothing")]).toEqual([1, 1, 1, 0]);
-  expect(visibleText(widget.node)).toContain("No session fits");
+  expect(visibleText(widget.node)).toContain("No session matches");
   expect(found("")).toBe(2);
   expect(rows().map((row) => row.open)).toEqual([true, false]); // as before
 });
 
-test("what is open and has the focus stays so while the list changes", async () => {
+test("open rows and the focus stay while the list changes", async () => {
   const first = { id: "a", session: "a", turns: [turn("a/turn_1")] };
   const { rows, sessions, widget } = await show([first]);
   const button = rows()[0]?.querySelector("button");
@@ -128,14 +128,14 @@ test("what is open and has the focus stays so while the list changes", async () 
   expect(rows()[1]?.open).toBe(true);
 });
 
-test("no more than a hundred sessions are drawn, and that is said", async () => {
+test("at most a hundred sessions are drawn, with a note", async () => {
   const many = Array.from({ length: 150 }, (_, i) => ({ id: `${i}`, session: `s${i}`, turns: [turn(`${i}/turn_1`)] }));
   const { rows, widget } = await show(many);
   expect(rows()).toHaveLength(100);
   expect(visibleText(widget.node)).toContain("100 of 150");
 });
 
-test("a sidebar that nobody sees asks for no sessions", async () => {
+test("a hidden sidebar requests no sessions", async () => {
   const live: Run[] = [];
   const { actions, runs, widget } = await show([], live);
   const before = actions.list.mock.calls.length;
@@ -147,7 +147,7 @@ test("a sidebar that nobody sees asks for no sessions", async () => {
   expect(actions.list).toHaveBeenCalledTimes(before + 1);
 });
 
-/** A sweep of 300 rows, as the server lists it. */
+/** A sweep of 300 rows, as listed by the server. */
 function sweep(more: Partial<Run> = {}): Session {
   const run = liveRun("sweep", { says: "12 of 300 rows · 2 failed", rows: { total: 300, done: 10, failed: 2 }, ...more });
   return { id: "sweep", session: "my_sweep", turns: [], sweep: { ...run, is_live: run.state === "running", updated_at: Date.now() / 1000 - 130 } };
@@ -162,7 +162,7 @@ async function unfold(row: HTMLDetailsElement | undefined): Promise<void> {
   await vi.waitFor(() => expect(row.querySelectorAll("details")).not.toHaveLength(0));
 }
 
-test("a sweep is one entry with how far it is, and asks for its rows only when it is unfolded", async () => {
+test("a sweep is one entry with its progress, and requests its rows only when expanded", async () => {
   const { rows, actions } = await show([sweep({ state: "stopped" })]);
   const summary = rows()[0]?.querySelector("summary") as HTMLElement;
   expect([...summary.children].map((each) => each.textContent)).toEqual([
@@ -174,10 +174,10 @@ test("a sweep is one entry with how far it is, and asks for its rows only when i
   actions.rows.mockResolvedValue([rowOf("one"), rowOf("two")]);
   await unfold(rows()[0]);
   expect(actions.rows).toHaveBeenCalledExactlyOnceWith("sweep");
-  expect(visibleText(rows()[0] as HTMLElement)).toContain("2 of 300 rows: those that were used last.");
+  expect(visibleText(rows()[0] as HTMLElement)).toContain("2 of 300 rows, most recently used first.");
 });
 
-test("a sweep's row is opened and exported, and stays what its sweep knows", async () => {
+test("a sweep's row can be opened and exported, but not renamed or deleted", async () => {
   const { rows, actions, buttons, press, widget } = await show([sweep({ state: "stopped" })]);
   actions.rows.mockResolvedValue([rowOf("one")]);
   await unfold(rows()[0]);
@@ -188,14 +188,14 @@ test("a sweep's row is opened and exported, and stays what its sweep knows", asy
   expect(widget.node.querySelector("img")).toBeNull();
 });
 
-test("one row of a sweep is stopped, then at once, and the others go on", async () => {
+test("one row of a sweep is stopped gracefully, then immediately, and the others continue", async () => {
   const { rows, actions, buttons, press } = await show([sweep()], [sweep().sweep as Run]);
   const live = { id: "sweep/one", session: "one", turns: [turn("sweep/one/turn_1", { state: "running", is_live: true })] };
   actions.rows.mockResolvedValue([live, rowOf("two")]);
   await unfold(rows()[0]);
   for (const row of rows().slice(1)) row.open = true;
   const stops = (): string[] => buttons().filter((label) => label.startsWith("Stop"));
-  expect(stops()).toEqual(["Stop", "Stop"]); // the sweep's own, and that of the row at work
+  expect(stops()).toEqual(["Stop", "Stop"]); // of the sweep, and of the live row
   const pressRow = (): void => [...(rows()[1] as HTMLElement).querySelectorAll<HTMLElement>("button")].find((b) => b.textContent.startsWith("Stop"))?.click();
   pressRow();
   await vi.waitFor(() => expect(stops()).toEqual(["Stop", "Stop now"]));
@@ -206,7 +206,7 @@ test("one row of a sweep is stopped, then at once, and the others go on", async 
   ]);
 });
 
-test("a live sweep shows how it stands, and is stopped as a whole, then at once", async () => {
+test("a live sweep shows its state and can be stopped gracefully, then immediately", async () => {
   const live = [sweep().sweep as Run];
   const { rows, actions, buttons, press, runs } = await show([sweep()], live);
   (rows()[0] as HTMLDetailsElement).open = true;
@@ -222,7 +222,7 @@ test("a live sweep shows how it stands, and is stopped as a whole, then at once"
   ]);
 });
 
-test("the rows of a sweep at work are asked for again as it gets on, and not each second", async () => {
+test("the rows of a live sweep are requested again on progress, but not each second", async () => {
   vi.useFakeTimers({ toFake: ["Date"] });
   const { rows, actions, sessions, widget } = await show([sweep()], [sweep().sweep as Run]);
   actions.rows.mockResolvedValue([rowOf("one")]);
@@ -237,7 +237,7 @@ test("the rows of a sweep at work are asked for again as it gets on, and not eac
   vi.useRealTimers();
 });
 
-test("sweeps stand among the sessions by when they were used, and the filter finds them", async () => {
+test("sweeps are sorted among the sessions by use, and the filter finds them", async () => {
   const at = (ago: number) => turn("", { updated_at: Date.now() / 1000 - ago, task: "Write a poem" });
   const { rows, filter } = await show([
     { id: "old", session: "old", turns: [at(500)] },
@@ -252,7 +252,7 @@ test("sweeps stand among the sessions by when they were used, and the filter fin
   }
 });
 
-test("a sweep that is looked for is unfolded", async () => {
+test("a sweep to show is expanded", async () => {
   const { rows, widget } = await show([sweep(), { id: "s", session: "s", turns: [turn("s/turn_1")] }]);
   await widget.reveal("sweep");
   expect(rows()[0]?.open).toBe(true);

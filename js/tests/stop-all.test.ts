@@ -4,14 +4,14 @@ import { makeStatusItem } from "../src/status-bar";
 import { makeStopButton, stopAll } from "../src/stop-all";
 import { liveRun } from "./mock";
 
-/** Runs as the server lists them one time after another; the last list stays. */
+/** Successive lists of runs from the server. The last list is repeated. */
 async function runsOf(...lists: ReturnType<typeof liveRun>[][]): Promise<LiveRuns> {
   const runs = new LiveRuns(() => Promise.resolve(lists.length > 1 ? lists.shift() : lists[0]));
   await new Promise<void>((resolve) => runs.listen(() => resolve()));
   return runs;
 }
 
-test("every run is stopped, also one that began since the last look", async () => {
+test("every run is stopped, including one that has just started", async () => {
   const runs = await runsOf([liveRun("a")], [liveRun("a"), liveRun("b")]);
   const post = vi.fn().mockResolvedValue("");
   expect(await stopAll({ post }, runs, false)).toBe("");
@@ -22,13 +22,13 @@ test("every run is stopped, also one that began since the last look", async () =
   ]);
 });
 
-test("why a run can't be stopped is told once", async () => {
+test("an error of a stop is reported once", async () => {
   const runs = await runsOf([liveRun("a"), liveRun("b")]);
   const post = vi.fn().mockResolvedValue("The Jupyter server can't be reached.");
   expect(await stopAll({ post }, runs, true)).toBe("The Jupyter server can't be reached.");
 });
 
-test("the button stops gracefully, and at once when all are stopping", async () => {
+test("the button stops gracefully, and immediately if all are stopping", async () => {
   const stopping = liveRun("a", { state: "stopping" });
   const runs = await runsOf([liveRun("a")], [stopping, liveRun("b")], [stopping]);
   const press = vi.fn();
@@ -40,12 +40,12 @@ test("the button stops gracefully, and at once when all are stopping", async () 
   expect(button?.textContent).toBe("Stop 2 runs");
   await runs.refresh();
   expect(button?.textContent).toBe("Stop 1 run now");
-  button?.dispatchEvent(new MouseEvent("click", { detail: 2 })); // of a double click
+  button?.dispatchEvent(new MouseEvent("click", { detail: 2 })); // the second half of a double click
   button?.click();
   expect(press.mock.calls).toEqual([[false], [true]]);
 });
 
-test("button and status item take no place while nothing runs", async () => {
+test("button and status item are hidden while nothing runs", async () => {
   const runs = await runsOf([], [liveRun("a")], []);
   const button = makeStopButton(runs, () => {});
   const { item, isActive } = makeStatusItem(runs, () => {});
@@ -57,7 +57,7 @@ test("button and status item take no place while nothing runs", async () => {
   expect([button.isHidden, item.isHidden, isActive?.()]).toEqual([true, true, false]);
 });
 
-test("the button of a notebook that is closed listens no more", async () => {
+test("the button of a closed notebook has no listeners", async () => {
   const runs = await runsOf([liveRun("a")], [liveRun("a"), liveRun("b")]);
   const item = makeStopButton(runs, () => {});
   const { node } = item;

@@ -77,7 +77,7 @@ describe("a click on Stop", () => {
     expect(sent(kernel)[0].header.msg_id).toMatch(/^[0-9a-f]{32}$/);
   });
 
-  test("shows at once that it was seen, and keeps the focus", () => {
+  test("shows the press immediately, and keeps the focus", () => {
     const { button } = show();
     button.focus();
     button.click();
@@ -111,7 +111,7 @@ describe("without an answer, as in VS Code while a cell is busy", () => {
   const HINT = "nb-agents stop session_1";
   beforeEach(() => vi.useFakeTimers());
 
-  test("the panel names the command that stops the run at once, until the kernel answers", () => {
+  test("the panel shows the command that stops the run immediately, until the kernel answers", () => {
     const { button, model, q } = show(RUNNING);
     button.click();
     vi.advanceTimersByTime(1400);
@@ -129,14 +129,14 @@ describe("without an answer, as in VS Code while a cell is busy", () => {
     expect(q(".notices").textContent).toBe("");
   });
 
-  test("a sweep is named", () => {
+  test("a sweep's command contains its name", () => {
     const { button, q } = show(SWEEP);
     button.click();
     vi.advanceTimersByTime(1500);
     expect(q(".notices").textContent).toContain("nb-agents stop ask");
   });
 
-  test("nothing is said where the control channel has it, nor after an answer", () => {
+  test("there is no hint with a control channel or after an answer", () => {
     for (const manager of [{ kernel: new MockKernel() }, undefined]) {
       const { button, model, q } = show(RUNNING, manager);
       button.click();
@@ -148,7 +148,7 @@ describe("without an answer, as in VS Code while a cell is busy", () => {
 });
 
 describe("a second click", () => {
-  test("asks for an immediate stop, and waits for the end", () => {
+  test("requests an immediate stop, and waits for the end", () => {
     const kernel = new MockKernel();
     const { button, model } = show(RUNNING, { kernel });
     button.click();
@@ -175,7 +175,7 @@ describe("a second click", () => {
     expect(model.stops()).toHaveLength(2);
   });
 
-  test("is not made by holding Enter down", () => {
+  test("is not triggered by holding Enter down", () => {
     const { button } = show();
     const press = (repeat: boolean) => {
       const event = new KeyboardEvent("keydown", { key: "Enter", repeat, cancelable: true });

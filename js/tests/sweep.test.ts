@@ -21,7 +21,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-/** Note all changes of the document that a call makes. */
+/** Record all changes of the document made by a call. */
 function changes(el: HTMLElement, act: () => void): MutationRecord[] {
   const observer = new MutationObserver(() => undefined);
   observer.observe(el, { subtree: true, childList: true, characterData: true, attributes: true });
@@ -32,7 +32,7 @@ function changes(el: HTMLElement, act: () => void): MutationRecord[] {
 }
 
 describe("the panel of a sweep", () => {
-  test("shows how all rows stand, what failed and why, and those at work", () => {
+  test("shows the numbers of rows, failures and live rows", () => {
     const { el, q } = show(SWEEP);
     const text = visibleText(el);
     for (const words of ["Answer: {{q}}", "3 of 12 rows", "7 to go", "bad-1", "The key is refused.", "sky", "$0.041", "score 0.5 ± 0.1 (2)", "here/ask"]) {
@@ -48,7 +48,7 @@ describe("the panel of a sweep", () => {
     expect(q(".opened").hidden).toBe(true);
   });
 
-  test("shows words as the text that they are", () => {
+  test("shows HTML in texts as text", () => {
     const evil = "<img src=x onerror=alert(1)>";
     const { el } = show({
       ...SWEEP,
@@ -61,7 +61,7 @@ describe("the panel of a sweep", () => {
     expect(visibleText(el)).toContain(evil);
   });
 
-  test("changes nothing where nothing differs, and keeps the rows that stay", () => {
+  test("changes only differences, and keeps existing rows", () => {
     const { el, model, q } = show(OPEN);
     expect(changes(el, () => model.update({ ...OPEN }))).toEqual([]);
     const moon = el.querySelectorAll(".rows tr")[2];
@@ -73,7 +73,7 @@ describe("the panel of a sweep", () => {
     expect(q(".opened .nba")).toBe(inner);
   });
 
-  test("gives way to the card at the end", () => {
+  test("is replaced by the card at the end", () => {
     const { el, model, q } = show(OPEN);
     model.update({ ...SWEEP, status: "stopped", chip: "stopped", button: null, hold: "", card: "<b>card</b>" });
     expect(q(".card").innerHTML).toBe("<b>card</b>");
@@ -82,7 +82,7 @@ describe("the panel of a sweep", () => {
     expect(el.querySelector(".opened .nba")).toBeNull();
   });
 
-  test("has nothing to press once the kernel is gone, and says how to go on", () => {
+  test("has no buttons after the end of the kernel, and says how to continue", () => {
     const kernel = new MockKernel();
     const { el, q } = show(OPEN, { kernel });
     kernel.statusChanged.emit(kernel, "dead");
@@ -107,8 +107,8 @@ describe("the panel of a sweep", () => {
   });
 });
 
-describe("what a person asks of a sweep", () => {
-  test("a stop goes on both ways, is seen at once, and then becomes an immediate one", () => {
+describe("requests for a sweep", () => {
+  test("a stop is sent on both channels, is shown immediately, and becomes an immediate one", () => {
     const kernel = new MockKernel();
     const { model, q } = show(SWEEP, { kernel });
     const button = q("header button");
@@ -129,23 +129,23 @@ describe("what a person asks of a sweep", () => {
     const kernel = new MockKernel();
     const { el, model } = show(SWEEP, { kernel });
     const button = [...el.querySelectorAll<HTMLButtonElement>(".rows button.one")][1];
-    expect(button?.title).toBe("Stop this row alone, after its calls.");
+    expect(button?.title).toBe("Stop only this row, after its calls.");
     button?.click();
     expect(model.stops()).toEqual([{ type: "stop", run: "run-moon", immediate: false }]);
     expect(kernel.sendControlMessage.mock.calls[0]?.[0].content).toEqual({ run: "run-moon", immediate: false });
   });
 
-  test("all rows are held, and let go on", () => {
+  test("all rows are paused and unpaused", () => {
     const { model, q } = show(SWEEP);
     const button = q(".tally button");
     expect(button.textContent).toBe("Pause");
     button.click();
-    model.update({ ...SWEEP, chip: "paused", hold: "continue" });
+    model.update({ ...SWEEP, chip: "paused", hold: "unpause" });
     expect(button.textContent).toBe("Continue");
     button.click();
-    expect(model.sent("pause", "resume")).toEqual([
+    expect(model.sent("pause", "unpause")).toEqual([
       { type: "pause", sweep: "ask", id: expect.any(String) as string },
-      { type: "resume", sweep: "ask", id: expect.any(String) as string },
+      { type: "unpause", sweep: "ask", id: expect.any(String) as string },
     ]);
     model.update(STOPPING);
     expect(button.hidden).toBe(true);
@@ -170,7 +170,7 @@ describe("what a person asks of a sweep", () => {
     expect(el.querySelector(".opened .nba")).toBeNull();
   });
 
-  test("the panel of an open row asks for that run alone", () => {
+  test("the panel of an open row sends requests for its run only", () => {
     const { model, q } = show(OPEN);
     q(".opened header button").click();
     expect(model.stops()).toEqual([{ type: "stop", run: "run-sky", immediate: false }]);
@@ -181,7 +181,7 @@ describe("what a person asks of a sweep", () => {
     expect(q("header button").textContent).toBe("Stop");
   });
 
-  test("another row that is opened has a panel of its own", () => {
+  test("another opened row has a separate panel", () => {
     const { model, q } = show(OPEN);
     const first = q(".opened .nba");
     q(".opened header button").click();

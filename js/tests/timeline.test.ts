@@ -8,7 +8,7 @@ const points = (...names: string[]): string =>
 let run = 0;
 let now = 0;
 
-/** A timeline of a live turn, of which the server draws these pictures one after the other. */
+/** A timeline of a live turn with these successive pictures. */
 function timeline(...pictures: string[]) {
   const read = vi.fn((): Promise<string> => Promise.resolve(pictures[Math.min(read.mock.calls.length, pictures.length) - 1] ?? ""));
   const state = { ...RUNNING, run: `run-${++run}` };
@@ -22,7 +22,7 @@ function timeline(...pictures: string[]) {
     state,
     button: el.querySelector("button") as HTMLElement,
     shown: () => [...el.querySelectorAll("rect")].map((point) => point.getAttribute("data-point")),
-    /** The panel is drawn anew after so long. */
+    /** Redraw the panel after this time. */
     async pass(ms: number) {
       now += ms;
       draw(state);
@@ -36,7 +36,7 @@ beforeEach(() => {
   vi.spyOn(performance, "now").mockImplementation(() => now);
 });
 
-test("one that is folded is a line, and asks for nothing", async () => {
+test("a closed timeline is a line, and requests nothing", async () => {
   const { el, pass, read, button } = timeline(points("1:9"));
   await pass(60_000);
   expect(visibleText(el).trim()).toBe("Timeline");
@@ -44,7 +44,7 @@ test("one that is folded is a line, and asks for nothing", async () => {
   expect(read).not.toHaveBeenCalled();
 });
 
-test("one that is open is read at most once a second, and never again when it is folded", async () => {
+test("an open timeline is requested at most once a second, and not after it is closed", async () => {
   const { pass, read, button, shown } = timeline(points("1:9"), points("1:9", "1:12"));
   button.click();
   await pass(0);
@@ -58,7 +58,7 @@ test("one that is open is read at most once a second, and never again when it is
   expect(read).toHaveBeenCalledTimes(2);
 });
 
-test("it stays open when the front end makes the panel again, until the turn is over", async () => {
+test("it stays open in a recreated panel until the turn ends", async () => {
   const { button, state, close } = timeline(points("1:9"));
   button.click();
   const again = (): string | null => {
@@ -71,7 +71,7 @@ test("it stays open when the front end makes the panel again, until the turn is 
   expect(again()).toBe("false");
 });
 
-test("a focus on a point stays there when the picture is drawn anew, or goes to the next point", async () => {
+test("a focused checkpoint keeps the focus in a new picture, or the next one gets it", async () => {
   const { el, pass, button } = timeline(points("1:9", "1:12"), points("1:12", "1:9", "1:30"), points("1:20", "1:30"));
   button.click();
   await pass(0);
@@ -84,7 +84,7 @@ test("a focus on a point stays there when the picture is drawn anew, or goes to 
   expect(focused()).toBe("1:20");
 });
 
-test("a picture that has a point under the pointer is left alone", async () => {
+test("a picture with a checkpoint under the pointer is not redrawn", async () => {
   const { el, pass, button, shown } = timeline(points("1:9"), points("1:9", "1:12"));
   button.click();
   await pass(0);
@@ -97,18 +97,18 @@ test("a picture that has a point under the pointer is left alone", async () => {
   expect(shown()).toEqual(["1:9", "1:12"]);
 });
 
-test("where its points would lead nowhere there is none", () => {
+test("there is no timeline if its checkpoints could not be used", () => {
   const { el, draw } = makeTimeline(new AbortController().signal, undefined);
   draw(RUNNING);
   expect(el.hidden).toBe(true);
 });
 
-test("why it can't be read is seen, and that nothing has happened yet", async () => {
+test("errors and an empty timeline are shown", async () => {
   const { el, pass, button, read } = timeline("");
   button.click();
   await pass(0);
   expect(visibleText(el)).toContain("Nothing has happened yet.");
   read.mockRejectedValue(new Error("The Jupyter server can't be reached."));
   await pass(1000);
-  expect(visibleText(el)).toContain("It can't be read: The Jupyter server can't be reached.");
+  expect(visibleText(el)).toContain("The timeline can't be read: The Jupyter server can't be reached.");
 });

@@ -1,13 +1,13 @@
 import { beforeEach, expect, test, vi } from "vitest";
-import type { Piece, PieceKind, Transcript } from "../src/panel-types";
+import type { PanelState, Piece, PieceKind, Transcript } from "../src/panel-types";
 import { makeTranscripts } from "../src/transcripts";
-import { RUNNING } from "./mock";
+import { RUNNING, show } from "./mock";
 
 const piece = (kind: PieceKind, text: string, id: string = kind, title = ""): Piece => ({ id, kind, title, text });
 
 let run = 0;
 
-/** Open an agent to whom these pieces come, one lot for each read. */
+/** Open an agent's transcript that receives these pieces, one list per request. */
 async function open(...lots: Piece[][]) {
   const read = vi.fn(async (_agent: string, after: number): Promise<Transcript> => ({ pieces: lots[after] ?? [], end: after + 1, more: after + 1 < lots.length }));
   const life = new AbortController();
@@ -21,9 +21,20 @@ async function open(...lots: Piece[][]) {
   return { ...transcripts, read, state, parts: () => [...transcripts.el.querySelectorAll<HTMLElement>(".part")] };
 }
 
+/** Show a panel with closed rows. */
+function showPanel() {
+  const { el, model } = show({ ...RUNNING, run: `run-${++run}` });
+  return { el, update: (state: PanelState) => model.update({ ...state, run: `run-${run}` }) };
+}
+
+function press(el: HTMLElement, name: string): void {
+  const buttons = [...el.querySelectorAll<HTMLElement>("tbody button.open")];
+  buttons.find((button) => button.textContent === name)?.click();
+}
+
 beforeEach(() => document.body.replaceChildren());
 
-test("an agent that is closed is never asked for", async () => {
+test("the transcript of a closed agent is not requested", async () => {
   const read = vi.fn();
   const transcripts = makeTranscripts(new AbortController().signal, read);
   transcripts.draw({ ...RUNNING, run: "closed" });
@@ -31,23 +42,23 @@ test("an agent that is closed is never asked for", async () => {
   expect(transcripts.el.hidden).toBe(true);
 });
 
-test("words that come later go on in their part", async () => {
+test("later text is appended to its part", async () => {
   const { parts } = await open([piece("text", "I com")], [piece("text", "pare.")]);
   expect(parts().map((part) => part.querySelector(".body")?.textContent)).toEqual(["I compare."]);
 });
 
-test("an answer takes the place of the words that it was written in", async () => {
+test("an answer replaces its streamed text", async () => {
   const { parts } = await open([piece("text", "Use mmap."), piece("writing", "Use mm"), piece("answer", "Use mmap.", "a 1", "Answer")]);
   expect(parts().map((part) => part.className)).toEqual(["part answer"]);
 });
 
-test("HTML in an agent's words is text", async () => {
+test("HTML in an agent's text is shown as text", async () => {
   const { el } = await open([piece("text", "<img src=x onerror=alert(1)>")]);
   expect(el.querySelector("img")).toBeNull();
   expect(el.textContent).toContain("<img src=x");
 });
 
-test("a long text is laid out in blocks, and no word of it is lost", async () => {
+test("a long text is split into blocks without losses", async () => {
   const text = "one line of words\n".repeat(20_000);
   const { parts } = await open([piece("text", text)]);
   const blocks = [...(parts()[0]?.querySelectorAll(".block") ?? [])];
@@ -55,10 +66,34 @@ test("a long text is laid out in blocks, and no word of it is lost", async () =>
   expect(blocks.map((block) => block.textContent).join("\n")).toBe(text);
 });
 
-test("why a transcript can't be read is said", async () => {
+test("an error of a transcript is shown", async () => {
   const transcripts = makeTranscripts(new AbortController().signal, () => Promise.reject(new Error("the kernel is busy.")));
   document.body.append(transcripts.el);
   transcripts.draw({ ...RUNNING, run: "busy" });
   transcripts.toggle("critic");
   await vi.waitFor(() => expect(transcripts.el.textContent).toContain("can't be read: the kernel is busy."));
+});
+
+test("the open text is below its own row, and Close, Wide and Answers only are in one line", () => {
+  const { el, update } = showPanel();
+  press(el, "critic");
+  const row = el.querySelector("tr.below");
+  expect(row?.previousElementSibling?.textContent).toContain("critic");
+  expect(row?.querySelector(".top")?.textContent).toBe("criticAnswers onlyWideClose");
+  update({ ...RUNNING, run: "below", agents: [...RUNNING.agents].reverse() });
+  expect(el.querySelector("tr.below")?.previousElementSibling?.textContent).toContain("critic");
+  press(el, "critic");
+  expect(el.querySelector("tr.below")).toBeNull();
+});
+
+test("wide texts are side by side below all rows", () => {
+  const { el } = showPanel();
+  press(el, "critic");
+  press(el, "researcher");
+  expect(el.querySelectorAll("tr.below")).toHaveLength(2);
+  [...el.querySelectorAll("button")].find((button) => button.textContent === "Wide")?.click();
+  expect(el.querySelector("tr.below")).toBeNull();
+  expect(el.querySelectorAll(".reading.wide .columns > .agent")).toHaveLength(2);
+  [...el.querySelectorAll("button")].find((button) => button.textContent === "Wide")?.click();
+  expect(el.querySelectorAll("tr.below .agent")).toHaveLength(2);
 });

@@ -4,7 +4,7 @@ import { type News, Watcher, messagesOf } from "../src/watch";
 beforeEach(() => vi.useFakeTimers());
 afterEach(() => vi.useRealTimers());
 
-/** A server whose streams the test writes. */
+/** A server with streams written by the test. */
 class Server {
   readonly asked: (readonly string[])[] = [];
   readonly signals: AbortSignal[] = [];
@@ -37,7 +37,7 @@ function watch(...ids: string[]) {
 
 const settle = (): Promise<unknown> => vi.advanceTimersByTimeAsync(25);
 
-test("turns that are drawn together are asked for in one stream", async () => {
+test("turns drawn together share one stream", async () => {
   const { server, news } = watch("a", "b");
   await settle();
   expect(server.asked).toEqual([["a", "b"]]);
@@ -46,7 +46,7 @@ test("turns that are drawn together are asked for in one stream", async () => {
   expect(news).toEqual([["b", "state"]]);
 });
 
-test("a turn that comes later makes the stream anew, with those that are not over", async () => {
+test("a later turn opens a new stream with the live ones", async () => {
   const { server, watcher, news } = watch("a", "b");
   await settle();
   server.send("card", { id: "a", bundle: {} });
@@ -58,7 +58,7 @@ test("a turn that comes later makes the stream anew, with those that are not ove
   expect(news).toEqual([["a", "card"]]);
 });
 
-test("nobody who watches leaves no stream", async () => {
+test("without watchers, there is no stream", async () => {
   const { server, ends } = watch("a");
   await settle();
   ends[0]?.();
@@ -67,7 +67,7 @@ test("nobody who watches leaves no stream", async () => {
   expect(server.asked).toHaveLength(1);
 });
 
-test("a stream that breaks off is opened again", async () => {
+test("an interrupted stream is opened again", async () => {
   const { server } = watch("a");
   await settle();
   server.close();
@@ -75,7 +75,7 @@ test("a stream that breaks off is opened again", async () => {
   expect(server.asked).toHaveLength(2);
 });
 
-test("a page that nobody sees holds no stream", async () => {
+test("a hidden page has no stream", async () => {
   const { server } = watch("a");
   await settle();
   const hidden = vi.spyOn(document, "hidden", "get").mockReturnValue(true);
@@ -89,7 +89,7 @@ test("a page that nobody sees holds no stream", async () => {
   hidden.mockRestore();
 });
 
-test("a server without the extension is told to all, once", async () => {
+test("a missing extension is reported once to all", async () => {
   const server = new Server();
   server.status = 404;
   const watcher = new Watcher(server.open);
@@ -100,8 +100,8 @@ test("a server without the extension is told to all, once", async () => {
   expect(server.asked).toHaveLength(1);
 });
 
-test("a message may come in pieces, also a letter", async () => {
-  const bytes = new TextEncoder().encode('event: state\ndata: {"id":"ü"}\n\n: still here\n\nevent: card\ndata: {}\n\n');
+test("a message may arrive in pieces, even within a character", async () => {
+  const bytes = new TextEncoder().encode('event: state\ndata: {"id":"ü"}\n\n: keep-alive\n\nevent: card\ndata: {}\n\n');
   const body = new ReadableStream<Uint8Array>({
     start(stream) {
       for (const byte of bytes) stream.enqueue(Uint8Array.of(byte));

@@ -1,1 +1,1 @@
-"""Agents: one agent's turn, the pure machine of answers and votes, and the team's driver."""
+"""Agents: the runner of one agent, the state machine of answers and votes, and the team driver."""

@@ -1,8 +1,8 @@
-"""Decisions by tool call, for agents whose model requests are not made by us.
+"""Collects decisions made by tool calls, for agents that make their own model requests.
 
-They list and call the tools that end a round as any other tool, often by way of an MCP server; the
-rules are those of `nb_agents.agents.decisions`. The first decision counts. An agent of which too
-many are refused is out: it would go on trying, and spending.
+Such an agent calls the tools that end a round like any other tool, often through an MCP server. The
+rules are those in `nb_agents.agents.decisions`. The first valid decision counts. An agent with too
+many rejected decisions fails, because it would keep trying and spending.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from nb_agents.agents.voting import MAX_REJECTED_TURNS
 from nb_agents.errors import ModelCallError
 from nb_agents.tools.base import Tool, ToolError
 
-TAKEN = "Recorded. Your work in this round is done: stop here."
-DECIDED = "you have decided already, and your first decision stands. Stop here."
+RECORDED = "Recorded. This round is complete. Stop here."
+ALREADY_DECIDED = "you have already decided, and only your first decision counts. Stop here."
 
 
 class Ballot:
-    """The tools by which an agent decides its round.
+    """The tools that end an agent's round.
 
     Args:
-        round: The round; its context judges each decision.
+        round: The round. Its context validates each decision.
 
     Attributes:
-        ended: Set with the decision, or when too many were refused.
+        ended: Set when the round is decided, or when too many decisions were rejected.
     """
 
     def __init__(self, round: Round) -> None:
@@ -39,21 +39,21 @@ class Ballot:
         self.ended = anyio.Event()
 
     def tools(self) -> list[Tool]:
-        """Return the tools by which the agent may decide now."""
+        """Return the decision tools that the agent can call now."""
         offered = decision_tools(self._round.context.offer())
-        return [Tool.from_definition(each, partial(self._called, each.name)) for each in offered]
+        return [Tool.from_definition(each, partial(self._call_tool, each.name)) for each in offered]
 
-    async def _called(self, name: str, args: dict[str, Any]) -> str:
+    async def _call_tool(self, name: str, args: dict[str, Any]) -> str:
         return self.take(name, args)
 
     def take(self, name: str, args: dict[str, Any]) -> str:
-        """Take a call of one of the tools; return the tool's result.
+        """Record the decision in a tool call, and return the tool's result.
 
         Raises:
-            ToolError: The decision does not count, or comes after another.
+            ToolError: The decision is invalid, or the round is already decided.
         """
         if self._round.decision is not None:
-            raise ToolError(DECIDED)
+            raise ToolError(ALREADY_DECIDED)
         reading = read_call(name, args, self._round.context)
         if reading.decision is None:
             self._refused += 1
@@ -63,20 +63,20 @@ class Ballot:
             raise ToolError(reading.complaint)
         self._round.decision = reading.decision
         self.ended.set()
-        return TAKEN
+        return RECORDED
 
     def check(self, name: str) -> None:
-        """Raise if too many decisions were refused, and none was taken.
+        """Raise if too many decisions were rejected and none was accepted.
 
         Args:
-            name: What people call the model or program.
+            name: The name of the model or agent, for the message.
 
         Raises:
-            ModelCallError: So many were.
+            ModelCallError: The agent has no attempts left.
         """
         if self.ended.is_set() and self._round.decision is None:
             raise ModelCallError(
                 name,
-                f"It gave no answer that counts in {self._refused} tries. "
-                f"The last one was refused: {self._complaint}",
+                f"It submitted no valid answer in {self._refused} attempts. "
+                f"The last one was rejected: {self._complaint}",
             )

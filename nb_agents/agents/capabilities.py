@@ -1,7 +1,7 @@
-"""What a team's file may add to what agents do: each capability in a file of its own.
+"""Capabilities: optional abilities of agents that a team file enables, one module for each.
 
-A team and the executor of a recipe ask all that they have and know none by name; the order of the
-list is the order in which agents are told of them.
+Teams and recipes treat all capabilities alike, without knowing them by name. The order of the list
+determines the order of their sections in a prompt.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from nb_agents.tools.base import Tool
 
 
 class Results(NamedTuple):
-    """What sub-agents in the background came to.
+    """The results of background sub-agents, for the agent that spawned them.
 
     Attributes:
-        text: For the agent that spawned them; "" when there is nothing new.
-        subagents: Their ids.
-        in_result: Whether it is put into the result of the agent's last call.
+        text: The results as text, or "" if there are no new ones.
+        subagents: The ids of the sub-agents.
+        in_result: Whether to append the text to the result of the agent's last tool call.
     """
 
     text: str = ""
@@ -29,34 +29,34 @@ class Results(NamedTuple):
 
 
 class Capability:
-    """What agents can do by a team's file; each method adds nothing unless it is overridden.
+    """An optional ability of agents. Each method does nothing unless a subclass overrides it.
 
     Attributes:
-        holds_in_planning: Whether agents are told of it while their team only plans.
+        holds_in_planning: Whether it is active in the planning phase.
     """
 
     holds_in_planning = False
 
     async def tools(self, agent: str, workspace: Path) -> Sequence[Tool]:
-        """Make what an agent needs for it, and return its tools.
+        """Prepare the capability for an agent, and return the agent's additional tools.
 
         Args:
             agent: The agent's id, or the address of its step.
-            workspace: Where it works.
+            workspace: The agent's workspace.
         """
         return ()
 
     def guide(self, agent: str, tools: Collection[str]) -> str:
-        """Return what an agent's system prompt says of it.
+        """Return the instructions for an agent's system prompt.
 
         Args:
             agent: The agent's id, or the address of its step.
-            tools: The names of the tools that it has.
+            tools: The names of the agent's tools.
         """
         return ""
 
     async def shown(self, agent: str, labels: Mapping[str, str]) -> str:
-        """Return what a round's opening shows last, as it changes from round to round.
+        """Return text for the end of a round's prompt, which may change from round to round.
 
         Args:
             agent: The agent's id.
@@ -65,19 +65,19 @@ class Capability:
         return ""
 
     def note(self, agent: str) -> Results:
-        """Return what an agent gets with its next request, once."""
+        """Return the results that an agent has not received yet, for its next request."""
         return Results()
 
-    async def go_on(self, tokens: Mapping[str, CancelToken]) -> None:
-        """Go on with what a stop or a crash has interrupted.
+    async def resume_work(self, tokens: Mapping[str, CancelToken]) -> None:
+        """Continue work that a stop or a crash interrupted.
 
         Args:
-            tokens: The agents' own, by id.
+            tokens: The agents' cancel tokens by id.
         """
 
     async def at_end(self, winner: str) -> None:
-        """Finish when the final answer is there.
+        """Finish the work after the final answer, for example merge the winner's changes.
 
         Args:
-            winner: Whose it is.
+            winner: The agent that gave the final answer.
         """

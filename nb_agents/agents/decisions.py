@@ -1,8 +1,8 @@
-"""Decide what an agent may do in a round, which notes it gets, and what its calls mean.
+"""Decides what an agent may do in a round, which notes it gets, and how its calls are read.
 
 `TeamContext` calls the pure functions of `voting` with the current state and elapsed time. Each
-note to an agent is an event, so that a resume repeats its exact words. Apart from the context's
-judges, everything here is pure.
+note to an agent is an event, so that a resume repeats it word for word. Apart from the methods of
+`RoundContext`, everything here is pure.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from nb_agents.config.decision_tools import (
 )
 from nb_agents.tools.base import ToolDefinition
 
-_UNREADABLE = "the arguments of its call could not be read"
+_UNREADABLE = "the arguments of its call were not valid JSON"
 
 MAX_NEWS = 2
-"""Times a round in which a working agent is shown new answers. Source: MassGen."""
+"""How many times per round a working agent is shown new answers. Source: MassGen."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The turn ended in an answer."""
+    """The agent answered."""
 
     answer: str
 
 
 @dataclass(frozen=True)
 class Voted:
-    """The turn ended in a vote that counts when it is still fresh."""
+    """The agent voted. The vote counts unless a newer answer arrives before it is recorded."""
 
     target: str
     reason: str
@@ -50,45 +50,46 @@ class Voted:
 
 @dataclass(frozen=True)
 class Abstention:
-    """The turn ended without a vote, by a model that calls no tools; its answer stands."""
+    """The agent does not vote, because its model can't call tools. Its answer still counts."""
 
 
 @dataclass(frozen=True)
 class Stale:
-    """The turn ended in a vote over answers that have since been outdone."""
+    """The agent voted without having seen the newest answers."""
 
     target: str
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """The final answer will do."""
+    """The judge accepted the final answer."""
 
 
 @dataclass(frozen=True)
-class Refused:
-    """The final answer will not do, and the team is to begin again."""
+class Rejected:
+    """The judge rejected the final answer, so the team must start again."""
 
     reason: str
     instructions: str
 
 
-Decision = Answered | Voted | Stale | Abstention | Submitted | Refused
+Decision = Answered | Voted | Stale | Abstention | Submitted | Rejected
+"""How an agent's round ends."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What an agent may do with its next request.
+    """The decisions that an agent's next request offers.
 
     Attributes:
         answers: Whether it may answer.
-        voters: Names that a vote is for, those included that have no answer yet; none leaves only
-            answering.
-        text_counts: Whether plain text is an answer (presenting, or a team of one).
-        text_stands_for: What plain text stands for once it was refused twice, as there are models
-            that never call a tool: an answer, or, of an agent whose answer stands, no vote.
-        judges: Whether it judges the final answer, and can do nothing else.
-        must_decide: Whether its time is over, so that no other tool is left.
+        voters: The labels that it may vote for, including those of agents without an answer. Empty
+            if it may not vote.
+        text_counts: Whether plain text is an answer (for a presenter, or a team of one).
+        text_stands_for: For models that never call tools, what plain text means once it has been
+            rejected twice: an answer, or an abstention if the agent has answered.
+        judges: Whether it can only judge the final answer.
+        must_decide: Whether its time is up and it can call only decision tools.
     """
 
     answers: bool = True
@@ -100,30 +101,35 @@ class Offer:
 
     @property
     def decisions(self) -> tuple[str, ...]:
-        """The names of tools that are no tools now, but end the turn."""
+        """The names reserved for decision tools in this round."""
         return OF_JUDGES if self.judges else OF_MEMBERS
 
     @property
     def names(self) -> str:
-        """The tools that end a turn, in words."""
+        """The decision tools that the agent can call, joined by "or"."""
         if self.judges:
             return " or ".join(OF_JUDGES)
         return " or ".join([ANSWER.name] * self.answers + [VOTE.name] * bool(self.voters))
 
 
 class Verdict(NamedTuple):
-    """What a vote's label stands for: an agent's id or "", and "" or why it does not count."""
+    """The result of checking a vote.
+
+    Attributes:
+        target: The id of the agent with the label, or "" if there is none.
+        refusal: Why the vote is rejected, or "".
+    """
 
     target: str
     refusal: str
 
 
 class Note(NamedTuple):
-    """Texts that go with an agent's next request.
+    """Notes for an agent's next request.
 
     Attributes:
-        text: After the tools' results; may be "".
-        in_result: At the end of the last of these; may be "".
+        text: The text after the tool results, or "".
+        in_result: The text at the end of the last tool result, or "".
     """
 
     text: str = ""
@@ -131,38 +137,38 @@ class Note(NamedTuple):
 
 
 class RoundContext(Protocol):
-    """What one agent may decide in one round, and the notes that it gets."""
+    """The rules and notes for one agent in one round."""
 
     def offer(self) -> Offer:
-        """Return what the agent may do with its next request."""
+        """Return the decisions that the agent's next request offers."""
         ...
 
     def judge_answer(self, answer: str) -> str:
-        """Return why an answer is refused, or ""."""
+        """Return why an answer is rejected, or ""."""
         ...
 
     def judge_vote(self, label: str) -> Verdict:
-        """Return the verdict on a vote."""
+        """Check a vote for the agent with a label."""
         ...
 
     def note(self, *, was_refused: bool) -> Note:
-        """Return the note that goes with its next request."""
+        """Return the note for the agent's next request."""
         ...
 
-    def hear(self) -> str:
-        """Return the follow-up texts that the agent reads right before a request; usually ""."""
+    def take_messages(self) -> str:
+        """Return the user's new messages, which go into the agent's next request, or ""."""
         ...
 
 
 class Reading(NamedTuple):
-    """What a response says.
+    """The result of reading a response.
 
     Attributes:
-        decision: How it ends the turn, or None.
-        complaint: Message to the agent when the response is rejected, else "".
-        fault: The same for people, as part of a sentence.
+        decision: The decision in it, or None.
+        complaint: The message to the agent if the response is rejected, or "".
+        fault: The reason for a rejection, for the user, as part of a sentence.
         cut: How the reply was cut off, or None.
-        kept: With a cut, the answer so far.
+        kept: The part of the answer received so far, if the reply was cut off.
     """
 
     decision: Decision | None
@@ -173,52 +179,58 @@ class Reading(NamedTuple):
 
 
 def read_call(
-    name: str, args: str | dict[str, Any] | None, context: RoundContext, kept: str = ""
+    name: str, args: str | dict[str, Any] | None, context: RoundContext, answer_so_far: str = ""
 ) -> Reading:
-    """Read the decision in a call of a tool that ends a round.
+    """Read the decision in a call to a decision tool.
 
     Args:
-        name: One of `DECISIONS`.
-        args: The call's arguments: JSON text or a mapping.
-        context: Judges it.
-        kept: The answer so far, of replies that were cut off.
+        name: The tool's name, one of `DECISIONS`.
+        args: The call's arguments, as JSON text or a mapping.
+        context: Validates the decision.
+        answer_so_far: The beginning of the answer, from earlier replies that were cut off.
     """
     if name == SUBMIT.name:
         return Reading(Submitted())
-    known = read_arguments(args)
-    if known is None:
+    arguments = read_arguments(args)
+    if arguments is None:
         return Reading(None, prompts.UNREADABLE, _UNREADABLE)
     match name:
         case ANSWER.name:
-            return judged(join(kept, str(known.get("content") or "")).strip(), context)
+            return read_answer(
+                join(answer_so_far, str(arguments.get("content") or "")).strip(), context
+            )
         case VOTE.name:
-            return _read_vote(known, context)
+            return _read_vote(arguments, context)
         case _:
-            return _read_restart(known)
+            return _read_restart(arguments)
 
 
 def _read_restart(args: dict[str, Any]) -> Reading:
     reason, instructions = (str(args.get(key) or "") for key in ("reason", "instructions"))
     if not (reason.strip() and instructions.strip()):
         return Reading(None, prompts.NO_REASON, "it gave no reason or no instructions")
-    return Reading(Refused(reason, instructions))
+    return Reading(Rejected(reason, instructions))
 
 
 def read_plain(text: str, offer: Offer) -> Reading:
-    """Return the reading of plain text where it is no answer."""
+    """Reject plain text that does not count as an answer."""
     if not text.strip():
         complaint = prompts.REMINDER.format(tools=offer.names) if offer.names else prompts.NO_TEXT
-        return Reading(None, complaint, "it said nothing")
+        return Reading(None, complaint, "it wrote nothing")
     complaint = prompts.REMINDER.format(tools=offer.names)
     return Reading(None, complaint, "it wrote plain text and called no tool")
 
 
-def judged(answer: str, context: RoundContext) -> Reading:
-    """Return the reading of an answer that is whole."""
+def read_answer(answer: str, context: RoundContext) -> Reading:
+    """Check a complete answer, and return the result as a `Reading`."""
     if not answer:
         return Reading(None, prompts.EMPTY, "its answer was empty")
     if refusal := context.judge_answer(answer):
-        return Reading(None, refusal, "its answer was one too many, or too like one that is there")
+        return Reading(
+            None,
+            refusal,
+            "its answer exceeded the limit of answers or resembled an existing answer",
+        )
     return Reading(Answered(answer))
 
 
@@ -227,14 +239,12 @@ def _read_vote(args: dict[str, Any], context: RoundContext) -> Reading:
     if refusal == STALE:
         return Reading(Stale(target))
     if refusal:
-        return Reading(
-            None, refusal, "its vote was for nobody who has an answer, or came too early"
-        )
+        return Reading(None, refusal, "its vote came too early or named an agent without an answer")
     return Reading(Voted(target, str(args.get("reason") or "")))
 
 
 def decision_tools(offer: Offer) -> list[ToolDefinition]:
-    """Return the tools that end a round."""
+    """Return the decision tools that an offer includes."""
     text = {"type": "string"}
     if offer.judges:
         confirmed = {"type": "boolean", "enum": [True]}
@@ -256,19 +266,19 @@ def _defined(tool: DecisionTool, *types: dict[str, Any]) -> ToolDefinition:
 
 @dataclass
 class TeamContext:
-    """The context of a working agent in a team.
+    """The rules and notes for one agent of a team in one round.
 
     Attributes:
         agent: The agent's id.
-        rules: What is allowed.
+        rules: The team's rules.
         state: Returns the team's state.
-        elapsed: Returns how much of the agent's time has passed.
+        elapsed: Returns the time that the agent has used.
         emit: Called with each event.
-        known: For each agent with answers, how many of them this one has seen.
-        news: How often it was shown new answers in this round.
-        is_presenting: Whether it presents, or judges what it presented.
-        is_judging: Whether it does the latter.
-        results: Returns new results of its sub-agents in the background.
+        known: The number of answers of each agent that this agent has seen.
+        news: How many times it was shown new answers in this round.
+        is_presenting: Whether it presents or judges the final answer.
+        is_judging: Whether it judges the final answer.
+        results: Returns new results of its background sub-agents.
     """
 
     agent: str
@@ -284,11 +294,11 @@ class TeamContext:
     _wraps_up: bool = False
 
     def offer(self) -> Offer:
-        """Return what the agent may do with its next request."""
+        """Return the decisions that the agent's next request offers."""
         late = prompts.round_is_over(self.elapsed())
         state = self.state()
         if self.is_judging:
-            # The text of a model that calls no tool lets the answer stand.
+            # Plain text from a model that can't call tools accepts the answer.
             return Offer(answers=False, text_stands_for="no vote", judges=True, must_decide=late)
         if not self._can_vote():
             counts = self.is_presenting or self._is_alone()
@@ -296,11 +306,12 @@ class TeamContext:
                 text_counts=counts, text_stands_for="" if counts else "answer", must_decide=late
             )
         is_open = bool(self.known) and voting.voting_is_open(state, self.rules)
-        # All of them, also those without an answer: what a round's requests begin with stays the
-        # same when another answers, and is cached. MassGen names all, too.
+        # Agents without an answer are included. The start of a round's requests then stays the same
+        # when another agent answers, and the provider's cache stays valid. MassGen does the same.
         voters = voting.labels(state) if is_open else ()
         answers = voting.may_answer(state, self.rules, self.agent)
-        # Who could do neither answers, is refused, and is shown what there is to vote on.
+        # An agent that may neither answer nor vote is offered an answer, which is then rejected, so
+        # that it sees the new answers.
         return Offer(
             answers or not voters,
             tuple(voters),
@@ -309,20 +320,20 @@ class TeamContext:
         )
 
     def _text_stands_for(self, may_answer: bool) -> Literal["", "answer", "no vote"]:
-        """Return what plain text of a model that calls no tools counts as."""
+        """Return what plain text means from a model that can't call tools."""
         state = self.state()
-        if state.replies.get(self.agent) and not state.unheard(self.agent):
+        if state.replies.get(self.agent) and not state.unread_messages(self.agent):
             return "no vote"
         return "answer" if may_answer else ""
 
     def judge_answer(self, answer: str) -> str:
-        """Return why an answer is refused, or ""; the presenter's is always accepted."""
+        """Return why an answer is rejected, or "". A presenter's answer is always accepted."""
         if self.is_presenting:
             return ""
         return voting.judge_answer(self.state(), self.rules, self.agent, answer)
 
     def judge_vote(self, label: str) -> Verdict:
-        """Return the verdict on a vote, given the answers that the agent has seen."""
+        """Check a vote, given the answers that the agent has seen."""
         if not self._can_vote():
             return Verdict("", voting.NO_VOTING)
         state = self.state()
@@ -332,15 +343,15 @@ class TeamContext:
         return Verdict(target, voting.judge_vote(state, self.agent, target, self.known))
 
     def opening_note(self) -> str:
-        """Return the note that opens the round: only how much time is left, once that is short."""
+        """Return the note for the round's prompt: `prompts.WRAP_UP` if time is short, or ""."""
         self._wraps_up = prompts.is_late(self.elapsed())
         return prompts.WRAP_UP if self._wraps_up else ""
 
     def note(self, *, was_refused: bool) -> Note:
-        """Return the note of the next request: results, new answers, the time left.
+        """Return the note for the next request: sub-agents' results, new answers, the time left.
 
         Args:
-            was_refused: Whether an answer of its was just refused.
+            was_refused: Whether the agent's answer was just rejected.
         """
         news = self._take_news(was_refused)
         elapsed = self.elapsed()
@@ -348,10 +359,10 @@ class TeamContext:
         self._wraps_up |= late
         time = prompts.time_note(elapsed, self.offer().names, wraps_up=late)
         results = self.results()
-        behind, within = ("", results.text) if results.in_result else (results.text, "")
-        note = Note("\n\n".join(part for part in (behind, news, time) if part), within)
+        after, within = ("", results.text) if results.in_result else (results.text, "")
+        note = Note("\n\n".join(part for part in (after, news, time) if part), within)
         self.emit(
-            ev.Told(
+            ev.NoteSent(
                 agent=self.agent,
                 text=note.text,
                 seen=dict(self.known) if news else None,
@@ -361,14 +372,14 @@ class TeamContext:
         )
         return note
 
-    def hear(self) -> str:
-        """Return the follow-up texts that the agent has not read yet, or ""."""
+    def take_messages(self) -> str:
+        """Return the user's messages that the agent has not read yet, or ""."""
         state = self.state()
-        texts = state.unheard(self.agent)
+        texts = state.unread_messages(self.agent)
         if not texts:
             return ""
         text = prompts.follow_up(texts)
-        self.emit(ev.Told(agent=self.agent, text=text, heard=len(state.said)))
+        self.emit(ev.NoteSent(agent=self.agent, text=text, heard=len(state.said)))
         return text
 
     def _take_news(self, was_refused: bool) -> str:
@@ -380,13 +391,13 @@ class TeamContext:
         self.news += 1
         self.known = now
         names = {agent: label for label, agent in voting.labels(state).items()}
-        return prompts.news({names[a]: state.answers[a][-1] for a in sorted(fresh)})
+        return prompts.new_answers_message({names[a]: state.answers[a][-1] for a in sorted(fresh)})
 
     def _may_be_shown(self, state: voting.Coordination, was_refused: bool) -> bool:
-        """Return whether the agent may be shown new answers now.
+        """Return whether the agent may see new answers now.
 
-        An agent that has not answered yet works independently while it may still answer. After a
-        refused answer, or once a limit is reached, it can only vote.
+        An agent without an answer works independently. It sees the other answers only after its own
+        answer was rejected, or when it may no longer answer.
         """
         if self.is_presenting or (self.news >= MAX_NEWS and self.known):
             return False

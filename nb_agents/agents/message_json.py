@@ -1,7 +1,7 @@
-"""The form of a model's messages in a journal: pydantic-ai's JSON, which is read here alone.
+"""Reads and writes model messages in a journal, as pydantic-ai's JSON.
 
-A journal holds what each model answered (`ModelFinished.response`) in the form of the runner that
-asked it; to everybody but `nb_agents.agents.model_runner` it is opaque, down to the few facts here.
+A journal stores each model's response (`ModelFinished.response`) in the format of the runner that
+requested it. Only this module and `nb_agents.agents.model_runner` know that format.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Opening(NamedTuple):
 
     Attributes:
         system: The agent's role and rules.
-        asks: The task: one or more user messages.
+        asks: The task, as one or more user messages.
     """
 
     system: str
@@ -30,11 +30,11 @@ class Opening(NamedTuple):
 
 
 class AskedCall(NamedTuple):
-    """A call of a tool that a response asks for.
+    """A tool call in a response.
 
     Attributes:
         tool: The tool's name.
-        arguments: Its arguments, as JSON text.
+        arguments: The arguments as JSON text.
     """
 
     tool: str
@@ -48,23 +48,24 @@ def dump_messages(messages: Iterable[ModelMessage]) -> list[Any]:
 
 
 def load_messages(data: Iterable[Any]) -> list[ModelMessage]:
-    """Return the messages in JSON.
+    """Return the messages of a JSON list.
 
     Raises:
-        ValueError: The JSON does not hold messages.
+        ValueError: The JSON does not contain messages.
     """
     return _adapter().validate_python(list(data))
 
 
 def _adapter() -> TypeAdapter[list[ModelMessage]]:
-    # The package first: two threads that begin with different modules of it see each other's half.
+    # Import the package first: two threads that import different modules of it can see each
+    # other's half-initialized modules.
     from pydantic_ai import messages
 
     return messages.ModelMessagesTypeAdapter
 
 
 def calls_of(response: Any) -> tuple[AskedCall, ...]:
-    """Return the calls of tools that a stored response asks for, in order."""
+    """Return the tool calls of a stored response, in order."""
     return tuple(
         AskedCall(str(part.get("tool_name")), _text(part.get("args")))
         for part in _parts(response)
@@ -72,16 +73,23 @@ def calls_of(response: Any) -> tuple[AskedCall, ...]:
     )
 
 
+def text_of(response: Any) -> str:
+    """Return the text of a stored response."""
+    parts = _parts(response)
+    texts = (str(each.get("content") or "") for each in parts if each.get("part_kind") == "text")
+    return "\n\n".join(texts).strip()
+
+
 def opening_of(started: RoundStarted) -> Opening:
-    """Return how a round opened; journals of version 0.1 hold it as messages."""
+    """Return the first messages of a round, even from a journal of version 0.1."""
     if not started.request:
         return Opening(started.system, started.asks)
     parts = [part for message in started.request for part in _parts(message)]
-    said = {
+    texts = {
         kind: tuple(str(p.get("content") or "") for p in parts if p.get("part_kind") == kind)
         for kind in ("system-prompt", "user-prompt")
     }
-    return Opening("\n\n".join(said["system-prompt"]), said["user-prompt"])
+    return Opening("\n\n".join(texts["system-prompt"]), texts["user-prompt"])
 
 
 def _parts(message: Any) -> Sequence[Mapping[str, Any]]:

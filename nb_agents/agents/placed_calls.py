@@ -1,8 +1,9 @@
-"""Fold the calls that a user's program has made into what a resume replays. Pure.
+"""Folds the calls of a user's agent function into the state that a resume replays. Pure.
 
-A program makes its calls of models and tools where and when it likes, several at a time. Each has
-a place: the path of runs and tools that it is made in, its kind, and its number there, such as
-``/r1/t2.0/r1/m1``. A resume runs the program again, and answers each call whose place it knows.
+An agent function calls models and tools at any point, possibly several at a time. Each call has an
+address: the path of the runs and tools around it, its kind, and its number there, such
+as ``/r1/t2.0/r1/m1``. A resume runs the function again and answers calls that are already recorded
+with the recorded results.
 """
 
 from __future__ import annotations
@@ -12,28 +13,30 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nb_agents import events as ev
-from nb_agents.view.growing import grown
+from nb_agents.agents.past_wait import PastWait, past_wait
+from nb_agents.view.growing import with_entry
 
-WORDS = "/words"
-"""The place of what a function says itself, which is no call that can be replayed."""
+TEXT_PLACE = "/words"
+"""The address of text that a function writes itself. It is not a call and is never replayed."""
 
 SAVED = "saved"
-"""Stands for the tool where a program keeps its state: the value is what it has kept, in order."""
+"""The tool name of a record of the state that a function saved. The value is the list of states."""
 
 
 @dataclass(frozen=True)
 class PlacedCall:
-    """A call of a program.
+    """A model or tool call made by a user's agent function.
 
     Attributes:
-        tool: The tool's name; "" for a model's call.
-        digest: Of what was sent.
-        value: What it gave, once it has finished.
-        form: The form of that, as `ModelFinished` and `ToolFinished` have it.
-        is_error: Whether a tool has told its model of a failure.
-        is_finished: Whether the value is there.
-        has_begun: Whether it may have had an effect: not while it waits for approval.
-        is_repeatable: Whether it may be made again when it was cut.
+        tool: The tool's name, or "" for a model call.
+        digest: A digest of the arguments or messages.
+        value: The result of a finished call.
+        form: The format of the value, as in `ModelFinished` and `ToolFinished`.
+        is_error: Whether the tool reported a failure to its model.
+        is_finished: Whether the call has a value.
+        has_begun: Whether it may have had an effect. False while it waits for approval.
+        is_repeatable: Whether it may be repeated after an interruption.
+        wait: How long an unfinished model call has waited for its provider, or None.
     """
 
     tool: str = ""
@@ -44,58 +47,115 @@ class PlacedCall:
     is_finished: bool = False
     has_begun: bool = True
     is_repeatable: bool = False
+    wait: PastWait | None = None
 
 
-Placed = Mapping[str, PlacedCall]
-"""The calls of a round, by their places."""
+CallsByPlace = Mapping[str, PlacedCall]
+"""The calls of a round by address."""
 
 
 def is_place(call_id: str) -> bool:
-    """Return whether the id of a tool's call is a program's place."""
+    """Return whether the id of a tool call is an address in an agent function."""
     return call_id.startswith("/")
 
 
-def with_event(calls: Placed, event: ev.Event) -> Placed:
-    """Return the calls of a round after an event of its agent."""
-    match event:
-        case ev.ModelStarted(place=place, digest=digest) if place not in ("", WORDS):
-            return grown(calls, place, PlacedCall(digest=digest))
-        case ev.ModelFinished(place=place, response=response, form=form) if place in calls:
-            done = replace(calls[place], value=response, form=form, is_finished=True)
-            return grown(calls, place, done)
-        case ev.ToolStarted(call_id=place, tool=tool, digest=digest) if is_place(place):
-            begun = PlacedCall(tool, digest, is_repeatable=event.is_repeatable)
-            return grown(calls, place, begun)
-        case ev.ToolFinished(call_id=place) if place in calls:
-            return grown(calls, place, _ended(calls[place], event))
-        case ev.ProgramSaved(place=place, form=form, data=data):
-            before = calls[place].value if place in calls else ()
-            value = (*before, (form, data))
-            return grown(calls, place, PlacedCall(SAVED, value=value, is_finished=True))
-        case ev.ApprovalAsked(call_id=place) if place in calls:
-            return grown(calls, place, replace(calls[place], has_begun=False))
-        case ev.ApprovalGiven(call_id=place, approved=True) if place in calls:
-            return grown(calls, place, replace(calls[place], has_begun=True))
-    return calls
+PLACED_CALLS: ev.Fold[CallsByPlace] = ev.Fold(
+    "placed_calls",
+    of=(
+        ev.ModelStarted,
+        ev.ModelFinished,
+        ev.ModelFailed,
+        ev.ToolStarted,
+        ev.ToolFinished,
+        ev.AgentStateSaved,
+        ev.ApprovalAsked,
+        ev.ApprovalGiven,
+    ),
+)
+"""The handlers that update the calls of a round for each kind of event of its agent."""
 
 
-def _ended(call: PlacedCall, event: ev.ToolFinished) -> PlacedCall:
+@PLACED_CALLS.on(ev.ModelStarted)
+def _model_started(calls: CallsByPlace, e: ev.ModelStarted) -> CallsByPlace:
+    if e.place in ("", TEXT_PLACE):
+        return calls
+    wait = calls[e.place].wait if e.place in calls else None
+    return with_entry(calls, e.place, PlacedCall(digest=e.digest, wait=wait))
+
+
+@PLACED_CALLS.on(ev.ModelFailed)
+def _model_failed(calls: CallsByPlace, e: ev.ModelFailed) -> CallsByPlace:
+    if e.place not in calls:
+        return calls
+    return with_entry(calls, e.place, replace(calls[e.place], wait=past_wait(e)))
+
+
+@PLACED_CALLS.on(ev.ModelFinished)
+def _model_finished(calls: CallsByPlace, e: ev.ModelFinished) -> CallsByPlace:
+    if e.place not in calls:
+        return calls
+    done = replace(calls[e.place], value=e.response, form=e.form, is_finished=True, wait=None)
+    return with_entry(calls, e.place, done)
+
+
+@PLACED_CALLS.on(ev.ToolStarted)
+def _tool_started(calls: CallsByPlace, e: ev.ToolStarted) -> CallsByPlace:
+    if not is_place(e.call_id):
+        return calls
+    return with_entry(calls, e.call_id, PlacedCall(e.tool, e.digest, is_repeatable=e.is_repeatable))
+
+
+@PLACED_CALLS.on(ev.ToolFinished)
+def _tool_finished(calls: CallsByPlace, e: ev.ToolFinished) -> CallsByPlace:
+    if e.call_id not in calls:
+        return calls
+    return with_entry(calls, e.call_id, _with_result(calls[e.call_id], e))
+
+
+@PLACED_CALLS.on(ev.AgentStateSaved)
+def _agent_state_saved(calls: CallsByPlace, e: ev.AgentStateSaved) -> CallsByPlace:
+    before = calls[e.place].value if e.place in calls else ()
+    value = (*before, (e.form, e.data))
+    return with_entry(calls, e.place, PlacedCall(SAVED, value=value, is_finished=True))
+
+
+@PLACED_CALLS.on(ev.ApprovalAsked)
+def _approval_asked(calls: CallsByPlace, e: ev.ApprovalAsked) -> CallsByPlace:
+    if e.call_id not in calls:
+        return calls
+    return with_entry(calls, e.call_id, replace(calls[e.call_id], has_begun=False))
+
+
+@PLACED_CALLS.on(ev.ApprovalGiven)
+def _approval_given(calls: CallsByPlace, e: ev.ApprovalGiven) -> CallsByPlace:
+    if e.call_id not in calls or not e.approved:
+        return calls
+    return with_entry(calls, e.call_id, replace(calls[e.call_id], has_begun=True))
+
+
+PLACED_CALLS.check()
+
+
+def _with_result(call: PlacedCall, event: ev.ToolFinished) -> PlacedCall:
     if event.outcome == "cancelled":
         return replace(call, has_begun=False)
-    # What it raised ended the program, which tries again; a call told to be cut has its result.
+    # An exception ended the function, so a resume tries the call again. An interrupted call with a
+    # result was already reported to its model.
     if event.form == "raised" or (event.outcome == "cut" and not event.result):
         return call
     is_error = event.outcome != "ok"
     return replace(call, value=event.result, form=event.form, is_error=is_error, is_finished=True)
 
 
-def fate_of(calls: Placed, place: str) -> Literal["made", "made again", "told"]:
-    """Return what a resume does with a tool's call that has not finished.
+def action_for_unfinished_call(
+    calls: CallsByPlace, address: str
+) -> Literal["made", "made again", "told"]:
+    """Return how a resume treats an unfinished tool call.
 
-    One that has made calls itself is made again, as these are replayed.
+    A call that contains other calls is repeated, because the inner calls are replayed.
     """
-    call = calls.get(place)
+    call = calls.get(address)
     if call is None or not call.has_begun:
         return "made"
-    is_within = any(each.startswith(f"{place}/") for each in calls)
-    return "made again" if call.is_repeatable or is_within else "told"
+    has_calls = any(each.startswith(f"{address}/") for each in calls)
+    return "made again" if call.is_repeatable or has_calls else "told"

@@ -1,4 +1,4 @@
-"""Plans of tasks, as a capability of a team's agents or of a recipe's steps."""
+"""The task plan capability of a team's agents or a recipe's steps."""
 
 from __future__ import annotations
 
@@ -14,42 +14,46 @@ from nb_agents.config.orchestrator import CoordinationSpec
 from nb_agents.tools.base import Tool
 from nb_agents.tools.task_plan import TaskPlan
 
-_TASK_PLAN = """Work of more than one step goes by a plan of tasks. Make it with create_task_plan
-before you begin: each task with what it depends on, and with what will show that it is done. Set a
-task to in_progress when you begin it, to completed when it is done, and to verified once you have
-checked it, several at once where that makes sense; add what turns out to be needed. Leave none
-pending or in_progress when you submit: do it, or delete it and say why."""
+_TASK_PLAN = """Plan all work that has more than one step. Before you begin, make the plan with
+create_task_plan: give each task the tasks that it depends on and a way to verify it. Set a task to
+in_progress when you start it, to completed when it is done, and to verified after you have checked
+it. You can verify several tasks together. Add tasks that turn out to be necessary. Leave no
+task pending or in_progress when you submit: do it, or delete it and say why."""
 
-_PLAN_IN_ANSWER = "Your answer ends in a list of the tasks, each with how far it is."
+_PLAN_IN_ANSWER = "End your answer with a list of the tasks and the status of each."
 
-_PLAN_FILES = """Your plan is the file tasks/plan.json of your workspace; you may keep notes beside
-it. Those of the others are below `peers/`, at the same place."""
+_PLAN_FILES = """Your plan is the file tasks/plan.json in your workspace. You can write notes in the
+same directory. Find the other agents' plans under `peers/` at the same path."""
 
 
 class Planning(Capability):
-    """Plans of agents, each in its workspace, or of a recipe's steps, which share one.
+    """Gives agents and steps the tools for a task plan.
 
     Args:
-        wanted: The team file's settings.
-        of_steps: Where the directory of each step's plan goes; None for a team's agents.
+        coordination: The team file's settings.
+        of_steps: Parent directory of the steps' plans, because steps share a workspace. None for a
+            team's agents, whose plans are in their workspaces.
     """
 
-    def __init__(self, wanted: CoordinationSpec, of_steps: Path | None = None) -> None:
-        self._wanted = wanted
+    def __init__(self, coordination: CoordinationSpec, of_steps: Path | None = None) -> None:
+        self._spec = coordination
         self._of_steps = of_steps
 
     async def tools(self, agent: str, workspace: Path) -> Sequence[Tool]:
-        """Return the tools for a plan."""
+        """Return the tools that edit a plan."""
         if self._of_steps is not None:
             workspace = self._of_steps / re.sub(r"[^\w.+-]", "_", f"plan+{agent}")[-120:]
             await to_thread.run_sync(partial(workspace.mkdir, parents=True, exist_ok=True))
-        return TaskPlan(workspace, self._wanted.max_tasks_per_plan).tools()
+        return TaskPlan(workspace, self._spec.max_tasks_per_plan).tools()
 
     def guide(self, agent: str, tools: Collection[str]) -> str:
-        """Return how to go by a plan; a step's result is used verbatim, and lists no tasks."""
+        """Return the instructions for working with a plan.
+
+        A step is not asked to list its tasks, because its result is used verbatim.
+        """
         if "create_task_plan" not in tools:
             return ""
         if self._of_steps is not None:
             return _TASK_PLAN
-        files = f"\n\n{_PLAN_FILES}" if self._wanted.task_planning_filesystem_mode else ""
+        files = f"\n\n{_PLAN_FILES}" if self._spec.task_planning_filesystem_mode else ""
         return f"{_TASK_PLAN} {_PLAN_IN_ANSWER}{files}"

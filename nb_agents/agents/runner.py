@@ -1,17 +1,18 @@
-"""The protocol of an agent that plays rounds: our model loop, or any other implementation.
+"""The protocol of agent runners, which play an agent's rounds.
 
-A team's member, a recipe's step and a sub-agent get their runner from `Runners` and don't depend on
-its kind. A runner is handed a `Round` in neutral terms; it emits events, stops at boundaries, and
-ends in a decision. The rules of stopping:
+Team members, recipe steps and sub-agents get their runner from `Runners` and don't depend on its
+kind. A runner gets a `Round`, emits events, stops at boundaries, and returns a decision. Stopping
+works like this:
 
-    graceful    work in hand is finished, and nothing new begins: `Round.scope.checkpoint` raises
-    at once     `play` is cancelled: close what is open, emit what has arrived, re-raise
+    graceful     finish the current work and begin nothing new: `Round.scope.checkpoint` raises
+    immediate    `play` is cancelled: close connections, emit the text received so far, re-raise
 
-Whatever was emitted is kept. A resume hands over the same round with its `PastRound`.
+Emitted events are never lost. A resume passes the same round with its `PastRound`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,35 +28,45 @@ from nb_agents.agents.message_json import Opening
 from nb_agents.agents.replay import PastRound
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.config.team import AgentSpec
-from nb_agents.errors import said_by
+from nb_agents.errors import error_message
+from nb_agents.models.failures import is_throttled
+from nb_agents.models.retry import Wait
+from nb_agents.models.tool_rules import ANY_MODEL, ToolRules
+from nb_agents.models.usage import UsageMeter
 from nb_agents.tools.base import Toolbox, summarize
+from nb_agents.tools.gate import ToolGate
 from nb_agents.unicode import well_formed
 
 Promise = Literal["exactly", "in steps", "goes on", "starts again"]
-"""What a resume of an agent promises: that it repeats no finished call; that it starts again, and
-its finished steps and calls are kept; that it continues from a summary of what it said and did; or
-that it starts again, with nothing kept."""
+"""What a runner guarantees about a resume.
+
+In this order: no finished call is repeated; the agent starts again, but finished steps and calls
+are not repeated; it continues from a summary of its text and calls; it starts from the beginning.
+"""
 
 
 @dataclass
 class Round:
-    """One round of one agent: the input of a runner.
+    """One round of an agent, as passed to a runner.
 
     Attributes:
         agent: The agent's id, or the address of its step.
-        number: From 1.
+        number: The round's number, starting at 1.
         opening: The first messages of the round.
-        toolbox: Its tools, besides those that decide.
-        context: Which decisions it may make, and the notes that it gets.
+        toolbox: The agent's tools, without the decision tools.
+        context: The decisions that the agent may make, and the notes that it gets.
         emit: Called with each event.
-        scope: Where a stop takes effect.
-        workspace: Its directory.
-        task: What is asked, alone: the task, or a step's prompt.
-        calls: How many model calls it has begun before.
-        seen: For each agent with answers, how many of them the opening shows.
-        heard: How many of the user's follow-up texts are in it.
-        decision: The decision, as soon as it is known: a cut afterwards does not lose it.
-        flush: Emits the words that have arrived since the last time; by default those of `call`.
+        scope: The stop scope of the round.
+        workspace: The agent's workspace.
+        task: The task or the step's prompt, without instructions.
+        calls: The number of model calls that the agent has started.
+        seen: The number of answers of each agent in the opening.
+        heard: The number of the user's messages in the opening.
+        decision: The decision. A runner sets it early, so that a later interruption can't lose it.
+        flush: Emits the text received since the last flush. By default, the text of `call`.
+        can_fold: Whether its runner folds the conversation on request.
+        fold_request: What the user wants to keep when the conversation is folded next. None if
+            there is no such request.
     """
 
     agent: str
@@ -71,8 +82,10 @@ class Round:
     seen: Mapping[str, int] = field(default_factory=dict)
     heard: int = 0
     decision: Decision | None = None
+    can_fold: bool = False
+    fold_request: str | None = None
     flush: Callable[[], None] = field(init=False)
-    _open: list[WordStream] = field(default_factory=list, init=False)
+    _open: list[TextStream] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.flush = self._flush_calls
@@ -82,7 +95,7 @@ class Round:
             words.flush()
 
     def begin_tool(self, call_id: str, tool: str, args: Any, **more: Any) -> None:
-        """Emit that a tool call begins; ``more`` are other fields of `ToolStarted`."""
+        """Emit the start of a tool call. ``more`` contains additional fields of `ToolStarted`."""
         more.setdefault("summary", summarize(tool, args))
         self.emit(ev.ToolStarted(agent=self.agent, call_id=call_id, tool=tool, args=args, **more))
 
@@ -95,15 +108,15 @@ class Round:
         began: float | None = None,
         **more: Any,
     ) -> None:
-        """Emit the end of a tool call, also if it never began or is left in its thread.
+        """Emit the end of a tool call, even if it never started or is still running in its thread.
 
         Args:
-            call_id: Its id.
+            call_id: The call's id.
             tool: The tool's name.
-            outcome: How it ended.
-            result: What the model is told.
-            began: When it began, by the loop's clock.
-            more: Other fields of `ToolFinished`.
+            outcome: The outcome, as in `ToolFinished`.
+            result: The result for the model.
+            began: The start time on the event loop's clock. None means that it never started.
+            more: Additional fields of `ToolFinished`.
         """
         took = 0.0 if began is None else anyio.current_time() - began
         self.emit(
@@ -120,90 +133,154 @@ class Round:
 
     @asynccontextmanager
     async def call(
-        self, place: str = "", digest: str = "", model: str = ""
-    ) -> AsyncIterator[WordStream]:
-        """Journal one call of a model or program, whose words are written within the block.
+        self,
+        place: str = "",
+        digest: str = "",
+        model: str = "",
+        attempt: int = 0,
+        waited_s: float = 0.0,
+    ) -> AsyncIterator[TextStream]:
+        """Record a model call. The block writes the call's text to the yielded stream.
 
-        The call is recorded as finished when the block completes, as cut after a stop, and as
-        failed after an error.
+        The call is recorded as finished when the block completes, as cut if it is stopped, and as
+        failed if it raises.
 
         Args:
-            place: Where it is made, in a program of the user's.
-            digest: Of what it is asked.
-            model: The model's name, of a program that chooses it itself.
+            place: The address of the call within an agent function, or "".
+            digest: A digest of the messages.
+            model: The model's name, if the agent chooses it itself.
+            attempt: The number of the attempt, starting at 1. 0 if the run's retry policy does not
+                apply.
+            waited_s: Seconds since the first attempt failed.
         """
         self.calls += 1
         call = self.calls
-        words = WordStream(self.agent, call, self.emit, place)
+        words = TextStream(self.agent, call, self.emit, place)
         self._open.append(words)
         self.emit(
-            ev.ModelStarted(agent=self.agent, call=call, place=place, digest=digest, model=model)
+            ev.ModelStarted(
+                agent=self.agent,
+                call=call,
+                attempt=attempt or 1,
+                place=place,
+                digest=digest,
+                model=model,
+            )
         )
         try:
             yield words
         except Exception as exc:
-            words.flush()
-            self.emit(ev.ModelFailed(agent=self.agent, call=call, error=said_by(exc)))
+            if attempt:
+                words.wait = await current_policy().retry_after(exc, attempt, waited_s)
+            self.emit(
+                ev.ModelFailed(
+                    agent=self.agent,
+                    call=call,
+                    error=error_message(exc),
+                    is_throttled=is_throttled(exc),
+                    usage=words.end(),
+                    place=place,
+                    **wait_fields(words.wait),
+                )
+            )
             raise
-        except BaseException:  # a stop, or the agent has decided elsewhere
-            words.flush()
-            self.emit(ev.ModelCut(agent=self.agent, call=call))
+        except BaseException:  # a stop, or the agent decided in another call
+            self.emit(ev.ModelCut(agent=self.agent, call=call, usage=words.end()))
             raise
         finally:
             self._open.remove(words)
         words.finish()
 
 
-class WordStream:
-    """The words of one call, as they come.
+def wait_fields(wait: Wait | None) -> dict[str, Any]:
+    """Return the fields of a `ModelFailed` that say when the call is tried again.
+
+    Args:
+        wait: The delay before the next attempt, or None after the last one.
+    """
+    if wait is None or not wait.reason:
+        return {"retry_in_s": None if wait is None else wait.delay_s}
+    at = round(time.time() + wait.delay_s, 3)
+    return {
+        "retry_in_s": wait.delay_s,
+        "waits_for": wait.reason,
+        "retry_at": at,
+        "wait_limit_s": wait.limit_s,
+        "waited_s": round(wait.waited_s, 3),
+    }
+
+
+class TextStream:
+    """The streamed text of one model call.
 
     Attributes:
-        response: What the call gave, for its end; by default its words.
-        form: Its form, as `ModelFinished` has it.
-        usage: What it used.
+        response: The response to record at the end. None records the text.
+        form: The format of the response, as in `ModelFinished`.
+        usage: The usage to record at the end, if it was reported.
+        chars: The number of characters received so far, including those of tool calls.
+        meter: Counts the usage while the reply streams. None if the call is not a model call.
+        wait: After a failure, the delay before the next attempt. None after the last one.
     """
 
     def __init__(
-        self, agent: str, call: int, emit: Callable[[ev.Event], None], place: str = ""
+        self, agent: str, call: int, emit: Callable[[ev.Event], None], address: str = ""
     ) -> None:
-        self._agent, self._call, self._emit, self._place = agent, call, emit, place
+        self._agent, self._call, self._emit, self._place = agent, call, emit, address
         self.response: Any = None
         self.form = "words"
         self._wake = current_policy().wake
         self._new: dict[ev.Channel, list[str]] = {}
         self._text: list[str] = []
         self.usage = ev.Usage(input_tokens=0, output_tokens=0)
+        self.chars = 0
+        self.meter: UsageMeter | None = None
+        self.wait: Wait | None = None
 
     @property
     def text(self) -> str:
-        """The words so far, without thoughts."""
+        """The text received so far, without thoughts."""
         return "".join(self._text)
 
     def write(self, text: str, channel: ev.Channel = "text") -> None:
-        """Add words; cheap, to be called for each piece."""
+        """Add a chunk of text. This is cheap."""
+        self.chars += len(text)
         self._new.setdefault(channel, []).append(text)
         if channel != "thinking":
             self._text.append(text)
         self._wake()
 
     def flush(self) -> None:
-        """Emit the words that have arrived since the last time."""
+        """Emit the text that has arrived since the last flush."""
         new, self._new = self._new, {}
         for channel, pieces in new.items():
             text = well_formed("".join(pieces))
             self._emit(
                 ev.TextStreamed(agent=self._agent, call=self._call, channel=channel, text=text)
             )
+        if self.meter is not None and (usage := self._growth(self.meter)) is not None:
+            self._emit(ev.UsageUpdated(agent=self._agent, call=self._call, usage=usage))
+
+    @staticmethod
+    def _growth(meter: UsageMeter) -> ev.Usage | None:
+        return meter.growth(current_policy().spending.step)
+
+    def end(self) -> ev.Usage | None:
+        """Emit the rest of the text. Returns the known usage, or None."""
+        meter, self.meter = self.meter, None
+        self.flush()
+        if meter is not None:
+            return meter.usage()
+        return None if self.usage == ev.Usage() else self.usage
 
     def finish(self) -> None:
-        """Emit the end of the call."""
-        self.flush()
-        said = {"text": well_formed(self.text)} if self.response is None else self.response
+        """Emit the event that ends the call."""
+        self.end()
+        text = {"text": well_formed(self.text)}
         self._emit(
             ev.ModelFinished(
                 agent=self._agent,
                 call=self._call,
-                response=said,
+                response=text if self.response is None else self.response,
                 form=self.form,
                 usage=self.usage,
                 place=self._place,
@@ -212,11 +289,11 @@ class WordStream:
 
 
 class AgentRunner(Protocol):
-    """Plays the rounds of one agent in one turn, several at a time in a recipe.
+    """Plays the rounds of one agent in one turn. In a recipe, several rounds may run in parallel.
 
     Attributes:
-        name: What people call the model or program behind it.
-        resumes: What a resume promises; shown before a run starts, and on its card.
+        name: The display name of its model or program.
+        resumes: What it guarantees about a resume. Shown before a run starts, and on its card.
     """
 
     name: str
@@ -226,11 +303,10 @@ class AgentRunner(Protocol):
         """Play a round until it is decided.
 
         Args:
-            round: The round.
-            past: The journalled part of an interrupted round; None for a new one.
+            past: The journalled part of an interrupted round, or None for a new one.
 
         Raises:
-            AgentStopped: At a boundary, when a stop was asked for.
+            AgentStopped: A stop was requested.
             ModelCallError: The agent can't be reached, or made no decision.
         """
         ...
@@ -241,39 +317,46 @@ class AgentRunner(Protocol):
 
 
 class Runners:
-    """The runners of a turn's agents, each made when its first round begins.
+    """The runners of a turn's agents. Each is created when its first round begins.
 
     Args:
-        make: Makes an agent's runner; may block.
+        make: Creates an agent's runner. May block.
+        notice: Called with each notice for the user, which is one sentence.
     """
 
-    def __init__(self, make: Callable[[AgentSpec], AgentRunner]) -> None:
+    def __init__(
+        self,
+        make: Callable[[AgentSpec], AgentRunner],
+        notice: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._make = make
-        self._making = anyio.Lock()
-        # By all that a step's wish for a model can change of an agent: specs have no hash.
+        self._gate = ToolGate(notice)
+        self._lock = anyio.Lock()
+        # Keyed by everything that a step's choice of a model can change. Specs are not hashable.
         self._made: dict[tuple[str, str, str], AgentRunner] = {}
         self._open: dict[int, Round] = {}
+        self._fold_requests: dict[str, str] = {}
 
     async def of(self, agent: AgentSpec) -> AgentRunner:
-        """Return an agent's runner."""
+        """Return an agent's runner, and create it if necessary."""
         key = (agent.id, agent.backend.type, agent.backend.model)
         if (runner := self._made.get(key)) is not None:
             return runner
-        # Steps that begin at the same moment share one, and come to their models in their order.
-        async with self._making:
+        # Steps that start at the same moment share a runner, and call their models in order.
+        async with self._lock:
             if key not in self._made:
                 self._made[key] = await to_thread.run_sync(self._make, agent)
         return self._made[key]
 
     async def play(self, agent: AgentSpec, round: Round, past: PastRound | None) -> Decision:
-        """Play a round: a new one, which is journalled first, or one that was begun before.
+        """Play a new round, which is recorded first, or continue an interrupted one.
 
         Args:
-            agent: The agent.
-            round: The round.
-            past: The journalled part of an interrupted round; None for a new one.
+            past: The journalled part of an interrupted round, or None for a new one.
         """
         runner = await self.of(agent)
+        rules: ToolRules = getattr(runner, "tool_rules", ANY_MODEL)
+        round.toolbox = await self._gate.admit(agent.id, round.toolbox, rules)
         if past is None:
             round.emit(
                 ev.RoundStarted(
@@ -286,19 +369,38 @@ class Runners:
                     resumes=runner.resumes,
                 )
             )
+        round.fold_request = self._fold_requests.pop(round.agent, None)
         self._open[id(round)] = round
         try:
             return await runner.play(round, past)
         finally:
             del self._open[id(round)]
 
+    def request_fold(self, agent: str, keep: str) -> bool:
+        """Request that an agent's conversation is folded before its next model request.
+
+        Args:
+            agent: The agent's id.
+            keep: What the summary must keep, or "".
+
+        Returns:
+            Whether its conversation can be folded. Between two rounds, that of the next one is
+            folded.
+        """
+        rounds = [each for each in self._open.values() if each.agent == agent]
+        for each in rounds:
+            each.fold_request = keep
+        if not rounds:
+            self._fold_requests[agent] = keep
+        return all(each.can_fold for each in rounds)
+
     def flush(self) -> None:
-        """Emit the words that have arrived in all rounds."""
+        """Emit the text received so far in all rounds."""
         for round in tuple(self._open.values()):
             round.flush()
 
     async def close(self) -> None:
-        """End all runners."""
+        """Close all runners."""
         for runner in self._made.values():
             with suppress(Exception):
                 await runner.close()

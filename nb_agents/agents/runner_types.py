@@ -1,74 +1,91 @@
-"""Which runner plays an agent's rounds, by the type of its backend."""
+"""Chooses the runner of an agent by the type of its backend."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from anyio import to_thread
+
+from nb_agents.agents.context_folding import Folding
 from nb_agents.agents.model_runner import ModelRunner
-from nb_agents.agents.programs.program_objects import runner_of
+from nb_agents.agents.python_objects import runner_of
 from nb_agents.agents.runner import AgentRunner, Promise
-from nb_agents.config.programs import ACP_TYPES
-from nb_agents.config.team import AgentSpec
+from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.errors import ConfigError
+from nb_agents.models.backend import Backend
 from nb_agents.models.providers import backend_for
+from nb_agents.plugins import ExtensionPoint
 
 if TYPE_CHECKING:
     import httpx2
 
 
 class RunnerType(NamedTuple):
-    """A kind of runner that is no model loop of ours.
+    """A kind of runner other than `ModelRunner`.
 
     Attributes:
-        make: Makes an agent's runner; may block.
-        resumes: What a resume promises.
+        make: Creates an agent's runner. May block.
+        resumes: What its runners guarantee about a resume.
+        chooses_models: Whether the agent chooses its models itself, as external agents do.
     """
 
     make: Callable[[AgentSpec], AgentRunner]
     resumes: Promise
+    chooses_models: bool = True
 
 
-def _acp(agent: AgentSpec) -> AgentRunner:
-    from nb_agents.agents.acp.acp_runner import AcpRunner  # the library is an extra
-
-    return AcpRunner(agent)
+RUNNER_TYPES = ExtensionPoint[RunnerType]("runner_types")
+"""The runner types by backend type. Agents of other types have a `ModelRunner`."""
 
 
-RUNNER_TYPES: dict[str, RunnerType] = dict.fromkeys(ACP_TYPES, RunnerType(_acp, "goes on"))
-"""By backend type; `nb_agents.config.backends.BACKEND_TYPES` has what each needs in a file."""
-
-
-def runner_for(agent: AgentSpec, client: Callable[[], httpx2.AsyncClient]) -> AgentRunner:
+def runner_for(
+    agent: AgentSpec, client: Callable[[], httpx2.AsyncClient], team: TeamSpec | None = None
+) -> AgentRunner:
     """Return the runner of an agent.
 
     Args:
-        agent: The agent.
-        client: Returns the HTTP client; called for a model that needs one.
+        client: Returns the HTTP client. Called only if the model needs one.
+        team: The agent's team, whose settings apply where the agent has none.
     """
     if (row := RUNNER_TYPES.get(agent.backend.type)) is not None:
         return row.make(agent)
     if agent.backend.type == "python" and (runner := runner_of(agent)) is not None:
         return runner
-    return ModelRunner(backend_for(agent, client))
+    backend = backend_for(agent, client)
+    return ModelRunner(backend, _folding(agent, backend, team, client))
+
+
+def _folding(
+    agent: AgentSpec,
+    backend: Backend,
+    team: TeamSpec | None,
+    client: Callable[[], httpx2.AsyncClient],
+) -> Folding:
+    """Return how an agent's conversations are folded."""
+    folding = Folding.of(backend, team.context_of(agent) if team else agent.context)
+    if team is not None and (other := team.summarizer_of(agent)) is not None:
+        folding.summarizer = partial(to_thread.run_sync, backend_for, other, client)
+    return folding
 
 
 def chooses_models(agent: AgentSpec) -> bool:
-    """Return whether an agent is a program or an object that chooses its models itself."""
-    if agent.backend.type in RUNNER_TYPES:
-        return True
+    """Return whether an agent chooses its models itself, like an external agent or a function."""
+    if (row := RUNNER_TYPES.get(agent.backend.type)) is not None:
+        return row.chooses_models
     try:
         return agent.backend.type == "python" and runner_of(agent) is not None
-    except ConfigError:  # a start reports it
+    except ConfigError:  # reported when the run starts
         return True
 
 
 def promise_of(agent: AgentSpec) -> Promise:
-    """Return what a resume of an agent promises."""
+    """Return what an agent's runner guarantees about a resume."""
     if (row := RUNNER_TYPES.get(agent.backend.type)) is not None:
         return row.resumes
     try:
         runner = runner_of(agent) if agent.backend.type == "python" else None
-    except ConfigError:  # a start reports it
+    except ConfigError:  # reported when the run starts
         runner = None
     return runner.resumes if runner else ModelRunner.resumes

@@ -1,10 +1,10 @@
-"""Skills, as a capability: guides to kinds of work, which the person has installed.
+"""The skills capability: guides for certain kinds of work that the user has installed.
 
-Of a skill, whose author is unknown, the prompt shows the name and description; the agent reads the
-rest with its file tools.
+The prompt shows only the name and description of each skill, because its author is unknown. The
+agent reads the rest with its file tools.
 
-Source: MassGen 0.1.97, `filesystem_manager/skills_manager.py` (one directory a skill, its name and
-description in the front matter).
+Source: MassGen 0.1.97, `filesystem_manager/skills_manager.py` (one directory per skill, with its
+name and description in the front matter).
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ MAX_BYTES = 200_000
 MAX_DESCRIPTION_CHARS = 400
 _FILE = "SKILL.md"
 
-_GUIDE = """There are skills: guides for kinds of work, which the person has installed. Before you
-do such work, read the guide with read_file; other files that it names lie beside it, read-only."""
+_GUIDE = """The user has installed skills: guides for certain kinds of work. Before you do one of
+these kinds of work, read its guide with read_file. Files that a guide names are in its directory
+and read-only."""
 
 
 @dataclass(frozen=True)
 class Skill:
-    """A skill: a guide to one kind of work.
+    """A skill: a guide for one kind of work.
 
     Attributes:
-        name: As its file says, or the name of its directory.
-        description: What it is for, as its file says.
-        path: Its ``SKILL.md``, absolute.
+        name: The name in its front matter, or the name of its directory.
+        description: The description in its front matter.
+        path: The absolute path of its ``SKILL.md``.
     """
 
     name: str
@@ -45,22 +46,22 @@ class Skill:
 
 
 def find_skills(directory: Path) -> list[Skill]:
-    """Find the skills of a directory, sorted by the names of their directories; takes a moment.
+    """Find the skills in a directory, sorted by the names of their directories. Reads each file.
 
     Args:
-        directory: Where they are; one that can't be read has none.
+        directory: The directory. If it can't be read, no skills are found.
     """
-    found: list[Skill] = []
+    skills: list[Skill] = []
     with suppress(OSError), Directory.at(directory) as opened:
-        # A name that could end its line in a prompt names no skill.
-        folders = sorted(each.name for each in directory.iterdir() if each.name.isprintable())
+        # Names with line breaks could forge lines of a prompt.
+        folders = sorted(each.name for each in opened.entries() if each.name.isprintable())
         for folder in folders[:MAX_LOOKED_AT]:
             with suppress(OSError, RefusedError):
                 data = opened.read(f"{folder}/{_FILE}", MAX_BYTES, follow=False)
-                found.append(_skill(directory / folder / _FILE, data.decode("utf-8", "replace")))
-            if len(found) == MAX_SKILLS:
+                skills.append(_skill(directory / folder / _FILE, data.decode("utf-8", "replace")))
+            if len(skills) == MAX_SKILLS:
                 break
-    return found
+    return skills
 
 
 def _skill(path: Path, text: str) -> Skill:
@@ -73,15 +74,15 @@ class Skills(Capability):
     """The skills of a team.
 
     Args:
-        found: All that there are.
+        skills: All available skills.
     """
 
     holds_in_planning = True
 
-    def __init__(self, found: Sequence[Skill]) -> None:
-        self._found = found
+    def __init__(self, skills: Sequence[Skill]) -> None:
+        self._skills = skills
 
     def guide(self, agent: str, tools: Collection[str]) -> str:
-        """Return the list of them; "" if there are none."""
-        listed = [f"- {s.name} ({s.path}): {s.description}" for s in self._found]
-        return "\n".join([_GUIDE, *listed]) if listed else ""
+        """Return the list of skills with their descriptions, or "" if there are none."""
+        list_lines = [f"- {s.name} ({s.path}): {s.description}" for s in self._skills]
+        return "\n".join([_GUIDE, *list_lines]) if list_lines else ""

@@ -1,4 +1,4 @@
-"""An agent that works alone on one prompt: a recipe's step, or a sub-agent."""
+"""The round context and tools of an agent that works alone: a recipe's step or a sub-agent."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from nb_agents.tools.workspace import Workspace
 
 
 class SoloContext:
-    """The turn context of an agent that works alone on one prompt: its plain text is the result.
+    """The round context of an agent that works alone. Its plain text is the result.
 
     Args:
-        agent: The agent's id; of a step, its address.
-        said: Texts that the person has added, oldest first; grows while the agent works.
-        heard: How many of them the agent has received.
-        emit: Publishes an event.
+        agent: The agent's id, or the address of its step.
+        messages: The user's messages to the run, oldest first. It grows while the agent works.
+        message_count: The number of these messages that the agent has received.
+        emit: Called with each event.
     """
 
     def __init__(
-        self, agent: str, said: Sequence[str], heard: int, emit: Callable[[ev.Event], None]
+        self,
+        agent: str,
+        messages: Sequence[str],
+        message_count: int,
+        emit: Callable[[ev.Event], None],
     ) -> None:
         self._agent = agent
-        self._said = said
-        self._heard = heard
+        self._messages = messages
+        self._received = message_count
         self._emit = emit
 
     def offer(self) -> Offer:
-        """Offer nothing but the tools: any plain text is the result."""
+        """Return an offer without decision tools: any plain text is the result."""
         return Offer(answers=False, text_counts=True)
 
     def judge_answer(self, answer: str) -> str:
@@ -41,40 +45,39 @@ class SoloContext:
         return ""
 
     def judge_vote(self, label: str) -> Verdict:
-        """Refuse votes: there is nothing to vote on."""
+        """Reject every vote."""
         return Verdict("", "There is nothing to vote on. Write the result as plain text.")
 
     def note(self, *, was_refused: bool) -> Note:
-        """Return an empty note."""
+        """Return an empty note, because an agent that works alone has no team to report on."""
         return Note()
 
-    def hear(self) -> str:
-        """Return what the person has added since."""
-        fresh = self._said[self._heard :]
+    def take_messages(self) -> str:
+        """Return the user's new messages as a prompt, or ""."""
+        fresh = self._messages[self._received :]
         if not fresh:
             return ""
-        self._heard = len(self._said)
+        self._received = len(self._messages)
         text = follow_up(fresh)
-        self._emit(ev.Told(agent=self._agent, text=text, heard=self._heard))
+        self._emit(ev.NoteSent(agent=self._agent, text=text, heard=self._received))
         return text
 
 
 def solo_toolbox(
     workspace: Path,
     context: Sequence[Path],
-    others: AgentTools,
+    agent_tools: AgentTools,
     project: WritablePath | None = None,
     own: Iterable[Tool] = (),
 ) -> Toolbox:
     """Return the tools of an agent that works alone.
 
     Args:
-        workspace: Its workspace.
         context: Read-only files and directories.
-        others: Its other tools.
-        project: The workspace, if it is the user's own directory.
-        own: Tools for files of its own.
+        agent_tools: The agent's tools other than file tools.
+        project: The workspace, if it is the user's project directory.
+        own: Additional file tools.
     """
     files = Workspace(workspace, {}, list(context), project=project)
-    keep = files.keep if others.keeps_images else None
-    return Toolbox(others.with_files([*files.tools(), *own]), keep, others.place)
+    tools = agent_tools.with_files([*files.tools(), *own])
+    return Toolbox(tools, agent_tools.image_writer(files.keep), agent_tools.place)

@@ -1,10 +1,10 @@
-"""Spawning sub-agents: new agents of the caller's own kind that work on parts of its task.
+"""Spawns sub-agents: copies of the caller that work on parts of its task.
 
-They work in parallel, while the caller waits, or in the background while it continues. Like the
-sub-agents of `nb_agents.agents.subagents` they have a row, a workspace and costs of their own, and
-stop with the caller. The result of one in the background is added once to the caller's next request
-after a tool call, even if that is after a resume. A resume keeps the results of finished ones, and
-interrupted ones continue at once.
+They work in parallel while the caller waits, or in the background while it continues. Like the
+sub-agents of `nb_agents.agents.subagents`, each has its own row, workspace and cost, and stops with
+its caller. The result of a background sub-agent is added once to the caller's next request after a
+tool call, even after a resume. A resume keeps the results of finished sub-agents and immediately
+continues interrupted ones.
 
 Source: MassGen 0.1.97, `mcp_tools/subagent` (names of the tools and their arguments), its hook
 `SubagentCompleteHook` (when results are passed on), and its section ``orchestrator.coordination``
@@ -44,14 +44,14 @@ SPAWNING_TOOLS = declare(
     BuiltInTool("cancel_subagent"),
 )
 MAX_INPUT_CHARS = 50_000
-_GUIDE = """Parts of the work that do not need one another can be done by sub-agents, at most
-{most} at once: spawn_subagents gives each a task, which must hold all that it has to know, and you
-get what it writes last. Small things you do yourself, as each costs as much as you do."""
+_GUIDE = """Use spawn_subagents to give independent parts of the work to sub-agents, at most {most}
+at a time. Put everything that a sub-agent needs to know into its task. You get its last message as
+the result. Do small things yourself, because each sub-agent costs as much as you do."""
 
-_BACKGROUND = """With `background: true` you go on meanwhile, and are told what each came to with
-the results of your next calls: list_subagents says how they stand, cancel_subagent ends one. Wait
-for those that you need, by wait_for_subagents, before you submit."""
-_RESULTS = "Sub-agents of yours have ended."
+_BACKGROUND = """With `background: true` you continue while sub-agents work, and their results come
+with your next tool results. list_subagents shows their status. cancel_subagent ends one. Before you
+submit, call wait_for_subagents for the results that you need."""
+_RESULTS = "Some of your sub-agents have ended."
 _LABEL = re.compile(r"[^\w.-]+")
 
 
@@ -60,7 +60,7 @@ class SubTask(BaseModel):
 
     Attributes:
         task: The task, with everything that the sub-agent needs to know.
-        subagent_id: What the sub-agent is called; left out, it gets a name.
+        subagent_id: A name for the sub-agent. By default, it gets one.
     """
 
     task: str = Field(max_length=MAX_INPUT_CHARS)
@@ -68,23 +68,23 @@ class SubTask(BaseModel):
 
     @property
     def label(self) -> str:
-        """Its name as a part of a directory's."""
+        """The name, reduced to characters that are safe in a file name."""
         return _LABEL.sub("_", self.subagent_id)[:40].strip("._") or "sub"
 
 
 @dataclass
 class _Spawned:
-    """A sub-agent that was spawned.
+    """A spawned sub-agent and its state.
 
     Attributes:
         id: The id that the caller uses.
-        label: The name that the caller gave.
+        label: The name that the caller chose.
         task: The input.
-        text: The result, once it has finished.
+        text: The result, or None if it has not finished.
         error: Why it failed, or "".
-        past: Its events in the turn that this one resumes.
+        is_told: Whether the caller has received the result.
+        past: Its state at the end of the turn that this turn resumes.
         child: The running sub-agent.
-        is_told: Whether the caller has got the result.
         work: The asyncio task, which returns (text, error).
     """
 
@@ -107,10 +107,10 @@ class _Spawned:
         return "running" if self.work else "cut"
 
     def report(self) -> dict[str, Any]:
-        known = {"subagent_id": self.id, "status": self.status}
+        fields = {"subagent_id": self.id, "status": self.status}
         if self.text is not None:
-            known["answer"] = self.text
-        return known | ({"error": self.error} if self.error else {})
+            fields["answer"] = self.text
+        return fields | ({"error": self.error} if self.error else {})
 
 
 class Spawner:
@@ -119,167 +119,171 @@ class Spawner:
     Args:
         agent: The agent's id.
         children: The run's sub-agents.
-        wanted: The team file's limits.
-        past: The sub-agents of the turn that this one resumes.
+        coordination: The team file's limits.
+        past: All sub-agents of the turn that this turn resumes.
     """
 
     def __init__(
         self,
         agent: str,
         children: SubAgents,
-        wanted: CoordinationSpec,
+        coordination: CoordinationSpec,
         past: Iterable[PastChild],
     ) -> None:
         self._agent = agent
         self._children = children
-        self._wanted = wanted
-        self._known = {
-            called.spawned: _Spawned(
-                called.spawned,
-                called.name,
-                called.input,
+        self._spec = coordination
+        self._spawned_agents = {
+            call.spawned: _Spawned(
+                call.spawned,
+                call.name,
+                call.input,
                 each.text,
                 each.refusal,
                 each.is_told,
                 each,
             )
             for each in past
-            if (called := each.called).caller == agent and called.spawned
+            if (call := each.called).caller == agent and call.spawned
         }
 
     def tools(self) -> list[Tool]:
         """Return the agent's tools for spawning."""
         return [Tool(getattr(self, name), is_repeatable=True) for name in SPAWNING_TOOLS]
 
-    async def go_on(self, token: CancelToken) -> None:
+    async def resume_work(self, token: CancelToken) -> None:
         """Continue the sub-agents that a stop or a crash interrupted.
 
         Args:
-            token: The agent's.
+            token: The agent's cancel token.
         """
         with suppress(AgentStopped):
-            for each in tuple(self._known.values()):
+            for each in tuple(self._spawned_agents.values()):
                 if each.status == "cut":
-                    await self._let_work(each, token)
+                    await self._start(each, token)
 
     def take_results(self) -> Results:
-        """Return the results that the agent has not got yet, and mark them as passed on."""
-        for each in self._known.values():
+        """Return the results that the agent has not received, and mark them as received."""
+        for each in self._spawned_agents.values():
             _settle(each)
-        ended = [s for s in self._known.values() if s.status != "running" and not s.is_told]
-        if not ended:
+        finished = [
+            s for s in self._spawned_agents.values() if s.status != "running" and not s.is_told
+        ]
+        if not finished:
             return Results()
-        for each in ended:
+        for each in finished:
             each.is_told = True
-        text = ToolResult(f"{_RESULTS}\n{_dumped(ended)}")
-        in_result = self._wanted.background_subagents.injection_strategy == "tool_result"
-        return Results(text, tuple(each.id for each in ended), in_result)
+        text = ToolResult(f"{_RESULTS}\n{_dumped(finished)}")
+        in_result = self._spec.background_subagents.injection_strategy == "tool_result"
+        return Results(text, tuple(each.id for each in finished), in_result)
 
     async def spawn_subagents(self, tasks: list[SubTask], background: bool = False) -> str:
-        """Let sub-agents work on parts of your work in parallel; they don't see your conversation.
+        """Start sub-agents that work on parts of your task in parallel.
+
+        They don't see your conversation.
 
         Args:
-            tasks: Parts that do not need each other's results.
-            background: Whether you continue without waiting for the results.
+            tasks: The parts. They must not depend on each other's results.
+            background: Whether to continue without waiting for the results.
         """
-        if background and not self._wanted.background_subagents.enabled:
-            raise ToolError("sub-agents may not work in the background here: leave that out.")
-        known = self._known_already(tasks) if current_call().is_repeated else {}
-        self._check_room(len(tasks) - len(known))
-        made = [known.get(n) or await self._begin(task) for n, task in enumerate(tasks)]
+        if background and not self._spec.background_subagents.enabled:
+            raise ToolError("sub-agents can't work in the background here. Leave out `background`.")
+        past = self._already_spawned(tasks) if current_call().is_repeated else {}
+        self._check_room(len(tasks) - len(past))
+        spawned = [past.get(n) or await self._begin(task) for n, task in enumerate(tasks)]
         if not background:
-            await self._wait(made)
-        return _told(made)
+            await self._wait(spawned)
+        return _report(spawned)
 
     async def list_subagents(self) -> str:
-        """List the sub-agents that you have spawned, with their status."""
-        return _told(self._known.values())
+        """List your sub-agents with their status."""
+        return _report(self._spawned_agents.values())
 
     async def wait_for_subagents(self, subagent_ids: list[str] | None = None) -> str:
-        """Wait for sub-agents, and get their results.
+        """Wait for sub-agents to end and get their results.
 
         Args:
-            subagent_ids: Which ones; by default all that have not ended.
+            subagent_ids: The ids of the sub-agents. By default, all that are running.
         """
-        wanted = [self._found(each) for each in subagent_ids or ()]
-        wanted = wanted or [s for s in self._known.values() if s.status == "running"]
-        await self._wait(wanted)
-        return _told(wanted)
+        awaited = [self._get(each) for each in subagent_ids or ()]
+        awaited = awaited or [s for s in self._spawned_agents.values() if s.status == "running"]
+        await self._wait(awaited)
+        return _report(awaited)
 
     async def cancel_subagent(self, subagent_id: str) -> str:
-        """End a sub-agent that is at work.
+        """End a running sub-agent.
 
         Args:
-            subagent_id: Which one.
+            subagent_id: The id of the sub-agent.
         """
-        spawned = self._found(subagent_id)
+        spawned = self._get(subagent_id)
         if spawned.child is not None and spawned.status == "running":
             why = "cancelled by its caller"
             spawned.child.token.request(CancellationStatus.IMMEDIATE, "parent", why)
             await self._wait([spawned])
             spawned.error = CANCELLED
-        return _told([spawned])
+        return _report([spawned])
 
     async def _begin(self, task: SubTask) -> _Spawned:
         spawned = _Spawned("", task.label, task.task)
-        await self._let_work(spawned, current_token() or CancelToken())
+        await self._start(spawned, current_token() or CancelToken())
         return spawned
 
-    async def _let_work(self, spawned: _Spawned, token: CancelToken) -> None:
+    async def _start(self, spawned: _Spawned, token: CancelToken) -> None:
         child = await self._children.begin(
             self._agent,
             spawned.label,
             spawned.task,
             token,
-            limit_s=self._wanted.subagent_timeout_s,
+            limit_s=self._spec.subagent_timeout_s,
             past=spawned.past,
         )
         spawned.id, spawned.child = spawned.id or child.id, child
         spawned.is_told = False
-        self._known[spawned.id] = spawned
-        # A task of its own: it outlives the call, and ends with the run at the latest.
+        self._spawned_agents[spawned.id] = spawned
+        # A separate task, because it may outlive the call. It ends with the run at the latest.
         work = self._children.work(child, spawned.task)
         spawned.work = asyncio.get_running_loop().create_task(work, name=f"agent {child.id}")
 
-    async def _wait(self, wanted: Sequence[_Spawned]) -> None:
-        for each in wanted:
+    async def _wait(self, awaited: Sequence[_Spawned]) -> None:
+        for each in awaited:
             if each.work is not None and each.text is None and not each.error:
                 await asyncio.wait([each.work])
         # A stop of the caller stops the sub-agents too.
         checkpoint()
-        for each in self._known.values():
+        for each in self._spawned_agents.values():
             _settle(each)
 
-    def _known_already(self, tasks: Sequence[SubTask]) -> dict[int, _Spawned]:
+    def _already_spawned(self, tasks: Sequence[SubTask]) -> dict[int, _Spawned]:
         """Return the sub-agents that an interrupted call had already spawned, by position."""
-        rest = list(self._known.values())
-        found = {}
+        rest = list(self._spawned_agents.values())
+        matches = {}
         for number, task in enumerate(tasks):
             for each in rest:
                 if (each.task, each.label) == (task.task, task.label):
-                    found[number] = each
+                    matches[number] = each
                     rest.remove(each)
                     break
-        return found
+        return matches
 
     def _check_room(self, more: int) -> None:
-        most = self._wanted.subagent_max_concurrent
-        for each in self._known.values():
+        most = self._spec.subagent_max_concurrent
+        for each in self._spawned_agents.values():
             _settle(each)
-        running = sum(each.status == "running" for each in self._known.values())
+        running = sum(each.status == "running" for each in self._spawned_agents.values())
         if running + more > most:
             raise ToolError(
-                f"{most} sub-agents may work at once, {running} do, and these would be {more} "
-                "more: spawn fewer, or wait for others."
+                f"at most {most} sub-agents can work at a time; {running} are running, and this "
+                f"call would add {more}. Spawn fewer, or wait for running ones."
             )
 
-    def _found(self, subagent_id: str) -> _Spawned:
-        for spawned in self._known.values():
+    def _get(self, subagent_id: str) -> _Spawned:
+        for spawned in self._spawned_agents.values():
             _settle(spawned)
-        if subagent_id not in self._known:
-            known = ", ".join(self._known) or "none"
-            raise ToolError(f"you have no sub-agent {subagent_id!r}; there are: {known}")
-        return self._known[subagent_id]
+        if subagent_id not in self._spawned_agents:
+            ids = ", ".join(self._spawned_agents) or "none"
+            raise ToolError(f"you have no sub-agent {subagent_id!r}. Your sub-agents: {ids}")
+        return self._spawned_agents[subagent_id]
 
 
 class Spawning(Capability):
@@ -287,38 +291,40 @@ class Spawning(Capability):
 
     Args:
         children: The run's sub-agents.
-        wanted: The team file's limits.
-        past: Where the turn that this one resumes had come to.
+        coordination: The team file's limits.
+        past: The state of the turn that this turn resumes, or None.
     """
 
-    def __init__(self, children: SubAgents, wanted: CoordinationSpec, past: Past | None) -> None:
+    def __init__(
+        self, children: SubAgents, coordination: CoordinationSpec, past: Past | None
+    ) -> None:
         self._children = children
-        self._wanted = wanted
+        self._spec = coordination
         self._past = past
         self._spawners: dict[str, Spawner] = {}
 
     async def tools(self, agent: str, workspace: Path) -> Sequence[Tool]:
         """Return an agent's tools for spawning."""
         past = self._past.children.values() if self._past else ()
-        self._spawners[agent] = Spawner(agent, self._children, self._wanted, past)
+        self._spawners[agent] = Spawner(agent, self._children, self._spec, past)
         return self._spawners[agent].tools()
 
     def guide(self, agent: str, tools: Collection[str]) -> str:
-        """Return when an agent spawns others."""
+        """Return the instructions for spawning sub-agents."""
         if "spawn_subagents" not in tools:
             return ""
-        background = f"\n\n{_BACKGROUND}" if self._wanted.background_subagents.enabled else ""
-        return _GUIDE.format(most=self._wanted.subagent_max_concurrent) + background
+        background = f"\n\n{_BACKGROUND}" if self._spec.background_subagents.enabled else ""
+        return _GUIDE.format(most=self._spec.subagent_max_concurrent) + background
 
     def note(self, agent: str) -> Results:
-        """Return the results that an agent has not got yet."""
+        """Return the results that an agent has not received yet."""
         return self._spawners[agent].take_results()
 
-    async def go_on(self, tokens: Mapping[str, CancelToken]) -> None:
-        """Let those go on that a stop or a crash has interrupted."""
+    async def resume_work(self, tokens: Mapping[str, CancelToken]) -> None:
+        """Continue the sub-agents that a stop or a crash interrupted."""
         for agent, spawner in self._spawners.items():
             if self._past is not None and agent in self._past.state.live:
-                await spawner.go_on(tokens[agent])
+                await spawner.resume_work(tokens[agent])
 
 
 def _settle(spawned: _Spawned) -> None:
@@ -329,8 +335,8 @@ def _settle(spawned: _Spawned) -> None:
     spawned.text, spawned.error = (None, error) if error else (text, "")
 
 
-def _told(spawned: Iterable[_Spawned]) -> str:
-    """Return the current tool call's result: the state of some sub-agents, marked as passed on."""
+def _report(spawned: Iterable[_Spawned]) -> str:
+    """Return the state of sub-agents as the current call's result, and mark results as received."""
     reported = list(spawned)
     for each in reported:
         _settle(each)

@@ -1,7 +1,7 @@
-"""The driver of a team: carries out the steps of the coordination machine, and emits its events.
+"""The driver of a team: carries out the steps of the coordination machine and emits its events.
 
-It starts rounds, waits until one ends, and asks the machine for the next step. A stop of the run
-ends all rounds; a stop of one agent ends only that agent's round.
+It starts rounds, waits until one ends, and gets the next step from the machine. A stop of the run
+ends all rounds. A stop of one agent ends only that agent's round.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from nb_agents.agents.decisions import (
     Abstention,
     Answered,
     Decision,
-    Refused,
+    Rejected,
     Stale,
     TeamContext,
     Voted,
 )
 from nb_agents.agents.message_json import Opening
 from nb_agents.agents.prompts import Briefing, Elapsed
-from nb_agents.agents.replay import Past, PastRound, telling_changes
+from nb_agents.agents.replay import Past, PastRound, emitting_changes
 from nb_agents.agents.runner import Round, Runners
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.turn_result import TurnResult
 from nb_agents.cancel import AgentStopped, CancelToken
-from nb_agents.errors import ModelCallError, said_by
+from nb_agents.errors import ModelCallError, error_message
 
 logger = logging.getLogger("nb_agents")
 
 
 class Team:
-    """Drives a team through one turn. Must be created on the loop's thread.
+    """Drives a team through one turn. Create it on the loop's thread.
 
     Args:
-        briefing: The team, its task and what it works with.
+        briefing: The team, its task, files and tools.
         runners: The runners of the turn's agents.
         token: The run's token.
         tokens: Each agent's token, a child of the run's, by agent id.
@@ -63,7 +63,7 @@ class Team:
         self._rules = briefing.rules
         self._briefing = briefing
         self._capabilities = briefing.capabilities
-        self._began = current_policy().hold.clock()
+        self._started_at = current_policy().hold.clock()
         self._token = token
         self._tokens = tokens
         self._publish = emit
@@ -77,34 +77,34 @@ class Team:
         self._changed = anyio.Event()
 
     def flush(self) -> None:
-        """Emit the words that have arrived in all open model calls."""
+        """Emit the text received so far in all open model calls."""
         self._runners.flush()
 
-    def hear(self, event: ev.Said) -> None:
-        """Add a journalled follow-up text, and wake the agents that must read it."""
+    def add_message(self, event: ev.UserMessage) -> None:
+        """Handle a journalled message from the user, and start the agents that must read it."""
         self._state = voting.apply(self._state, event)
         self._changed.set()
 
     def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
-        """Return "": a team has no gates."""
+        """Return "", because a team has no gates."""
         return ""
 
     def next(self) -> tuple[str, ...]:
-        """Return nothing: a team's next steps are not known in advance."""
+        """Return (), because a team's next steps are not known in advance."""
         return ()
 
     async def run(self) -> TurnResult:
-        """Work until there is a final answer, or all agents are out.
+        """Work until there is a final answer or no agent is left.
 
         Returns:
             The result.
 
         Raises:
-            AgentStopped: The run was stopped; every round has ended by then.
+            AgentStopped: The run was stopped. All rounds have ended.
         """
         alone = self._agents[0] if len(self._agents) == 1 else ""
-        places = self._briefing.writable(alone) if alone else ()
-        async with telling_changes(alone, places, self._emit):
+        locations = self._briefing.writable(alone) if alone else ()
+        async with emitting_changes(alone, locations, self._emit):
             while True:
                 result = await self._work_through()
                 if not await self._begins_again(result):
@@ -114,14 +114,14 @@ class Team:
         return result
 
     async def _begins_again(self, result: TurnResult) -> bool:
-        """Have the final answer judged if restarts are left; return whether to start over."""
+        """Have the final answer judged if restarts are left. Return whether to start again."""
         state, winner = self._state, result.winner
         if len(state.restarts) >= self._rules.max_restarts or winner not in state.live:
             return False
         if not state.final:
             self._emit(ev.FinalAnswerGiven(agent=winner, answer=result.answer))
         decision = await self._judge(winner)
-        if not isinstance(decision, Refused):
+        if not isinstance(decision, Rejected):
             return False
         self._emit(
             ev.OrchestrationRestarted(
@@ -135,13 +135,13 @@ class Team:
 
     async def _work_through(self) -> TurnResult:
         step = await self._coordinate()
-        # A text may have arrived while the last round ended.
+        # A user's message may have arrived while the last round ended.
         while isinstance(step, voting.Coordinate) and not self._token.is_stopping:
             step = await self._coordinate()
         match step:
             case voting.Present(winner=winner):
-                places = self._briefing.writable(winner) if len(self._agents) > 1 else ()
-                async with telling_changes(winner, places, self._emit):
+                locations = self._briefing.writable(winner) if len(self._agents) > 1 else ()
+                async with emitting_changes(winner, locations, self._emit):
                     return await self._present(winner)
             case voting.Judge(winner=winner):
                 return TurnResult(winner, self._state.final)
@@ -150,10 +150,10 @@ class Team:
             case voting.NoAnswer() if not self._token.is_stopping:
                 return TurnResult()
         self._token.checkpoint()
-        raise AssertionError(f"no way on from {step}")
+        raise AssertionError(f"unexpected step: {step}")
 
     async def _coordinate(self) -> voting.Step:
-        """Run rounds until nothing is left to do; return the next step."""
+        """Run rounds until no agent has to work, and return the next step."""
         async with anyio.create_task_group() as group:
             while isinstance(step := voting.next_step(self._state, self._rules), voting.Coordinate):
                 if self._token.is_stopping and not self._running:
@@ -163,8 +163,8 @@ class Team:
                 self._changed = anyio.Event()
                 await self._changed.wait()
             if self._running and not self._token.is_stopping:
-                # The team's last answer was given, and nobody votes: the other rounds are useless
-                # now.
+                # All answers exist and the team does not vote, so the remaining rounds have no
+                # purpose.
                 group.cancel_scope.cancel()
         return voting.next_step(self._state, self._rules)
 
@@ -201,27 +201,30 @@ class Team:
                 boundary.checkpoint()
                 opening = await self._opening(context, past)
                 round = self._round_of(context, opening, boundary, past)
-                self._record(await self._play(round, past), context)
+                self._record(await self._run_round(round, past), context)
             except AgentStopped:
                 self._end(agent, "stopped")
             except Exception as exc:
-                self._emit(ev.AgentFailed(agent=agent, error=self._why(agent, exc)))
+                self._emit(ev.AgentFailed(agent=agent, error=self._failure_reason(agent, exc)))
         if not (boundary.was_cut or clock.cancelled_caught):
             return
-        # The round may have been interrupted by a stop after its answer or vote was read.
+        # A stop may have interrupted the round after its answer or vote was read.
         decision = round.decision if round is not None else None
-        is_kept = decision is not None and self._record(decision, context)
+        is_recorded = decision is not None and self._record(decision, context)
         if boundary.was_cut:
             self._end(agent, "killed")
-        elif limit_s is not None and not is_kept:
+        elif limit_s is not None and not is_recorded:
             self._emit(ev.RoundTimedOut(agent=agent, limit_s=limit_s, grace_s=grace_s))
 
-    def _why(self, agent: str, exc: Exception) -> str:
-        """Return why an agent failed; a bug of ours ends one agent, not the team."""
+    def _failure_reason(self, agent: str, exc: Exception) -> str:
+        """Return why an agent failed.
+
+        A bug in nb_agents ends only this agent, not the whole team.
+        """
         if isinstance(exc, ModelCallError):
             return str(exc)
         logger.error("agent %s crashed", agent, exc_info=exc)
-        return f"An unexpected error ended its work: {said_by(exc, named=True)}"
+        return f"An unexpected error ended its work: {error_message(exc, named=True)}"
 
     def _end(self, agent: str, outcome: ev.Outcome) -> None:
         if not self._calls[agent]:
@@ -230,10 +233,10 @@ class Team:
         self._emit(ev.AgentEnded(agent=agent, outcome=outcome))
 
     def _record(self, decision: Decision, context: TeamContext) -> bool:
-        """Emit the decision of a round; return whether it was recorded.
+        """Emit the decision of a round, and return whether it is still valid.
 
-        The decision is judged again, because a round may be interrupted while other tools of its
-        response run.
+        It is checked again, because the state may have changed while other tool calls of its
+        response ran.
         """
         agent, known = context.agent, context.known
         match decision:
@@ -269,7 +272,7 @@ class Team:
             now, rules = clock(), self._rules
             round_s = now - began - boundary.asked_s
             return Elapsed(
-                now - self._began, rules.turn_limit_s, round_s, limit_s, rules.round_grace_s
+                now - self._started_at, rules.turn_limit_s, round_s, limit_s, rules.round_grace_s
             )
 
         return TeamContext(
@@ -289,18 +292,21 @@ class Team:
         if past is not None:
             return past.opening
         agent, briefing = context.agent, self._briefing
-        shown = await self._shown(agent)
-        # Others may have answered in between.
+        extra_message = await self._changing_prompt(agent)
+        # Other agents may have answered in the meantime.
         context.known = voting.seen(self._state)
-        return briefing.opening(self._state, agent, context.opening_note(), shown)
+        return briefing.opening(self._state, agent, context.opening_note(), extra_message)
 
-    async def _shown(self, agent: str) -> str:
+    async def _changing_prompt(self, agent: str) -> str:
         labels = voting.labels(self._state)
-        shown = [await each.shown(agent, labels) for each in self._capabilities]
-        return "\n\n".join(filter(None, shown))
+        prompts = [await each.shown(agent, labels) for each in self._capabilities]
+        return "\n\n".join(filter(None, prompts))
 
     def _results(self, agent: str) -> Results:
-        """Take what is new of one capability; that of another comes with a later request."""
+        """Return the new results of one capability.
+
+        Results of the other capabilities are added to later requests.
+        """
         notes = (each.note(agent) for each in self._capabilities)
         return next((note for note in notes if note.text), Results())
 
@@ -328,12 +334,12 @@ class Team:
             heard=len(self._state.said),
         )
 
-    async def _play(self, round: Round, past: PastRound | None) -> Decision:
+    async def _run_round(self, round: Round, past: PastRound | None) -> Decision:
         self._rounds[round.agent] = round.number
         return await self._runners.play(self._members[round.agent], round, past)
 
     async def _present(self, winner: str) -> TurnResult:
-        """Have the winner present; its stored answer is used when that fails."""
+        """Have the winner present the final answer. If that fails, use its last answer."""
         self._token.checkpoint()
         stored = self._state.answers[winner][-1]
         votes = {a: list(self._state.votes.values()).count(a) for a in self._state.answers}
@@ -341,21 +347,21 @@ class Team:
             self._emit(ev.PresentationStarted(agent=winner, votes=votes))
 
         async def opening() -> Opening:
-            shown = await self._shown(winner)
-            return self._briefing.presentation(self._state, winner, votes, shown)
+            extra_message = await self._changing_prompt(winner)
+            return self._briefing.presentation(self._state, winner, votes, extra_message)
 
-        failure = "could not present ({why}); its answer stands."
+        failure = "could not present ({why}). Its last answer becomes the final answer."
         decision = await self._last_round(winner, opening, failure)
         return TurnResult(winner, decision.answer if isinstance(decision, Answered) else stored)
 
     async def _judge(self, winner: str) -> Decision | None:
-        """Ask the presenter to judge its answer; None leaves the answer as it is."""
+        """Ask the presenter to judge its answer. None means that the answer is accepted."""
         self._token.checkpoint()
 
         async def opening() -> Opening:
             return self._briefing.judging(self._state, winner)
 
-        failure = "could not judge its answer ({why}); it stands."
+        failure = "could not judge its answer ({why}). The answer is accepted."
         return await self._last_round(winner, opening, failure, is_judging=True)
 
     async def _last_round(
@@ -366,7 +372,10 @@ class Team:
         *,
         is_judging: bool = False,
     ) -> Decision | None:
-        """Play a round of the presenter; None when it failed or was stopped alone."""
+        """Run the presenter's round.
+
+        Returns None if it failed or the user stopped only this agent.
+        """
         past = self._open_rounds.pop(winner, None)
         boundary = StopScope(self._tokens[winner])
         context = self._context_of(
@@ -375,11 +384,11 @@ class Team:
         with boundary:
             try:
                 round = self._round_of(context, await opening(), boundary, past)
-                return await self._play(round, past)
+                return await self._run_round(round, past)
             except AgentStopped:
                 self._end(winner, "stopped")
             except Exception as exc:
-                why = self._why(winner, exc)
+                why = self._failure_reason(winner, exc)
                 self._emit(ev.Noticed(text=f"{winner} {failure.format(why=why)}"))
                 return None
         if boundary.was_cut:

@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TurnResult:
-    """The result of a turn that was not stopped: of a team, or of a recipe.
+    """The result of a team's or recipe's turn that was not stopped.
 
     Attributes:
         winner: The agent that gave the final answer, or "".
         answer: The final answer, or "".
-        outputs: A recipe's outputs by name; None for a team.
+        outputs: A recipe's outputs by name, or None for a team.
     """
 
     winner: str = ""

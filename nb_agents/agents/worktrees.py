@@ -1,63 +1,66 @@
 """Git worktrees: agents change copies of the user's files, and the winner's copy is merged.
 
-    <session>/worktrees.git                          the repository, out of the agents' reach
-    task_1/workspaces/<agent>/worktrees/<name>/      an agent's copy, on a branch of its own
+    <session>/worktrees.git                          the repository, which agents can't access
+    task_1/workspaces/<agent>/worktrees/<name>/      an agent's copy, on its own branch
 
-A copy holds the files as they were when the task began, uncommitted changes included. It is part of
-the agent's workspace: the others see it below ``peers/``, a stop keeps it, a resume continues in
-it. After the final answer, its agent's changes become a patch, which is applied as a whole or not
-at all: changes that the user made in the meantime are never replaced, unless the team's file says
-so (``drift_conflict_policy``).
+A copy contains the files at the start of the task, including uncommitted changes. It is part of the
+agent's workspace: other agents see it under ``peers/``, a stop preserves it, and a resume continues
+in it. After the final answer, the changes of its agent become a patch, which is applied completely
+or not at all. Changes that the user made in the meantime are never replaced, unless the team file
+allows it (``drift_conflict_policy``).
 
-Source: MassGen's ``write_mode``, which gives each agent a worktree and applies the presenter's.
-There, changes to the same file conflict; here, changes to the same lines.
+Source: MassGen's ``write_mode``, which gives each agent a worktree and applies the presenter's. In
+MassGen, changes to the same file conflict. Here, only changes to the same lines do.
 """
 
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from anyio import CancelScope, Lock
+from anyio import CancelScope, Lock, to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents.capabilities import Capability
 from nb_agents.agents.replay import MAX_NAMED
 from nb_agents.config.orchestrator import DriftConflictPolicy
-from nb_agents.process.git import Drift, GitFailed, Repository, has_git
+from nb_agents.disk.directory import Directory
+from nb_agents.disk.entry import RefusedError
+from nb_agents.process.git import FileDrift, GitFailed, Repository, has_git
 from nb_agents.process.writable import WritablePath
 from nb_agents.session.layout import WORKTREES, TurnPaths
 from nb_agents.tools.base import Tool
-from nb_agents.tools.run_tools import KeepFiles
+from nb_agents.tools.run_tools import SnapshotFiles
 
 
 def repository_of(paths: TurnPaths) -> Path:
-    """Return the directory of a session's repository, which need not exist."""
+    """Return the path of a session's repository, which may not exist yet."""
     return paths.path.parent / "worktrees.git"
 
 
 LEFT_OUT = (
-    "What {agent} changed of {path} is merged but for files whose same lines have been changed "
-    "there meanwhile: {names}. These are left as they are there, and kept in {folder}. This merges "
-    "what fits of them, and puts the rest into .rej files: {merge}"
+    "{agent}'s changes to {path} were merged, except for files with conflicting changes: {names}. "
+    "These files were not changed; {agent}'s versions are in {folder}. To merge the parts without "
+    "conflicts and write the rest into .rej files, run: {merge}"
 )
 REPLACED = (
-    "What {agent} changed of {path} is merged, and replaces files whose same lines have been "
-    "changed there meanwhile: {names}. This brings them back as they were: {undo}"
+    "{agent}'s changes to {path} were merged and replaced files with conflicting changes: {names}. "
+    "To restore your versions, run: {undo}"
 )
 
-_GUIDE = """You have copies of files of the person who gave the task, as git worktrees in your
-workspace, to change as the task asks for:
+_GUIDE = """Your workspace contains copies of the user's files, as git worktrees:
 {copies}
-Change these copies, and not what they are copies of: who gives the final answer has its own merged
-back. Those of the others are below `peers/`, at the same place."""
+Make the changes that the task asks for in these copies. Never change the originals. The copies of
+the agent that gives the final answer are merged into the originals. Find the other agents' copies
+under `peers/` at the same path."""
 
 
 class _Change(NamedTuple):
-    """An agent's changes in its copy of a place."""
+    """An agent's changes in its copy of a directory or file."""
 
     agent: str
     place: WritablePath
@@ -70,182 +73,217 @@ class Worktrees(Capability):
     """The worktrees of a team.
 
     Args:
-        places: The originals, with their protected paths.
+        locations: The original directories and files, with their protected paths.
         paths: The turn's files.
         emit: Called with each event.
-        past: The worktrees of the turn that this one resumes.
-        policy: How conflicts with the user's own changes are resolved.
-        keep: Keeps what a merge changes; None keeps nothing.
+        past: The worktrees of the turn that this turn resumes.
+        policy: How to resolve conflicts with the user's changes.
+        keep: Saves the files that a merge changes. None means that nothing is saved.
     """
 
     def __init__(
         self,
-        places: Sequence[WritablePath],
+        locations: Sequence[WritablePath],
         paths: TurnPaths,
         emit: Callable[[ev.Event], None],
         past: Iterable[ev.WorktreeBased] = (),
         policy: DriftConflictPolicy = "fail",
-        keep: KeepFiles | None = None,
+        keep: SnapshotFiles | None = None,
     ) -> None:
-        self._found: dict[str, list[ev.WorktreeBased]] = {}
-        self._places = dict(_named(places)) if places and has_git() else {}
+        self._bases: dict[str, list[ev.WorktreeBased]] = {}
+        self._user_folders = dict(_with_names(locations)) if locations and has_git() else {}
         self._paths = paths
         self._emit = emit
         self._policy = policy
-        self._keep = keep
-        self._known = {(each.agent, each.path): each for each in past}
+        self._snapshot_files = keep
+        self._past_bases = {(each.agent, each.path): each for each in past}
         self._snapshots: dict[str, str] = {}
         self._failed: set[str] = set()
         self._repository = Repository(repository_of(paths))
-        self._lock = Lock()  # its commands would lock one another out
+        self._lock = Lock()  # git commands in one repository would block each other
 
     async def tools(self, agent: str, workspace: Path) -> Sequence[Tool]:
-        """Create an agent's worktrees where they are missing; they need no tools of their own."""
-        for name, place in self._places.items():
+        """Create an agent's missing worktrees. No additional tools are needed."""
+        for name, location in self._user_folders.items():
             async with self._lock:
-                known = self._known.get((agent, str(place.path)))
-                if known and (self._workspace(agent) / known.place).is_dir():
-                    self._found.setdefault(agent, []).append(known)
-                elif name not in self._failed:
-                    await self._make(agent, name, place)
+                await self._find_or_make(agent, name, location)
         return ()
 
     def guide(self, agent: str, tools: Collection[str]) -> str:
-        """Return which copies an agent may change."""
-        found = self._found.get(agent, ())
-        copies = "\n".join(f"- `{each.place}`: of {each.path}" for each in found)
+        """Return the prompt section on the agent's worktrees: their list and how to use them."""
+        bases = self._bases.get(agent, ())
+        copies = "\n".join(f"- `{each.place}`: copy of {each.path}" for each in bases)
         return _GUIDE.format(copies=copies) if copies else ""
 
-    async def _make(self, agent: str, name: str, place: WritablePath) -> None:
+    async def _find_or_make(self, agent: str, name: str, location: WritablePath) -> None:
+        past = self._past_bases.get((agent, str(location.path)))
+        try:
+            where = past.place if past else f"{WORKTREES}/{name}"
+            is_there = await to_thread.run_sync(self._has_copy, agent, where)
+        except RefusedError as exc:
+            text = f"{agent} can only read {location.path}, because its copy {exc.strerror}."
+            self._emit(ev.Noticed(text=text))
+            return
+        if past and is_there:
+            self._bases.setdefault(agent, []).append(past)
+        elif name not in self._failed:
+            await self._make(agent, name, location)
+
+    def _has_copy(self, agent: str, user_path: str) -> bool:
+        """Return whether a copy exists as a directory in its agent's workspace.
+
+        Call this before git opens the copy by its path, and while no process of the agent runs,
+        because the agent could replace it with a link.
+
+        Raises:
+            RefusedError: The path or one of its parents is a link.
+        """
+        with Directory.at(self._paths.live_workspaces, follows_links=False) as workspaces:
+            try:
+                return stat.S_ISDIR(workspaces.status(f"{agent}/{user_path}/.").st_mode)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+    async def _make(self, agent: str, name: str, location: WritablePath) -> None:
         folder = f"{WORKTREES}/{name}"
         try:
-            base = await self._snapshot(name, place)
+            base = await self._snapshot(name, location)
             branch = self._branch(agent, name)
             await self._repository.add_worktree(self._workspace(agent) / folder, branch, base)
         except (GitFailed, OSError) as why:
             self._failed.add(name)
-            text = f"{place.path} can only be read, as no copy of it could be made: {why}."
+            text = f"Agents can only read {location.path}, because it could not be copied: {why}."
             self._emit(ev.Noticed(text=text))
             return
-        self._tell_base(agent, str(place.path), folder, base)
+        self._set_base(agent, str(location.path), folder, base)
 
-    async def _snapshot(self, name: str, place: WritablePath) -> str:
+    async def _snapshot(self, name: str, location: WritablePath) -> str:
         if name not in self._snapshots:
             # Protected paths may be changed in a copy, but are not merged.
-            whole = WritablePath(place.path, [self._paths.root.resolve()])
+            whole = WritablePath(location.path, [self._paths.root.resolve()])
             self._snapshots[name] = await self._repository.snapshot(whole)
             self._emit(
                 ev.Noticed(
-                    text=f"Agents change copies of {place.path} (git worktrees in their "
-                    "workspaces); what the one has changed whose answer is final is merged."
+                    text=f"Agents change copies of {location.path} (git worktrees in their "
+                    "workspaces). The copy of the agent that gives the final answer is merged."
                 )
             )
         return self._snapshots[name]
 
-    def _tell_base(self, agent: str, path: str, place: str, base: str) -> None:
-        based = ev.WorktreeBased(agent=agent, path=path, place=place, base=base)
-        others = (each for each in self._found.get(agent, ()) if each.path != path)
-        self._found[agent] = [*others, based]
+    def _set_base(self, agent: str, path: str, user_path: str, base: str) -> None:
+        based = ev.WorktreeBased(agent=agent, path=path, place=user_path, base=base)
+        others = (each for each in self._bases.get(agent, ()) if each.path != path)
+        self._bases[agent] = [*others, based]
         self._emit(based)
 
     async def at_end(self, winner: str) -> None:
-        """Merge an agent's changes into the user's files, and emit notices about it.
+        """Merge the winner's changes into the user's files.
 
-        Changes that can't be merged stay in the copy and in a patch; a notice says how to merge
-        them.
+        Changes that can't be merged stay in the worktree and are written to a patch. A notice
+        explains how to apply them.
 
         Args:
-            winner: The agent that gave the final answer.
+            winner: Id of the agent that gave the final answer.
         """
-        for based in tuple(self._found.get(winner, ())):
+        for based in tuple(self._bases.get(winner, ())):
             name = Path(based.place).name
             try:
-                await self._merge(winner, name, self._places[name], based)
+                await to_thread.run_sync(self._has_copy, winner, based.place)
+                await self._merge(winner, name, self._user_folders[name], based)
+            except RefusedError as exc:
+                self._report_unmerged(winner, based, f"its copy {exc.strerror}", "")
             except (GitFailed, OSError) as why:
-                self._tell_kept(winner, based, f"git could not compare them ({why})", "")
+                self._report_unmerged(winner, based, f"git could not compare them ({why})", "")
 
     async def _merge(
-        self, agent: str, name: str, place: WritablePath, based: ev.WorktreeBased
+        self, agent: str, name: str, location: WritablePath, based: ev.WorktreeBased
     ) -> None:
         git, folder = self._repository, self._workspace(agent) / based.place
         branch = self._branch(agent, name)
-        commit = await git.commit_worktree(folder, place, branch, based.base)
+        commit = await git.commit_worktree(folder, location, branch, based.base)
         if commit == based.base:
             return
         patch = self._paths.path / "changes" / f"{agent}-{name}.patch"
-        change = _Change(agent, place, based, commit, patch)
+        change = _Change(agent, location, based, commit, patch)
         letters = await git.write_patch(based.base, commit, patch)
-        root = place.path if place.path.is_dir() else place.path.parent
+        root = location.path if location.path.is_dir() else location.path.parent
         names = [str(root / name) for name in letters]
-        kept = self._keep(root, agent, names, [place]) if self._keep else nullcontext()
-        with CancelScope(shield=True):  # a stop comes before it or after it
-            async with kept:
-                if why := await git.apply(patch, place):
+        saving = (
+            self._snapshot_files(root, agent, names, [location])
+            if self._snapshot_files
+            else nullcontext()
+        )
+        with CancelScope(shield=True):  # a stop must not interrupt the merge
+            async with saving:
+                if why := await git.apply(patch, location):
                     letters = await self._merge_apart(change, letters, why)
         if letters:
-            self._emit(_changed(agent, place, letters))
-            self._tell_base(agent, based.path, based.place, commit)
+            self._emit(_changed(agent, location, letters))
+            self._set_base(agent, based.path, based.place, commit)
 
     async def _merge_apart(
         self, change: _Change, letters: dict[str, str], why: str
     ) -> dict[str, str]:
-        """Merge file by file after a conflict, if the team's file says so.
+        """Merge file by file after a conflict, if the policy allows it.
 
         Args:
             change: The changes to merge.
             letters: Git's status letter of each changed name.
-            why: Why the patch can't be applied as a whole.
+            why: Why the complete patch can't be applied.
 
         Returns:
-            The merged files.
+            The status letters of the merged files, by name.
 
         Raises:
             GitFailed: Another process is changing the files, or git refused.
         """
-        git, place, patch = self._repository, change.place, change.patch
+        git, location, patch = self._repository, change.place, change.patch
         if self._policy == "fail":
-            merge = git.command_to_apply(patch, place, "--reject")
-            remedy = f" This merges what fits, and puts the rest into .rej files: {merge}"
-            self._tell_kept(change.agent, change.based, why, remedy)
+            merge = git.command_to_apply(patch, location, "--reject")
+            remedy = (
+                " To merge the parts without conflicts and write the rest into .rej files, run: "
+                f"{merge}"
+            )
+            self._report_unmerged(change.agent, change.based, why, remedy)
             return {}
-        drift = await git.drift(change.based.base, change.commit, place)
+        drift = await git.drift(change.based.base, change.commit, location)
         if drift.fitting:
             aside = patch.with_suffix(".merged.patch")
             await git.write_patch(change.based.base, change.commit, aside, drift.fitting)
-            if why := await git.apply(aside, place):
+            if why := await git.apply(aside, location):
                 raise GitFailed(why)
         merged = {n: letter for n, letter in letters.items() if n not in drift.conflicting}
         return merged | (await self._decide(change, drift) if drift.conflicting else {})
 
-    async def _decide(self, change: _Change, drift: Drift) -> dict[str, str]:
-        """Replace the conflicting files, or leave them out, and emit a notice that names them."""
-        git, agent, place = self._repository, change.agent, change.place
+    async def _decide(self, change: _Change, drift: FileDrift) -> dict[str, str]:
+        """Replace the conflicting files or leave them out, and list them in a notice."""
+        git, agent, location = self._repository, change.agent, change.place
         names = drift.conflicting
         apart = change.patch.with_suffix(".conflicts.patch")
         if self._policy == "prefer_presenter":
             letters = await git.write_patch(drift.now, change.commit, apart, names)
-            if not await git.apply(apart, place):
-                undo = git.command_to_apply(apart, place, "--reverse")
+            if not await git.apply(apart, location):
+                undo = git.command_to_apply(apart, location, "--reverse")
                 text = REPLACED.format(
-                    agent=agent, path=place.path, names=_named_few(names), undo=undo
+                    agent=agent, path=location.path, names=_list_names(names), undo=undo
                 )
                 self._emit(ev.Noticed(text=text))
                 return letters
         await git.write_patch(change.based.base, change.commit, apart, names)
-        merge = git.command_to_apply(apart, place, "--reject")
+        merge = git.command_to_apply(apart, location, "--reject")
         folder = self._paths.workspaces / agent / change.based.place
         text = LEFT_OUT.format(
-            agent=agent, path=place.path, names=_named_few(names), folder=folder, merge=merge
+            agent=agent, path=location.path, names=_list_names(names), folder=folder, merge=merge
         )
         self._emit(ev.Noticed(text=text))
         return {}
 
-    def _tell_kept(self, agent: str, based: ev.WorktreeBased, why: str, remedy: str) -> None:
+    def _report_unmerged(self, agent: str, based: ev.WorktreeBased, why: str, remedy: str) -> None:
         folder = self._paths.workspaces / agent / based.place
         self._emit(
             ev.Noticed(
-                text=f"What {agent} changed of {based.path} is not merged, as {why}: nothing is "
-                f"changed there, and it is kept in {folder}.{remedy}"
+                text=f"{agent}'s changes to {based.path} were not merged, because {why}. The "
+                f"original is unchanged, and the changes are in {folder}.{remedy}"
             )
         )
 
@@ -257,29 +295,29 @@ class Worktrees(Capability):
         return "/".join(re.sub(r"[^\w-]", "_", part) for part in (task, agent, name))
 
 
-def _named(places: Sequence[WritablePath]) -> Iterable[tuple[str, WritablePath]]:
-    """Yield each place with the name of its copy."""
+def _with_names(locations: Sequence[WritablePath]) -> Iterable[tuple[str, WritablePath]]:
+    """Yield each directory or file with a unique name for its copy."""
     names: set[str] = set()
-    for place in places:
-        name, number = place.path.name or "root", 1
+    for location in locations:
+        name, number = location.path.name or "root", 1
         while name in names:
             number += 1
-            name = f"{place.path.name}_{number}"
+            name = f"{location.path.name}_{number}"
         names.add(name)
-        yield name, place
+        yield name, location
 
 
-def _named_few(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return ", ".join(map(repr, names[:MAX_NAMED])) + more
 
 
-def _changed(agent: str, place: WritablePath, letters: dict[str, str]) -> ev.ContextChanged:
-    root = place.path if place.path.is_dir() else place.path.parent
+def _changed(agent: str, location: WritablePath, letters: dict[str, str]) -> ev.ContextChanged:
+    root = location.path if location.path.is_dir() else location.path.parent
     kinds: dict[str, list[str]] = {"A": [], "D": [], "M": []}
     for name, letter in sorted(letters.items()):
         kinds.get(letter, kinds["M"]).append(str(root / name))
-    made, deleted, changed = (tuple(names[:MAX_NAMED]) for names in kinds.values())
+    added, deleted, changed = (tuple(names[:MAX_NAMED]) for names in kinds.values())
     return ev.ContextChanged(
-        agent=agent, made=made, changed=changed, deleted=deleted, count=len(letters)
+        agent=agent, made=added, changed=changed, deleted=deleted, count=len(letters)
     )

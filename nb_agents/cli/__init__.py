@@ -1,17 +1,16 @@
-"""The command line: ``nb-agents``, with the options and words of the cells.
+"""The command line ``nb-agents``, with the same verbs and options as the cells.
 
-Exit codes: 0 complete, 1 failed, 2 usage, 3 incomplete. What models, tools and files wrote goes out
-by `nb_agents.cli.printing` alone.
+Exit codes: 0 complete, 1 failed, 2 usage error, 3 incomplete. All output from models, tools and
+files is printed by `nb_agents.cli.printing`.
 """
 
-from nb_agents.cli import (  # each adds its commands
+from nb_agents.cli import (  # each module adds its commands
     beginning,
+    quota_waiting,
     starting,
     tabled,
-    team_agent,
-    team_server,
     tracing,
 )
 from nb_agents.cli.application import app, main
 
-__all__ = ["app", "beginning", "main", "starting", "tabled", "team_agent", "team_server", "tracing"]
+__all__ = ["app", "beginning", "main", "quota_waiting", "starting", "tabled", "tracing"]

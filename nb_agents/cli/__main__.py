@@ -1,4 +1,4 @@
-"""``python -m nb_agents.cli`` is ``nb-agents``."""
+"""Runs the ``nb-agents`` command as ``python -m nb_agents.cli``."""
 
 from nb_agents.cli import main
 

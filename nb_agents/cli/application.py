@@ -1,27 +1,95 @@
-"""The application, and how a command is added to it."""
+"""The Typer application, and functions that add commands to it."""
 
 from __future__ import annotations
 
 import atexit
 import gc
 import inspect
+import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from nb_agents.cli.printing import complain, replace_what_is_lacking
+from nb_agents.cli.printing import prepare_streams, print_error
 from nb_agents.errors import UserError
-from nb_agents.presentation.arguments import files_at, session_names
-from nb_agents.runs.finding import runs
-from nb_agents.verbs.verb import Parameter
+from nb_agents.launch.finding import runs
+from nb_agents.plugins import ExtensionPoint
+from nb_agents.presentation.arguments import complete_path, session_names
+from nb_agents.verbs.verb import Command, Parameter
 
 COMPLETE, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code after an interrupt before anything was started, the same as in shells."""
+
+
+class _PlainFlags:
+    """Mixin that shows flags in help without a value type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in params:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+        return params
+
+
+class CliCommand(_PlainFlags, TyperCommand):
+    """A command whose help shows flags without a type."""
+
+
+COMMANDS = ExtensionPoint[Command]("commands")
+"""The commands that extensions add."""
+
+_added: list[Mapping[str, Command]] = [COMMANDS]
+
+
+def add_commands(commands: Mapping[str, Command]) -> None:
+    """Register commands, each of which is created when it is first used.
+
+    Args:
+        commands: The commands by name.
+    """
+    _added.append(commands)
+
+
+class _Commands(UserDict[str, Any]):
+    """The commands by name. Commands of extensions are imported on first use."""
+
+    def __missing__(self, name: str) -> Any:
+        if (added_command := next((each[name] for each in _added if name in each), None)) is None:
+            raise KeyError(name)
+        one = typer.Typer(cls=_Group, add_completion=False)
+        _add_to(one, name, added_command)
+        command = self.data[name] = typer.main.get_group(one).commands[name]
+        return command
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data or any(name in each for each in _added)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(chain([*self.data], *_added)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _Group(_PlainFlags, TyperGroup):
+    """The group of all commands. Its help shows flags without a type."""
+
+    def __init__(self, *, commands: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.commands = _Commands(commands or {})
+
 
 app = typer.Typer(
+    cls=_Group,
     help="Teams of LLM agents that you can stop at any moment without losing anything.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -29,28 +97,30 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line; a person's mistake is one sentence and no traceback."""
-    # A search for cycles in all that was loaded would be a quarter of a short command's time.
+    """Run the command line. A user error prints one sentence instead of a traceback."""
+    # Garbage collection at exit would take a quarter of the time of a short command.
     atexit.register(gc.freeze)
-    replace_what_is_lacking()
     try:
+        prepare_streams()
         app()
     except UserError as exc:
-        complain(exc)
+        print_error(exc)
         sys.exit(USAGE)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 def live_names() -> list[str]:
-    """Return the names of the live runs."""
+    """Return the session/turn names of the live runs."""
     return [f"{run.session}/{run.turn}" for run in runs()]
 
 
 def _files(incomplete: str) -> list[str]:
-    found = files_at(incomplete)
-    # A shell ends the word when one is left, so that directory's files would be out of reach.
-    while len(found) == 1 and found[0].endswith("/") and (inside := files_at(found[0])):
-        found = inside
-    return found
+    matches = complete_path(incomplete)
+    # A shell ends the word after a single match, so a single directory is replaced with its files.
+    while len(matches) == 1 and matches[0].endswith("/") and (inside := complete_path(matches[0])):
+        matches = inside
+    return matches
 
 
 _COMPLETIONS: dict[str, Callable[..., list[str]]] = {
@@ -61,35 +131,34 @@ _COMPLETIONS: dict[str, Callable[..., list[str]]] = {
     "session": session_names,
     "turn": lambda: [*live_names(), *session_names()],
 }
-"""What completes an argument, by its name."""
+"""The completion function of an argument, by the argument's name."""
 
 ROOT = Parameter(
-    "root", "where sessions are", None, is_option=True, flags=("--session-root",), kind=Path
+    "root",
+    "session root: the directory that contains the sessions",
+    None,
+    is_option=True,
+    flags=("--session-root",),
+    kind=Path,
 )
-JSON = Parameter("as_json", "answer in JSON", False, is_option=True, flags=("--json",))
+JSON = Parameter("as_json", "print JSON", False, is_option=True, flags=("--json",))
 
 
-def add_command(
-    name: str, act: Callable[..., None], parameters: Iterable[Parameter], epilog: str = ""
-) -> None:
-    """Add a command to the application.
+def add_command(name: str, command: Command) -> None:
+    """Add a command to the application."""
+    _add_to(app, name, command)
 
-    Args:
-        name: Its word.
-        act: Called with the values of the parameters by name; its docstring is the command's help.
-        parameters: Its arguments, of which those of a terminal count.
-        epilog: What its help ends in.
-    """
 
-    @wraps(act)
-    def command(**given: Any) -> None:
-        act(**given)
+def _add_to(typer_app: typer.Typer, name: str, command: Command) -> None:
+    @wraps(command.act)
+    def act(**arguments: Any) -> None:
+        command.act(**arguments)
 
-    declared = [_keyword(each) for each in parameters if "terminal" in each.interfaces]
-    signature = inspect.Signature(declared)
-    command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {}
-    app.command(name, epilog=epilog)(command)
+    declared = [_keyword(each) for each in command.parameters if "terminal" in each.interfaces]
+    act.__signature__ = inspect.Signature(declared)  # type: ignore[attr-defined]
+    act.__annotations__ = {}
+    add = typer_app.command(name, cls=CliCommand, epilog=command.epilog, hidden=command.is_hidden)
+    add(act)
 
 
 def _keyword(parameter: Parameter) -> inspect.Parameter:

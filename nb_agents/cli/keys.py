@@ -1,4 +1,4 @@
-"""Single keys from a terminal, taken while a command waits and without Enter."""
+"""Reads single keys from a terminal, without Enter, while a command waits."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 POLL_S = 0.2
-"""Poll interval of the end of the block, seconds."""
+"""Seconds between checks whether the block has ended."""
 
 
 @contextmanager
 def keys(press: Callable[[str], object]) -> Iterator[None]:
-    """Call ``press`` with each character typed within the block; Ctrl-C interrupts as ever.
+    """Call ``press`` with each character typed within the block. Ctrl+C still interrupts.
+
+    Does nothing if stdin is not a terminal.
 
     Args:
-        press: Called in a thread of its own. Nothing is taken where the input is no terminal.
+        press: Called in a separate thread.
     """
     fd = _terminal()
     if fd is None:
@@ -49,11 +51,11 @@ def keys(press: Callable[[str], object]) -> Iterator[None]:
 
 
 def _terminal() -> int | None:
-    """Return the descriptor of the input if it is a terminal, else None."""
+    """Return the file descriptor of stdin if it is a terminal, or None."""
     if not sys.stdin.isatty():
         return None
     try:
         fd = sys.stdin.fileno()
-    except OSError:  # a stand-in for a terminal, without a descriptor
+    except OSError:  # a substitute for a terminal, without a descriptor
         return None
     return fd if os.isatty(fd) else None

@@ -1,14 +1,18 @@
-"""What a terminal shows while a command waits for a run: a row for each agent, and what it asks.
+"""The live view of a run in a terminal: a row for each agent, and open gates.
 
-The rows are drawn over each other on the error output where that is a terminal, and are gone when
-the run is over. What a person must know is said there once, as lines that stay.
+If stderr is a terminal, the rows are redrawn there and disappear when the run ends. Questions and
+the progress of a stop are printed once, as permanent lines. `activity_lines` returns the rows for
+output that can't be redrawn, such as a file or a pipe.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from queue import SimpleQueue
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,66 +22,100 @@ from rich.text import Text
 from nb_agents.cli.keys import keys
 from nb_agents.cli.printing import shown
 from nb_agents.errors import UserError
+from nb_agents.launch.run import Run
 from nb_agents.presentation import text
 from nb_agents.presentation.asking import TERMINAL, how_to_answer, question
-from nb_agents.presentation.rows import agent_row, units
 from nb_agents.presentation.transcript import read_transcript
-from nb_agents.runs.run import Run
+from nb_agents.presentation.work_display import display_of
 from nb_agents.session.layout import TurnPaths
 from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import GateView
 
 REDRAWS = 4
-"""Redraws a second."""
+"""Redraws per second."""
 MAX_TASK = 60
 MAX_TAIL = 20_000
-"""Limit of an open agent's transcript, characters."""
+"""Maximum length of the transcript of an opened agent, in characters."""
 
 
 @contextmanager
-def live_view(run: Run, *, asks: bool = True) -> Iterator[Console]:
-    """Show the state of a run on the error output, its questions, and that it is stopping.
+def live_view(run: Run, *, asks: bool = True, draws: bool = True) -> Iterator[Console]:
+    """Show the state of a run on stderr during the block: its rows, questions and stops.
 
     Args:
-        run: The run.
-        asks: Whether its questions are printed, with the command that answers.
+        asks: Whether to print the run's questions, with the commands that answer them.
+        draws: Whether to draw the rows and read keys if stderr is a terminal.
 
-    Returns:
-        The console, for what else is to be said meanwhile.
+    Yields:
+        The console, for other output during the block.
     """
     console = Console(stderr=True)
     printed: set[str] = set()
 
     def tell(view: RunView) -> None:
         gates = view.gates.values() if asks else ()
-        found = {said: said for said in (asked(run, gate) for gate in gates)}
+        lines = {line: line for line in (gate_prompt(run, gate) for gate in gates)}
         if view.stop and (waits := text.waits_for(view)):
-            found[view.stop.level] = waits  # once: what it waits for gets less
-        for key, news in found.items():
+            lines[view.stop.level] = waits  # once per level, although the list shrinks later
+        for key, news in lines.items():
             if key not in printed:
                 printed.add(key)
-                with suppress(OSError):  # nobody reads it; the run goes on
+                with suppress(OSError):  # stderr is closed; the run continues
                     console.print(Text(news), soft_wrap=True)
 
-    pressed = _Pressed(run)
+    controls = _Controls(run)
     rows = Live(
-        get_renderable=lambda: pressed.draw(console.height),
+        get_renderable=lambda: controls.draw(console.height),
         console=console,
         refresh_per_second=REDRAWS,
         transient=True,
     )
-    taken = keys(pressed.press) if console.is_terminal else nullcontext()
-    with rows if console.is_terminal else nullcontext(), taken:
-        end = run.subscribe(tell)
+    is_drawn = draws and console.is_terminal
+    key_input = keys(controls.press) if is_drawn else nullcontext()
+    with rows if is_drawn else nullcontext(), key_input:
+        unsubscribe = run.subscribe(tell)
         try:
             tell(run.view)
             yield console
         finally:
-            end()
+            unsubscribe()
 
 
-class _Pressed:
-    """What keys have opened and typed, and how it is drawn."""
+def activity_lines(run: Run) -> Iterator[str]:
+    """Yield the rows of a run as lines: first all rows, then each row whose activity changes.
+
+    Ends when the run is over. A line consists of the agent or step, its activity and its latest
+    text.
+    """
+    views = SimpleQueue[RunView | None]()
+    unsubscribe = run.subscribe(views.put)
+    run.add_done_callback(lambda: views.put(None))
+    printed = dict[str, str]()
+    view: RunView | None = run.view
+    try:
+        while view is not None:
+            yield from _changed_rows(view, printed)
+            view = views.get()
+    finally:
+        unsubscribe()
+    yield from _changed_rows(run.view, printed)
+
+
+def _changed_rows(view: RunView, printed: dict[str, str]) -> Iterator[str]:
+    """Yield a line for each row with a new activity, and add these to `printed`."""
+    for name, activity, words in display_of(view).lines(view, time.time(), sys.maxsize):
+        timeless = _DURATION.sub("", activity)
+        if activity and printed.get(name) != timeless:
+            printed[name] = timeless
+            yield "  ".join(filter(None, (name, activity, " ".join(words.split()))))
+
+
+_DURATION = re.compile(r"(\d+ min )?\d+ s\b")
+"""The part of an activity that keeps changing, as in "silent for 31 s"."""
+
+
+class _Controls:
+    """Handles keys (stops, transcripts, a message being typed) and draws the view."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -85,7 +123,7 @@ class _Pressed:
         self._line: str | None = None
 
     def press(self, key: str) -> None:
-        """Handle a key; while a text is typed, add it to the text."""
+        """Handle a key. While a message is typed, add the key to it."""
         if self._line is not None:
             self._write(key, self._line)
         elif key in "sS":
@@ -100,7 +138,7 @@ class _Pressed:
     def _write(self, key: str, line: str) -> None:
         if key in "\r\n":
             self._line = None
-            with suppress(UserError):  # it is over
+            with suppress(UserError):  # the run is over
                 if line.strip():
                     self._run.say(line.strip())
         elif key == "\x1b":
@@ -109,7 +147,7 @@ class _Pressed:
             self._line = line[:-1] if key in "\x7f\b" else line + key
 
     def draw(self, height: int) -> Group:
-        """Return the rows, the end of each open agent's transcript, and the keys."""
+        """Return the rows, the end of each open transcript, and the line with keys or input."""
         view, opened = self._run.view, list(self._open.values())
         rows = _rows(view, height // 2 if opened else height - 1)
         rest = max(height - len(view.agents) - 3, len(opened))
@@ -118,18 +156,18 @@ class _Pressed:
         return Group(rows, *parts, say or Text(_KEYS, style="dim", no_wrap=True))
 
 
-_KEYS = "s stop · S stop at once · 1-9 open an agent · / say"
+_KEYS = "s stop · S stop now · 1-9 open an agent · / message"
 
 
 class _Open:
-    """An agent that is open: the last lines of its transcript."""
+    """Displays the end of the transcript of the agent that the user has opened."""
 
     def __init__(self, run: Run, agent: str) -> None:
         self._paths, self._agent = TurnPaths(run.path), agent
         self._end, self._text = 0, ""
 
     def draw(self, height: int) -> Group:
-        """Return a title and as many of the last lines as there is room for."""
+        """Return a title and the last lines that fit into a height."""
         more = True
         while more:
             read = read_transcript(self._paths, self._agent, self._end)
@@ -146,8 +184,8 @@ class _Open:
 _MEASURE = Console(stderr=True)
 
 
-def asked(run: Run, gate: GateView) -> str:
-    """Return what a gate asks and how it is answered from a terminal."""
+def gate_prompt(run: Run, gate: GateView) -> str:
+    """Return a gate's question with the commands that answer it in a terminal."""
     how = how_to_answer(gate, run.view, run.session, TERMINAL)
     decides = f" ({text.countdown(gate, gate.asked_at)})" if gate.timeout_s else ""
     return shown(f"{question(gate)}{decides} {how}")
@@ -162,13 +200,6 @@ def _rows(view: RunView, height: int) -> Group:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
-    for row in _cells(view, now, max(height - 3, 1)):
+    for row in display_of(view).lines(view, now, max(height - 3, 1)):
         table.add_row(*(Text(" ".join(shown(cell).split())) for cell in row))
     return Group(title, table)
-
-
-def _cells(view: RunView, now: float, limit: int) -> list[tuple[str, str, str]]:
-    if view.recipe:
-        return [("  " * u.depth + u.name, u.chip, u.says) for u in units(view, now, limit)]
-    rows = [agent_row(agent, view, now) for agent in view.agents.values()]
-    return [(row["id"], row["chip"], row["says"]) for row in rows[:limit]]

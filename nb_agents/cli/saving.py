@@ -1,6 +1,7 @@
-"""Keep a command alive while the disk refuses a part of its run, which has ended.
+"""Saves a finished run that could not be written to disk, before its command exits.
 
-In a terminal it asks, elsewhere it tries again for a while; what is lost then stands in its output.
+In a terminal, the user chooses what to do. Otherwise saving is retried for a while. If it still
+fails, the command's output is the only copy.
 """
 
 from __future__ import annotations
@@ -9,44 +10,43 @@ import sys
 
 from nb_agents.cli.printing import warn
 from nb_agents.errors import StorageError
-from nb_agents.runs.live_runs import save_patiently
-from nb_agents.runs.run import Run
+from nb_agents.turns.handle import RunHandle
+from nb_agents.turns.live_runs import save_with_retries
 
 PATIENCE_S = 60.0
-"""How long saving is retried without a terminal, seconds."""
+"""Seconds during which saving is retried without a terminal."""
 
 _ASK = (
-    "Enter: try again · a directory: save the session there · q: give it up. "
-    "What is not saved is lost when this command ends."
+    "Enter: try again · a directory: save the session there · q: give up. "
+    "Unsaved data is lost when this command ends."
 )
 
 
-def save(run: Run, *, asks: bool) -> bool:
-    """Save a run that is over and that the disk has refused.
+def save(run: RunHandle, *, asks: bool) -> bool:
+    """Save a finished run if a part of it is not on disk yet.
 
     Args:
-        run: The run.
-        asks: Whether a person can be asked.
+        asks: Whether to ask the user what to do. Otherwise, saving is retried.
 
     Returns:
-        Whether it is saved: in its own place, or where the person said.
+        Whether everything is saved, in the run's directory or in one that the user chose.
     """
     if not run.is_unsaved:
         return True
     if asks:
         return _ask(run)
-    warn(f"Not all of run {run.session} is on the disk. Trying again for {PATIENCE_S:g} s.")
+    warn(f"Run {run.session} is not completely saved. Trying again for {PATIENCE_S:g} s.")
     try:
-        is_saved = save_patiently(run, PATIENCE_S)
+        is_saved = save_with_retries(run, PATIENCE_S)
     except KeyboardInterrupt:
         is_saved = False
-    result = "everything is on the disk" if is_saved else "what is printed here is all that is left"
+    result = "everything is saved" if is_saved else "not saved; this output is the only copy"
     warn(f"Run {run.session}: {result}.")
     return is_saved
 
 
-def _ask(run: Run) -> bool:
-    why = "Not all of it is on the disk, which refused."
+def _ask(run: RunHandle) -> bool:
+    why = "The run is not completely saved, because of a disk error."
     while True:
         warn(f"{why} {_ASK}")
         try:
@@ -58,10 +58,10 @@ def _ask(run: Run) -> bool:
         try:
             if word.strip() in ("", "r"):
                 run.save()
-                warn("Everything is on the disk.")
+                warn("Everything is saved.")
             else:
                 there = run.save_elsewhere(word.strip())
-                warn(f"Saved in {there}: add --session-root {there.parent} to go on with it.")
+                warn(f"Saved in {there}. To continue it, add --session-root {there.parent}.")
             return True
         except StorageError as exc:
             why = str(exc)

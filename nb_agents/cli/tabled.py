@@ -1,4 +1,4 @@
-"""The commands of the table of verbs, and what a terminal shows of their outcomes."""
+"""Creates commands from the table of verbs, and displays their outcomes in a terminal."""
 
 from __future__ import annotations
 
@@ -6,38 +6,54 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import typer
 
 from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE, JSON, ROOT, add_command
-from nb_agents.cli.live_view import live_view
-from nb_agents.cli.printing import say, say_json, shown, table, warn
+from nb_agents.cli.live_view import activity_lines, live_view
+from nb_agents.cli.printing import print_text, say_json, shown, table, warn
 from nb_agents.cli.run_end import begin_and_wait, card_of, wait_for_end
+from nb_agents.config.file_findings import findings_of_error
+from nb_agents.errors import ConfigError
 from nb_agents.events import Event
+from nb_agents.launch.run import Run
 from nb_agents.presentation.asking import TERMINAL
-from nb_agents.presentation.sweep_card import sweep_text, sweep_title
-from nb_agents.runs.registry import interrupts_press_new
-from nb_agents.runs.run import Run
-from nb_agents.runs.status import log_lines
-from nb_agents.verbs.facts import SweepFacts, facts_of_work
-from nb_agents.verbs.on_sessions import SWEEP_HEADS, sweep_row
-from nb_agents.verbs.table import VERBS, carry_out
-from nb_agents.verbs.verb import Caller, Outcome, Verb
+from nb_agents.turns.groups import Group, kind_of
+from nb_agents.turns.registry import interrupts_stop_new_runs
+from nb_agents.verbs.facts import run_facts
+from nb_agents.verbs.outcome import (
+    CheckReport,
+    EventStream,
+    Log,
+    NewGroup,
+    NewRun,
+    Outcome,
+    Reply,
+    ShownWork,
+    Table,
+    Work,
+    text_of,
+)
+from nb_agents.verbs.table import VERBS, run_verb
+from nb_agents.verbs.verb import Caller, Command, Verb
 
-if TYPE_CHECKING:
-    from nb_agents.sweeps.sweep import Sweep
-    from nb_agents.verbs.verb import Work
 
-
-def _add(verb: Verb) -> None:
-    def command(root: Any, as_json: bool, **given: Any) -> None:
-        outcome = carry_out(verb, Caller("cli", TERMINAL, root, _confirm), given)
-        _show(outcome, as_json, is_detached=given.get("detach", False))
+def _add(verb: Verb, name: str = "") -> None:
+    def command(root: Any, as_json: bool, **arguments: Any) -> None:
+        try:
+            outcome = run_verb(verb, Caller("cli", TERMINAL, root, _confirm), arguments)
+        except ConfigError as exc:
+            if as_json:
+                findings = [asdict(each) for each in findings_of_error(exc)]
+                say_json({"can_start": False, "findings": findings})
+            raise
+        _show(outcome, as_json, is_detached=arguments.get("detach", False))
 
     command.__doc__ = verb.help
-    add_command(verb.name, command, (*verb.on_line("terminal"), ROOT, JSON))
+    parameters = (*verb.on_line("terminal"), ROOT, JSON)
+    add_command(name or verb.name, Command(command, parameters, is_hidden=bool(name)))
 
 
 def _confirm(question: str) -> bool:
@@ -45,103 +61,131 @@ def _confirm(question: str) -> bool:
 
 
 def _show(outcome: Outcome, as_json: bool, is_detached: bool) -> None:
-    if begin := outcome.begin:
-        begin_and_wait(lambda: begin().run, as_json, is_detached=is_detached)
-    elif outcome.follows and isinstance(outcome.shows, Run) and sys.stdout.isatty() and not as_json:
-        _watch(outcome.shows)
-    elif outcome.begin_sweep:
-        _sweep(outcome.begin_sweep, as_json)
-    elif outcome.follows:
-        _follow(outcome.follows, as_json)
-    elif outcome.shows is not None:
-        _show_work(outcome.shows, outcome.waits, as_json)
-    else:
-        _print(outcome, as_json)
-    for note in outcome.notes:
-        warn(note)
-    if not outcome.is_ok:
+    match outcome:
+        case NewRun(begin):
+            begin_and_wait(lambda: begin().run, as_json, is_detached=is_detached)
+        case NewGroup(begin_group):
+            _begin_group(begin_group, as_json)
+        case ShownWork(work, waits):
+            _show_work(work, waits, as_json)
+        case EventStream(_, events) if as_json:
+            _print_events(events)
+        case EventStream(run):
+            _watch(run)
+        case _ if as_json:
+            say_json(_json(outcome))
+        case _:
+            _print(outcome)
+    if isinstance(outcome, Table | Log):
+        for note in outcome.notes:
+            warn(note)
+    if isinstance(outcome, CheckReport) and not outcome.is_ok:
         raise typer.Exit(FAILED)
 
 
-def _json(outcome: Outcome) -> Any:
-    if outcome.items is not None:
-        return [each if isinstance(each, Mapping) else asdict(each) for each in outcome.items]
-    if outcome.heads and not outcome.facts:
-        return [dict(zip(outcome.heads, row, strict=True)) for row in outcome.rows]
-    return {**outcome.facts, "said": outcome.said}
+def _json(outcome: Reply | CheckReport | Table | Log) -> Any:
+    match outcome:
+        case Reply(text, facts) | CheckReport(Reply(text, facts)):
+            return {**facts, "said": text}
+        case Log(events=items) | Table(items=[*items]):
+            return [each if isinstance(each, Mapping) else asdict(each) for each in items]
+        case Table(heads, rows):
+            return [dict(zip(heads, row, strict=True)) for row in rows]
 
 
-def _print(outcome: Outcome, as_json: bool) -> None:
-    if as_json:
-        say_json(_json(outcome))
-        return
-    if outcome.rows:
+def _print(outcome: Reply | CheckReport | Table | Log) -> None:
+    if isinstance(outcome, Table | CheckReport) and outcome.rows:
         table(outcome.heads, outcome.rows)
-    if outcome.said:
-        say(outcome.said)
+    if text := text_of(outcome):
+        print_text(text)
 
 
 def _show_work(work: Work, waits: bool, as_json: bool) -> None:
     if isinstance(work, Run):
-        if waits:
-            wait_for_end(work, as_json, is_ours=False)
-    elif waits:
-        work.wait()
-    facts = facts_of_work(work)
+        _show_run(work, waits, as_json)
+    else:
+        _show_group(work, waits, as_json)
+
+
+def _show_run(run: Run, waits: bool, as_json: bool) -> None:
+    if waits:
+        wait_for_end(run, as_json, is_ours=False)
+    facts = run_facts(run)
     if as_json:
         say_json(asdict(facts))
-    elif isinstance(facts, SweepFacts):
-        table(SWEEP_HEADS, [sweep_row(facts)])
-    elif isinstance(work, Run):
-        say(card_of(work))
+    else:
+        print_text(card_of(run))
+    if waits:
+        raise typer.Exit(COMPLETE if facts.state == "complete" else INCOMPLETE)
+
+
+def _show_group(group: Group, waits: bool, as_json: bool) -> None:
+    if waits:
+        group.wait()
+    kind = kind_of(group)
+    facts = kind.facts_of(group)
+    if as_json:
+        say_json(asdict(facts))
+    else:
+        table(kind.heads, [kind.row(facts)])
     if waits:
         raise typer.Exit(COMPLETE if facts.state == "complete" else INCOMPLETE)
 
 
 def _watch(run: Run) -> None:
-    """Show a run's rows until it is over, then its card."""
+    """Show a run until it ends, and then its card. Without a terminal, print changes as lines."""
+    try:
+        if sys.stdout.isatty():
+            _watch_rows(run)
+        else:
+            _watch_lines(run)
+    except KeyboardInterrupt:
+        warn(_STILL_RUNNING)
+    else:
+        print_text(card_of(run))
+
+
+def _watch_rows(run: Run) -> None:
     over = threading.Event()
     run.add_done_callback(over.set)
-    try:
-        with live_view(run):
-            over.wait()
-    except KeyboardInterrupt:
-        warn(_GOES_ON)
-    else:
-        say(card_of(run))
+    with live_view(run):
+        over.wait()
 
 
-_GOES_ON = "The run goes on."
+def _watch_lines(run: Run) -> None:
+    with live_view(run, draws=False):
+        for line in activity_lines(run):
+            print_text(line)
 
 
-def _sweep(begin: Callable[[], Sweep], as_json: bool) -> None:
-    """Begin a sweep, wait for it, and print a table of what came out."""
-    with interrupts_press_new():
-        sweep = begin()
-        view = sweep.wait()
-    rows = sweep.table()
+_STILL_RUNNING = "The run continues."
+
+
+def _begin_group(begin: Callable[[], Group], as_json: bool) -> None:
+    """Start a group, wait for it, and print its results."""
+    with interrupts_stop_new_runs():
+        group = begin()
+        view = group.wait()
     if as_json:
-        say_json({"sweep": str(sweep.path), "status": view.status, "rows": rows})
+        say_json(kind_of(group).results(group))
     else:
-        say(sweep_text(view, sweep_title(sweep.path), str(sweep.path), rows, TERMINAL))
-    raise typer.Exit(COMPLETE if view.status == "completed" else INCOMPLETE)
+        print_text(kind_of(group).report(group))
+    raise typer.Exit(COMPLETE if view.state == "complete" else INCOMPLETE)
 
 
-def _follow(events: AsyncIterator[Event], as_json: bool) -> None:
+def _print_events(events: AsyncIterator[Event]) -> None:
     async def print_each() -> None:
         async for event in events:
-            if as_json:
-                say_json(asdict(event))
-            else:
-                for line in log_lines([event]):
-                    say(line)
+            say_json(asdict(event))
 
     try:
         anyio.run(print_each)
     except KeyboardInterrupt:
-        warn(_GOES_ON)
+        warn(_STILL_RUNNING)
 
 
 for _verb in VERBS.values():
     if "terminal" in _verb.interfaces:
         _add(_verb)
+        for _alias in _verb.aliases:
+            _add(_verb, _alias)

@@ -1,1 +1,1 @@
-"""Parsing: files and cells become frozen specs here and nowhere else."""
+"""Parses and validates team files, recipes and options into frozen specs."""

@@ -1,7 +1,7 @@
-"""The backend types of MassGen's files: what each needs to run here, or why it can't.
+"""The backend types of team files: what each type needs, or the reason it is not supported.
 
-How a model is built from them is in `nb_agents.models.providers`; here are names, addresses and
-variables alone, so that a file can be judged without importing any model SDK.
+This module has only names, addresses and variables, so that a file can be checked without importing
+a model SDK. `nb_agents.models.providers` builds the models.
 
 Source: MassGen 0.1.97, `backend/capabilities.py` (types, addresses, variables) and
 `cli/backends.py` (`create_backend`: which key goes to which host).
@@ -10,6 +10,8 @@ Source: MassGen 0.1.97, `backend/capabilities.py` (types, addresses, variables) 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -18,52 +20,59 @@ from pydantic import Field, SecretStr, model_validator
 
 from nb_agents.config.decision_tools import OF_MEMBERS
 from nb_agents.config.document import unset_variable
+from nb_agents.config.external_agent_keys import ExternalAgentKeys
 from nb_agents.config.model_keys import Assignment, ModelKeys, WireFormat, assignments
-from nb_agents.config.programs import ACP, ACP_TYPES, PROGRAM_TYPES, ProgramKeys
 from nb_agents.config.tools import (
     NATIVE_KEYS,
-    OFFERED,
-    Missing,
+    TOOLS_BY_FORMAT,
+    MissingTool,
     NativeTool,
     ToolKeys,
+    classify_native_tools,
     has_search_library,
-    judged,
     needs_ordinary_search,
 )
-from nb_agents.config.uploads import UploadSpec, is_taken
+from nb_agents.config.uploads import UploadSpec, is_accepted
+from nb_agents.errors import ConfigError
 from nb_agents.nouns import did_you_mean
+from nb_agents.plugins import ExtensionPoint
 
 
-class BackendSpec(ToolKeys, ModelKeys, ProgramKeys):
-    """How to reach a model or a program that is an agent.
+class BackendSpec(ToolKeys, ModelKeys, ExternalAgentKeys):
+    """How to reach a model or an external agent.
 
-    By `ModelKeys` what a model is asked, by `ToolKeys` which tools the agent is given, by
-    `ProgramKeys` how a program is started.
+    `ModelKeys` has the parameters of model requests, `ToolKeys` the agent's tools, and
+    `ExternalAgentKeys` how an external agent is started.
 
     Attributes:
-        type: The provider, a MassGen backend type; `BACKEND_TYPES` lists those that run here.
-            Case does not matter.
-        model: The provider's name for the model; "" for the demo model.
-        base_url: Another server that speaks the provider's protocol.
-        api_key: Its key; by default the provider's environment variable.
-        api_version: For azure_openai.
-        api: Which of OpenAI's APIs is spoken, by type ``openai``; by default the one that its
-            tools, or addresses among its files, need, where OpenAI itself is spoken to.
-        upload_files: Files that its model is shown with the task.
-        words_per_second: For type "demo": how fast it writes.
-        object: For type "python": where the agent's object is, as ``module:name``; it is imported
-            when a run starts, from the current directory too.
-        instance: For type "python", from Python only: that object, or a
-            `nb_agents.models.backend.Backend`, or an `nb_agents.agents.runner.AgentRunner`.
+        type: The provider or kind of agent, a MassGen backend type in any letter case.
+            `BACKEND_TYPES` lists those that run here.
+        model: The provider's name for the model, or "" for the demo model.
+        base_url: The address of another server that speaks the provider's protocol.
+        api_key: The server's API key. By default, it is read from the provider's environment
+            variable.
+        api_version: The API version, for type ``azure_openai``.
+        api: Which of OpenAI's APIs type ``openai`` uses. By default, the Responses API if provider
+            tools or uploaded files need it and the server is OpenAI's, and Chat Completions
+            otherwise.
+        context_window: The number of tokens in the model's context window. By default it is known
+            for the model, or learned when the server refuses a request.
+        upload_files: Files that the model receives with the task.
+        words_per_second: The speed of the model of type ``demo``.
+        object: The agent's object as ``module:name``, for type ``python``. It is imported when a
+            run starts. The current directory is searched as well.
+        instance: In Python only, for type ``python``: the object itself, an
+            `nb_agents.models.backend.Backend` or an `nb_agents.agents.runner.AgentRunner`.
     """
 
     type: str
     model: str = ""
-    # An address may hold a password.
+    # A URL may contain a password.
     base_url: str | None = Field(default=None, repr=False)
     api_key: SecretStr | None = None
     api_version: str | None = None
     api: Literal["chat", "responses"] | None = None
+    context_window: int | None = Field(default=None, gt=0)
     upload_files: tuple[UploadSpec, ...] = ()
     words_per_second: float | None = Field(default=None, gt=0)
     object: str | None = Field(default=None, pattern=r"^[^\W\d][\w.]*:[^\W\d][\w.]*$")
@@ -72,7 +81,7 @@ class BackendSpec(ToolKeys, ModelKeys, ProgramKeys):
     @model_validator(mode="before")
     @classmethod
     def _lower_type(cls, value: Any) -> Any:
-        # MassGen lowers it too.
+        # As MassGen does.
         if isinstance(value, dict) and isinstance(value.get("type"), str):
             return {**value, "type": value["type"].lower()}
         return value
@@ -81,36 +90,36 @@ class BackendSpec(ToolKeys, ModelKeys, ProgramKeys):
     def _python_has_instance(self) -> BackendSpec:
         is_given = self.instance is not None or self.object is not None
         if (self.type == "python") != is_given:
-            raise ValueError("type 'python' goes with `object: module:name`, where the agent is")
+            raise ValueError("type 'python' and `object: module:name` must be given together")
         return self
 
     @property
     def is_program(self) -> bool:
-        """Whether its agent is a program of its own."""
-        return self.type in ACP_TYPES
+        """Whether the agent is an external agent."""
+        return (row := BACKEND_TYPES.get(self.type)) is not None and row.is_external
 
     @model_validator(mode="after")
     def _only_openai_has_responses(self) -> BackendSpec:
         if self.api == "responses" and self.type != "openai":
-            raise ValueError("`api: responses` goes with type 'openai'; remove it")
+            raise ValueError("`api: responses` works only with type 'openai'; remove it")
         return self
 
     @model_validator(mode="after")
-    def _says_nothing_twice(self) -> BackendSpec:
-        said: dict[str, Assignment] = {}
+    def _no_conflicting_keys(self) -> BackendSpec:
+        by_setting: dict[str, Assignment] = {}
         for each in self.assignments:
-            other = said.setdefault(each.setting, each) if each.setting else each
+            other = by_setting.setdefault(each.setting, each) if each.setting else each
             is_switch = True is other.value or True is each.value
             if other.value != each.value and not is_switch:
-                raise ValueError(f"`{other.key}` and `{each.key}` are one setting; keep one")
+                raise ValueError(f"`{other.key}` and `{each.key}` set the same parameter; keep one")
         return self
 
     @property
     def wire_format(self) -> WireFormat | None:
-        """How its server is spoken to; None when it has none, or can't run here."""
+        """The wire format of the model's server, or None if the agent has none."""
         if self.api == "responses" or (self.api is None and self._needs_responses):
             return "openai responses"
-        return type_at(self).format if self.type in BACKEND_TYPES else None
+        return matching_type(self).format if self.type in BACKEND_TYPES else None
 
     @property
     def _needs_responses(self) -> bool:
@@ -121,26 +130,26 @@ class BackendSpec(ToolKeys, ModelKeys, ProgramKeys):
 
     @property
     def uploads(self) -> tuple[UploadSpec, ...]:
-        """The kinds of files that its server accepts."""
+        """The uploaded files that the model's server accepts."""
         is_openrouter = self.type == "openrouter" and self.base_url is None
         server = "openrouter" if is_openrouter else self.wire_format
-        return tuple(each for each in self.upload_files if is_taken(each, server))
+        return tuple(each for each in self.upload_files if is_accepted(each, server))
 
     @property
     def native_tools(self) -> tuple[NativeTool, ...]:
-        """The tools that it is given which its provider runs."""
-        found = judged(self, self.type, self.model, self._offered)
-        return tuple(dict.fromkeys(each for each in found if not isinstance(each, Missing)))
+        """The agent's tools that its provider runs."""
+        results = classify_native_tools(self, self.type, self.model, self._offered)
+        return tuple(dict.fromkeys(each for each in results if not isinstance(each, MissingTool)))
 
     @property
-    def missing_tools(self) -> tuple[Missing, ...]:
-        """The tools that were asked for and are not given."""
-        found = judged(self, self.type, self.model, self._offered)
-        return tuple(each for each in found if isinstance(each, Missing))
+    def missing_tools(self) -> tuple[MissingTool, ...]:
+        """The requested provider tools that the agent does not get, with the reasons."""
+        results = classify_native_tools(self, self.type, self.model, self._offered)
+        return tuple(each for each in results if isinstance(each, MissingTool))
 
     @property
     def chosen_tools(self) -> tuple[str, ...] | None:
-        """The agent's own tools that `tool_choice` allows; None for all."""
+        """The tools that `tool_choice` allows, without decision tools, or None for all."""
         match self.tool_choice:
             case "none":
                 return ()
@@ -150,35 +159,42 @@ class BackendSpec(ToolKeys, ModelKeys, ProgramKeys):
 
     @property
     def searches_web(self) -> bool:
-        """Whether it searches the web by an ordinary tool, as its provider has none."""
-        asked = (self, self.type, self.model, self._offered)
-        return needs_ordinary_search(*asked) and has_search_library()
+        """Whether the agent gets nb_agents's web search tool, because its provider has none."""
+        is_needed = needs_ordinary_search(self, self.type, self.model, self._offered)
+        return is_needed and has_search_library()
 
     @property
     def _offered(self) -> frozenset[NativeTool]:
         if self.type == "openrouter" and self.base_url is None:
             return frozenset({"web_search"})
-        return OFFERED.get(self.wire_format, frozenset()) if self.wire_format else frozenset()
+        return (
+            TOOLS_BY_FORMAT.get(self.wire_format, frozenset()) if self.wire_format else frozenset()
+        )
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:
-        """How its keys become parameters of a model's requests."""
+        """The model request parameters to which the backend's keys are translated."""
         row = BACKEND_TYPES.get(self.type)
-        body_keys = type_at(self).body_keys if row else frozenset[str]()
+        body_keys = matching_type(self).body_keys if row else frozenset[str]()
         return tuple(assignments(self, self.wire_format, body_keys))
 
 
 @dataclass(frozen=True)
 class BackendType:
-    """The requirements of a backend type.
+    """The server and the requirements of a backend type.
 
     Attributes:
-        base_url: Its address; None when its SDK knows it or a file must give it.
-        variables: Environment variables that may hold the key, best first; none when no key is
-            needed.
-        domains: Internet domains of its servers; by them ``chatcompletion`` finds its key.
-        format: How its servers are spoken to; None when it has none, and needs no model.
-        body_keys: Keys that they take in the body of a request besides their format's.
+        base_url: The server's address, or None if the SDK has it or a file must contain it.
+        variables: Environment variables with the API key, in order of preference. Empty if no key
+            is needed.
+        domains: The provider's domains. Type ``chatcompletion`` uses them to find the key for an
+            address.
+        format: The server's wire format, or None for a type without a server, which needs no model.
+        body_keys: Keys that the server accepts in a request's body in addition to its format's.
+        is_external: Whether its agents are external agents, which `ExternalAgentKeys` describe.
+        start_fault: Returns why an agent of the type can't be started, with the remedy, or "". May
+            block.
+        extra: The extra that installs the provider's SDK, or "" if every installation has it.
     """
 
     base_url: str | None = None
@@ -186,34 +202,39 @@ class BackendType:
     domains: tuple[str, ...] = ()
     format: WireFormat | None = "openai chat"
     body_keys: frozenset[str] = frozenset()
+    is_external: bool = False
+    start_fault: Callable[[BackendSpec], str] | None = None
+    extra: str = ""
 
     @property
     def needs_model(self) -> bool:
-        """Whether a model must be named."""
+        """Whether a team file must specify a model."""
         return self.format is not None
 
     def lives_at(self, url: str) -> bool:
-        """Return whether an address is one of the provider's own servers."""
+        """Return whether an address is on one of the provider's domains."""
         try:
             host = urlsplit(url).hostname or ""
-        except ValueError:  # half an IPv6 address
+        except ValueError:  # a malformed IPv6 address
             return False
         return any(host == d or host.endswith(f".{d}") for d in self.domains)
 
 
 _SAMPLING = frozenset({"min_p", "repetition_penalty", "top_k"})
-"""Further sampling parameters of hosts of open models.
+"""Additional sampling parameters of servers for open models.
 
 Source: the API references of Together, Fireworks, OpenRouter, LM Studio, vLLM and SGLang; Qwen's
 has `top_k`.
 """
 _ENGINES = _SAMPLING | {"chat_template_kwargs"}
 
-BACKEND_TYPES: dict[str, BackendType] = {
+_CORE = {
     "openai": BackendType("https://api.openai.com/v1", ("OPENAI_API_KEY",), ("openai.com",)),
     "chatcompletion": BackendType("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
-    "claude": BackendType(None, ("ANTHROPIC_API_KEY",), format="anthropic"),
-    "gemini": BackendType(None, ("GEMINI_API_KEY", "GOOGLE_API_KEY"), format="google"),
+    "claude": BackendType(None, ("ANTHROPIC_API_KEY",), format="anthropic", extra="anthropic"),
+    "gemini": BackendType(
+        None, ("GEMINI_API_KEY", "GOOGLE_API_KEY"), format="google", extra="google"
+    ),
     "azure_openai": BackendType(None, ("AZURE_OPENAI_API_KEY",)),
     "openrouter": BackendType(
         "https://openrouter.ai/api/v1",
@@ -267,68 +288,110 @@ BACKEND_TYPES: dict[str, BackendType] = {
     "ollama": BackendType("http://localhost:11434/v1"),
     "demo": BackendType(format=None),
     "python": BackendType(format=None),
-    ACP: BackendType(format=None),
-} | {name: BackendType(None, row.variables, format=None) for name, row in PROGRAM_TYPES.items()}
-"""Backend types that run here: MassGen's HTTP APIs, ``ollama``, ``demo`` and ``python``, and
-programs that are agents."""
+}
+BACKEND_TYPES = ExtensionPoint[BackendType]("backend_types", _CORE)
+"""The supported backend types: MassGen's HTTP APIs, ``ollama``, ``demo``, ``python``, and those of
+extensions, such as external agents."""
 
 _ELSEWHERE = {
-    "antigravity_cli": "It drives the Antigravity program; `gemini` calls the same models.",
+    "antigravity_cli": "It runs the Antigravity program; `gemini` calls the same models.",
     "ag2": "It runs agents of the AG2 framework.",
     "autogen": "It runs agents of the AG2 framework.",
-    "uitars": "It steers a screen.",
+    "uitars": "It controls a screen.",
 }
-"""MassGen's other types: programs and frameworks, not models behind an HTTP API."""
+"""Unsupported backend types of MassGen.
+
+They are programs and frameworks, not models with an HTTP API.
+"""
 
 
-def why_unsupported(kind: str) -> str:
-    """Return why a backend type can't run here.
+def unsupported_reason(kind: str) -> str:
+    """Return why a backend type can't run here, in one or two sentences, or "" if it can.
 
     Args:
         kind: The type, in lower case.
-
-    Returns:
-        A sentence or two; "" when it can.
     """
     if kind in BACKEND_TYPES:
         return ""
     if why := _ELSEWHERE.get(kind):
         return why
-    known = sorted(BACKEND_TYPES)
-    return f"{did_you_mean(kind, known)} Supported: {', '.join(known)}.".lstrip()
+    type_names = sorted(BACKEND_TYPES)
+    return f"{did_you_mean(kind, type_names)} Supported: {', '.join(type_names)}.".lstrip()
 
 
-def type_at(spec: BackendSpec) -> BackendType:
-    """Return the backend type of a backend, by its type and its address.
+_FAMILIES = {
+    re.compile(r"gpt-(?!oss)|chatgpt-|o[134](?=-|$)"): "openai",
+    re.compile(r"claude-"): "claude",
+    re.compile(r"gemini-"): "gemini",
+    re.compile(r"grok-"): "grok",
+}
+"""Prefixes of model names that only one supported provider has, with that provider's type.
+
+Open models (gpt-oss, llama, mistral, deepseek, qwen, …) have many providers.
+"""
+
+
+def full_name(model: str) -> str:
+    """Return a model's name with its provider, as ``type:model``.
+
+    Args:
+        model: ``type:model``, a model that only one provider has, such as ``gpt-5-mini``, or a type
+            without models, such as ``demo``.
+
+    Raises:
+        ConfigError: The provider is unknown or can't run here, or the model is missing.
+
+    Example:
+        >>> full_name("gemini-2.5-flash")
+        'gemini:gemini-2.5-flash'
+    """
+    kind, colon, name = (part.strip() for part in model.partition(":"))
+    if not model.strip():
+        example = "'provider:model', for example 'openai:gpt-5-mini'"
+        raise ConfigError(f"Model {model!r} is empty. Use {example}.")
+    if not colon and kind.lower() not in BACKEND_TYPES:
+        matches = (t for prefix, t in _FAMILIES.items() if prefix.match(kind.lower()))
+        if not (provider := next(matches, "")):
+            raise ConfigError(f"Model {kind!r} has no provider prefix. Use 'provider:{kind}'.")
+        return f"{provider}:{kind}"
+    if why := unsupported_reason(kind.lower()):
+        raise ConfigError(f"Model {model!r} has type {kind!r}, which is not supported. {why}")
+    if not name and BACKEND_TYPES[kind.lower()].needs_model:
+        raise ConfigError(
+            f"Model {model!r} has a provider but no model. Use '{kind.lower()}:model'."
+        )
+    return f"{kind}:{name}"
+
+
+def matching_type(spec: BackendSpec) -> BackendType:
+    """Return the backend type that matches a backend's type and address.
+
+    For ``chatcompletion`` with the address of a known provider, that provider's type is returned,
+    so that a key is never sent to another provider.
 
     Args:
         spec: A backend of a supported type.
-
-    Returns:
-        Its type's row; for ``chatcompletion`` at another provider's address, that provider's, so
-        that no provider is ever sent another's key.
     """
     row = BACKEND_TYPES[spec.type]
     if spec.type != "chatcompletion" or not spec.base_url:
         return row
-    return next((t for t in BACKEND_TYPES.values() if t.lives_at(spec.base_url)), row)
+    return next((t for t in BACKEND_TYPES.all().values() if t.lives_at(spec.base_url)), row)
 
 
 def missing_key(spec: BackendSpec) -> tuple[str, ...]:
-    """Return the variables of which one must give a backend its key, and none does.
+    """Return the names of the variables that could provide a backend's missing key.
+
+    The result is empty if the backend has its key, needs none, or can't run here.
 
     Args:
         spec: A backend of any type.
-
-    Returns:
-        Their names; none when it has its key, needs none, or can't run here.
     """
     key = spec.api_key.get_secret_value() if spec.api_key else ""
     if name := unset_variable(key):
         return (name,)
     if key or spec.type not in BACKEND_TYPES or (spec.is_program and spec.use_my_settings):
         return ()
-    row = type_at(spec)
-    # A server of one's own often wants no key.
+    row = matching_type(spec)
+    # A self-hosted server often needs no key.
     is_needed = not spec.base_url or row.lives_at(spec.base_url)
     return row.variables if is_needed and not any(map(os.environ.get, row.variables)) else ()

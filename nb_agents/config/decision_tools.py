@@ -1,4 +1,4 @@
-"""The tools that end an agent's round: each declares its name, its arguments and its guide."""
+"""The tools that end an agent's round, with their arguments and how prompts describe them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class DecisionTool:
     """A tool whose call ends a round.
 
     Attributes:
-        name: Its name.
-        description: What it does, for models.
+        name: The tool's name.
+        description: What the tool does, for models.
         arguments: The names of its arguments.
-        guide: When to call it, for a system prompt.
+        guide: When to call the tool, for the system prompt.
     """
 
     name: str
@@ -23,12 +23,12 @@ class DecisionTool:
 
     @property
     def call(self) -> str:
-        """The call as a prompt writes it."""
+        """The call with its arguments, as prompts show it."""
         return f"{self.name}({', '.join(self.arguments)})"
 
     @property
     def line(self) -> str:
-        """Its line in a system prompt's list."""
+        """The tool's line in the system prompt."""
         return f"- `{self.call}`: {self.guide}"
 
 
@@ -36,29 +36,31 @@ ANSWER = DecisionTool(
     "new_answer",
     "Submit your complete answer to the task.",
     ("content",),
-    "submit a complete answer of your own, when you can better what is there.",
+    "submit your own complete answer if it is better than the current answers.",
 )
 VOTE = DecisionTool(
     "vote",
     "Vote for the best of the current answers.",
     ("agent_id", "reason"),
-    "vote for the best answer, when that is the better choice.",
+    "vote for the best answer if you cannot improve on it.",
 )
 SUBMIT = DecisionTool(
     "submit",
-    "Say that the final answer does all that the task asks.",
+    "Confirm that the final answer does everything that the task asks.",
     ("confirmed",),
-    "it will do.",
+    "the final answer is good enough.",
 )
 RESTART = DecisionTool(
     "restart_orchestration",
-    "Let the team work again, because the final answer will not do.",
+    "Reject the final answer and let the team start again.",
     ("reason", "instructions"),
-    """it will not, and the team works again from the
-beginning: what is missing or wrong, and what the next attempt is to do, in detail. That costs as
-much again; a gain in style is not worth it.""",
+    """the final answer is not good enough, and
+the team starts again. As `reason`, write what is missing or wrong. As `instructions`, write in
+detail what the next attempt must do. A restart costs as much as the first attempt. Do not restart
+for matters of style.""",
 )
 OF_MEMBERS = (ANSWER.name, VOTE.name)
-"""The names of the tools that an agent ends a round with, unless it judges."""
+"""Names of the tools that end a member's round."""
 OF_JUDGES = (SUBMIT.name, RESTART.name)
+"""Names of the tools with which the presenter judges its final answer."""
 DECISIONS = frozenset({*OF_MEMBERS, *OF_JUDGES})

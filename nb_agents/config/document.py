@@ -1,7 +1,7 @@
-"""A YAML or JSON file as data that remembers where each part of it stood.
+"""Parses a YAML or JSON file, and records the line and column of each part.
 
-PyYAML's node tree carries marks; `Document.place` finds the line of a path such as
-``("agents", 0, "backend", "type")``. Source: `yaml.compose` and `Node.start_mark`,
+`Document.place` returns the position of a path such as ``("agents", 0, "backend", "type")``. The
+positions come from PyYAML's nodes. Source: `yaml.compose` and `Node.start_mark`,
 https://pyyaml.org/wiki/PyYAMLDocumentation.
 """
 
@@ -23,49 +23,50 @@ from yaml.constructor import SafeConstructor
 from yaml.reader import ReaderError
 from yaml.resolver import Resolver
 
+from nb_agents.disk.names import as_on_disk
 from nb_agents.errors import ConfigError
 from nb_agents.unicode import well_formed
 
 MAX_FILE_BYTES = 2_000_000
-"""A file of ours is read by a person; anything larger is not one."""
+"""The maximum size of a file. Team files and recipes are written by hand and much smaller."""
 
 MAX_NODES = 40_000
-"""Keys and values in a file, aliases counted each time: a few lines of them can stand for billions.
+"""The maximum number of keys and values in a file: about 5,000 steps of a recipe.
 
-As many as 5,000 steps of a recipe.
+Every use of an alias counts, because a few lines of aliases can expand to billions of values.
 """
 
-# The names are left out of messages: a password may begin with * or !.
+# Messages leave out these names, because YAML takes a password that begins with * or ! for one.
 _QUOTED = re.compile(r"(alias|anchor|tag|tag handle) '[^']*'")
 _TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 _JSON_ESCAPE = re.compile(r"\\.")
 _BARE_TEMPLATE = re.compile(r"[:-] +\{\{")
-_QUOTE_IT = 'YAML takes {{…}} without quotes for a mapping. Put the value in quotes: "{{name}}".'
+_QUOTE_IT = 'YAML reads {{…}} without quotes as a mapping. Put the value in quotes: "{{name}}".'
 VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
-"""A variable of the environment in a text."""
+"""A reference to an environment variable."""
 SCALAR_ERRORS = (ValueError, TypeError, AttributeError, LookupError)
-"""What PyYAML lets out for a text that only looks like a date or a number."""
-_KEPT_AS_WRITTEN = ("env", "extra_body", "extra_headers", "mcp_servers")
+"""The errors that PyYAML raises for text that only looks like a date or a number."""
+_NOT_EXPANDED = ("env", "extra_body", "extra_headers", "mcp_servers")
 
 
 Keys = tuple[object, ...]
 """Keys and list positions from the top of a file."""
 
 
-class Place(NamedTuple):
-    """A place in a file, both from 1."""
+class Position(NamedTuple):
+    """A position in a file. Lines and columns start at 1."""
 
     line: int
     column: int
 
 
 class FileKind(NamedTuple):
-    """What a file is for.
+    """A kind of file that nb_agents parses, such as a team file or a recipe.
 
     Attributes:
-        noun: What messages call it.
-        keys: The keys that make it one.
-        expands: Whether ``${VAR}`` in it stands for the environment's.
+        noun: The name of the kind in messages.
+        keys: The required keys of such a file, for messages.
+        expands: Whether ``${VAR}`` is replaced with the value of an environment variable.
     """
 
     noun: str
@@ -77,22 +78,22 @@ TEAM_FILE = FileKind("team file", "`agents:` or `agent:`", expands=True)
 
 
 class Marks(NamedTuple):
-    """Where a value of a file stands, and its key; an item of a list has the place of its value."""
+    """The positions of a value and its key. For a list item, both are the position of the value."""
 
-    value: Place
-    key: Place
+    value: Position
+    key: Position
 
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed file: where a spec was read. `Document()` is that of one made in Python.
+    """A parsed file with positions. `Document()` is used for specs created in Python.
 
-    Any two are equal, because where a spec was read is no part of what it says.
+    All documents compare equal, so that specs compare equal wherever they were read.
 
     Attributes:
-        data: The mapping at its top.
+        data: The mapping at its top level.
         file: Its path, for messages.
-        marks: Where each part stands, by path.
+        marks: The positions of each path.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict, compare=False)
@@ -100,44 +101,54 @@ class Document:
     marks: Mapping[Keys, Marks] = field(default_factory=dict, compare=False)
 
     def as_written(self, path: Keys) -> Keys:
-        """Return a spec's path as the file has it, where a lone agent is ``agent``."""
+        """Return a spec's path as written in the file, where a single agent may be ``agent``."""
         if path[:2] == ("agents", 0) and "agents" not in self.data:
             return ("agent", *path[2:])
         return path
 
-    def place(self, path: Keys, *, key: bool = False) -> Place:
-        """Return the place of ``path``, or of its nearest part that the file has.
+    def place(self, path: Keys, *, key: bool = False) -> Position:
+        """Return the position of ``path``, or of the nearest part of it that the file contains.
 
         Args:
-            path: Keys and list positions from the top; parts that the file lacks are skipped.
-            key: Whether the key itself is meant, not its value.
+            path: Keys and list indices from the top level. Parts that are not in the file are
+                skipped.
+            key: Whether to return the position of the key instead of its value.
         """
-        known: Keys = ()
+        existing: Keys = ()
         for part in self.as_written(path):
-            if (*known, part) in self.marks:
-                known = (*known, part)
-        marks = self.marks[known]
+            if (*existing, part) in self.marks:
+                existing = (*existing, part)
+        marks = self.marks[existing]
         return marks.key if key else marks.value
 
-    def error(self, what: str, path: Keys, key: bool = False) -> ConfigError:
-        """Return the error of a fault at ``path``, with its `place` where there is a file."""
-        place = self.place(path, key=key)._asdict() if self.marks else {}
-        return ConfigError(what, file=self.file, **place)
+    def error(
+        self, message: str, path: Keys, key: bool = False, code: str = "invalid", remedy: str = ""
+    ) -> ConfigError:
+        """Return an error at ``path``, with its position if there is a file.
+
+        Args:
+            message: What is wrong, as a sentence.
+            path: The path of keys to it.
+            key: Whether it is about the key instead of the value.
+            code: What kind of error it is.
+            remedy: What to do about it, as a sentence. It follows `message` in the message.
+        """
+        position = self.place(path, key=key)._asdict() if self.marks else {}
+        error = ConfigError(f"{message} {remedy}".rstrip(), file=self.file, **position)
+        error.code, error.remedy = code, remedy
+        return error
 
 
 def parse_document(text: str, file: str, kind: FileKind) -> Document:
-    """Parse YAML or JSON.
+    """Parse YAML or JSON. References to unset environment variables are not replaced.
 
     Args:
         text: The source.
         file: Its path or name, for messages.
-        kind: What it is for.
-
-    Returns:
-        Its content with places. A variable that is not set stays as it is.
+        kind: The kind of file.
 
     Raises:
-        ConfigError: It is malformed, has a key twice, or is not a mapping.
+        ConfigError: The text is malformed, has a duplicate key, or is not a mapping.
     """
     try:
         return _parse(text, file, kind)
@@ -146,40 +157,41 @@ def parse_document(text: str, file: str, kind: FileKind) -> Document:
     except yaml.YAMLError as exc:
         error = _malformed(exc, text)
     except RecursionError:
-        error = ConfigError(f"Nested too deeply: not a {kind.noun}.")
+        error = ConfigError(f"Nested too deeply for a {kind.noun}. Flatten it.")
     except SCALAR_ERRORS:
-        error = ConfigError("Not valid YAML: a date or number can't be read. Quote it.")
+        error = ConfigError("Not valid YAML: a date or number is invalid. Put it in quotes.")
     error.file = file
     raise error
 
 
 def _malformed(exc: yaml.YAMLError, text: str) -> ConfigError:
     if isinstance(exc, ReaderError):
-        what = f"character {exc.position + 1} can't be printed. Save it as plain text."
-        return ConfigError(f"Not valid YAML: {what}")
+        message = f"character {exc.position + 1} is not printable. Save the file as plain text."
+        return ConfigError(f"Not valid YAML: {message}")
     assert isinstance(exc, yaml.MarkedYAMLError) and exc.problem and exc.problem_mark
     line, column = exc.problem_mark.line + 1, exc.problem_mark.column + 1
     if any(map(_BARE_TEMPLATE.search, text.splitlines()[line - 1 : line])):
         return ConfigError(_QUOTE_IT, line=line)
     problem = _QUOTED.sub(r"\1", exc.problem)
-    return ConfigError(f"Not valid YAML: {problem}. Fix that line.", line=line, column=column)
+    return ConfigError(f"Not valid YAML: {problem}. Fix this line.", line=line, column=column)
 
 
 def _parse(text: str, file: str, kind: FileKind) -> Document:
     data = _from_json(text)
     node = _compose(text if data is None else _as_yaml(text))
     if not isinstance(node, yaml.MappingNode):
-        found = "list" if isinstance(node, yaml.SequenceNode) else "single value"
-        top = f"The file holds a {found}" if node else "The file is empty"
+        actual_type = "list" if isinstance(node, yaml.SequenceNode) else "single value"
+        top = f"The file contains a {actual_type}" if node else "The file is empty"
         raise ConfigError(f"{top}; a {kind.noun} is a mapping with {kind.keys}.", line=1)
     marks: dict[Keys, Marks] = {}
     _mark(node, marks)
-    data = well_formed(SafeConstructor().construct_document(node) if data is None else data)
+    data = SafeConstructor().construct_document(node) if data is None else data
+    data = well_formed(data, texts_only=True)
     return Document(expand(data) if kind.expands else data, file, marks)
 
 
 class _Nodes(Composer, Resolver):
-    """Makes nodes of what a parser reads; gives up before they are more than is allowed."""
+    """Compose YAML nodes from a parser's events, up to `MAX_NODES`."""
 
     def __init__(self, parser: Any) -> None:
         Composer.__init__(self)
@@ -191,10 +203,10 @@ class _Nodes(Composer, Resolver):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         before = self.count
         node = super().compose_node(parent, index)
-        # An alias is a node that was made before, and counts with all that is in it.
+        # An alias is an existing node. It counts again, with all nodes inside it.
         self.count = before + self.counts.setdefault(node, self.count - before + 1)
         if self.count > MAX_NODES:
-            raise ConfigError(f"More than {MAX_NODES} keys and values in one file. Split it.")
+            raise ConfigError(f"The file has more than {MAX_NODES} keys and values. Split it.")
         return node
 
 
@@ -202,14 +214,14 @@ _FAST_PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _compose(text: str) -> yaml.Node | None:
-    # libyaml is eight times as fast, and PyYAML's own errors say more.
+    # libyaml is eight times as fast, but PyYAML's error messages are better.
     with suppress(yaml.YAMLError, UnicodeError):
         return _Nodes(_FAST_PARSER(text)).get_single_node()
     return _Nodes(yaml.SafeLoader(text)).get_single_node()
 
 
 def _from_json(text: str) -> dict[str, Any] | None:
-    """Read JSON as JSON: YAML knows no tabs, and takes an escaped pair of surrogates for two."""
+    """Parse JSON text with a JSON parser. YAML rejects tabs and splits surrogate pairs."""
     try:
         data = json.loads(text.removeprefix("\ufeff"))
     except ValueError:
@@ -218,90 +230,88 @@ def _from_json(text: str) -> dict[str, Any] | None:
 
 
 def _as_yaml(text: str) -> str:
-    """Return JSON as YAML with the same positions: tabs become spaces, escapes are resolved."""
+    """Return YAML with the same positions as JSON text: tabs become spaces, escapes become "__"."""
     return _JSON_ESCAPE.sub("__", text.replace("\t", " "))
 
 
 def expand(value: Any) -> Any:
-    """Replace ``${VAR}`` in every string of a nested value by the environment's.
+    """Replace ``${VAR}`` in all strings of a nested value with the environment variable's value.
 
-    Not in what may be journalled: ``mcp_servers``, ``env``, ``extra_body`` and ``extra_headers``.
+    The keys ``mcp_servers``, ``env``, ``extra_body`` and ``extra_headers`` are left unchanged,
+    because the journal may contain them.
     """
     if isinstance(value, str):
         return VARIABLE.sub(lambda m: os.environ.get(m[1], m[0]), value)
     if isinstance(value, dict):
-        return {k: v if k in _KEPT_AS_WRITTEN else expand(v) for k, v in value.items()}
+        return {k: v if k in _NOT_EXPANDED else expand(v) for k, v in value.items()}
     if isinstance(value, list):
         return [expand(v) for v in value]
     return value
 
 
 def unset_variable(text: str) -> str:
-    """Return the first ``${VAR}`` that `expand` left in a string, or ""."""
-    found = VARIABLE.search(text)
-    return found[1] if found else ""
+    """Return the name of the first ``${VAR}`` in a string, or ""."""
+    match = VARIABLE.search(text)
+    return match[1] if match else ""
 
 
 def read_source(path: str | os.PathLike[str], kind: FileKind) -> str:
-    """Read a file's exact text.
+    """Read a file's text without converting its line ends.
 
     Args:
         path: The file.
-        kind: What it is for.
-
-    Returns:
-        The text, its line ends as they are.
+        kind: The kind of file, for messages.
 
     Raises:
-        ConfigError: It is missing, no regular file, too large, or not UTF-8.
+        ConfigError: The file is missing, not a regular file, too large, or not UTF-8.
     """
-    path = Path(path)
+    path = as_on_disk(Path(path))
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a pipe or device may never end
-            what = f"Not a file. Give the path of a {kind.noun}."
-        elif found.st_size > MAX_FILE_BYTES:
-            what = f"Larger than {MAX_FILE_BYTES} bytes: not a {kind.noun}."
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe or device may never end
+            message = f"Not a file. Pass the path of a {kind.noun}."
+        elif status.st_size > MAX_FILE_BYTES:
+            message = f"Larger than {MAX_FILE_BYTES} bytes, too large for a {kind.noun}."
         else:
             return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        what = f"No such file (looked from {Path.cwd()}). Check the path."
+        message = f"No such file (working directory: {Path.cwd()}). Check the path."
     except UnicodeDecodeError as exc:
-        what = f"Not UTF-8 text: {exc.reason}."
+        message = f"Not UTF-8 text: {exc.reason}."
     except OSError as exc:
-        what = f"Can't be read: {exc.strerror}."
+        message = f"Can't be read: {exc.strerror}."
     except ValueError as exc:  # a NUL or half a surrogate pair in the path
-        raise ConfigError(f"Not a path: {exc}.", file=repr(path)) from None
-    raise ConfigError(what, file=str(path))
+        raise ConfigError(f"Not a valid path: {exc}.", file=repr(path)) from None
+    raise ConfigError(message, file=str(path))
 
 
 def _mark(
-    node: yaml.Node, marks: dict[Keys, Marks], path: Keys = (), key: Place | None = None
+    node: yaml.Node, marks: dict[Keys, Marks], path: Keys = (), key: Position | None = None
 ) -> None:
-    place = _place(node)
-    marks[path] = Marks(place, key or place)
+    position = _position(node)
+    marks[path] = Marks(position, key or position)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _mark(item, marks, (*path, index))
     elif isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
-            key, child, what = _place(key_node), (*path, key_node.value), ""
+            key, child, message = _position(key_node), (*path, key_node.value), ""
             if isinstance(key_node, yaml.MappingNode):
-                what = _QUOTE_IT
+                message = _QUOTE_IT
             elif not isinstance(key_node, yaml.ScalarNode):
-                what = "A key must be a word."
+                message = "A key must be a string."
             elif child in marks:
                 first = f"first on line {marks[child].key.line}"
-                what = f"Key {key_node.value!r} occurs twice ({first}). Keep one."
-            if what:
-                raise ConfigError(what, **key._asdict())
+                message = f"Duplicate key {key_node.value!r} ({first}). Keep one."
+            if message:
+                raise ConfigError(message, **key._asdict())
             if key_node.tag != _MERGE:
-                key_node.tag = _TEXT  # as in JSON: YAML takes `on` for true
+                key_node.tag = _TEXT  # YAML would read `on` as true
             _mark(value_node, marks, child, key)
 
 
-def _place(node: yaml.Node) -> Place:
-    return Place(node.start_mark.line + 1, node.start_mark.column + 1)
+def _position(node: yaml.Node) -> Position:
+    return Position(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 MAX_CHARS = 4_000
@@ -311,7 +321,7 @@ _HEAD = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTAL
 
 
 def front_matter(text: str) -> dict[str, str]:
-    r"""Return the texts that a file's front matter names; {} where there is none that can be read.
+    r"""Return the string values of a file's front matter, or {} if it is missing or invalid.
 
     Args:
         text: The file's beginning.
@@ -322,11 +332,11 @@ def front_matter(text: str) -> dict[str, str]:
     """
     head = _HEAD.match(text[:MAX_CHARS])
     try:
-        found = parse_document(head[1], "", _FRONT_MATTER).data if head else {}
+        data = parse_document(head[1], "", _FRONT_MATTER).data if head else {}
     except ConfigError:
         return {}
     return {
         key: " ".join(value.split())[:MAX_VALUE_CHARS]
-        for key, value in found.items()
+        for key, value in data.items()
         if isinstance(value, str)
     }

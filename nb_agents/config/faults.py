@@ -1,4 +1,4 @@
-"""What is wrong with a file: each fault a sentence with its place and the nearest valid key."""
+"""Errors in a file. Each is a sentence with a position and, for a misspelling, the nearest key."""
 
 from __future__ import annotations
 
@@ -18,93 +18,95 @@ from nb_agents.errors import ConfigError
 from nb_agents.nouns import nearest
 
 MAX_FAULTS = 10
-"""Faults shown of one file, the first ones."""
+"""The maximum number of errors that are reported for a file."""
 MAX_FOUND = 100
-"""Faults looked for in one file: a hint and a place for each take their time."""
+"""The maximum number of errors to collect, because finding hints and positions takes time."""
 
 _Spec = TypeVar("_Spec", bound=Spec)
 
-_NO_SLIPS = {"agent", "instance_id"}
-"""Keys of MassGen's that only look like slips of ours."""
+_NOT_MISSPELLED = {"agent", "instance_id"}
+"""MassGen's keys that look like misspellings of our keys."""
 
 _OTHER_NAMES = {"system_prompt": "system_message"}
-"""What others call a key of ours."""
+"""Names that other programs have for our keys."""
 
-_SAID = {
+_MESSAGES = {
     "tuple_type": "it is not a list; begin each item of it with `- `",
     "model_type": "it is not a mapping of keys",
     "dict_type": "it is not a mapping of keys",
 }
-"""What we say where pydantic names a type of Python's."""
+"""Our messages for errors in which pydantic would mention a Python type."""
 
 
 class Fault(NamedTuple):
-    """A mistake in a file, or a key of it that does nothing.
+    """An error in a file, or a key that has no effect.
 
     Attributes:
-        what: A sentence, without its place.
-        path: Where it is.
-        at_key: Whether the key itself is meant, not its value.
+        what: The message, as a sentence.
+        path: The keys and list indices that lead to it.
+        at_key: Whether the message is about the key and not its value.
+        code: What kind of error it is, as in `nb_agents.config.file_findings.Finding`.
     """
 
     what: str
     path: Keys
     at_key: bool = False
+    code: str = "invalid"
 
 
 class Section(NamedTuple):
-    """A mapping of a file, and the spec that it becomes."""
+    """A mapping in a file and the class of spec that it becomes."""
 
     spec: type[Spec]
     path: Keys
     data: Mapping[str, Any]
 
 
-def checked(
+def validate_document(
     spec: type[_Spec],
     document: Document,
     faults: Iterable[Fault],
     slips: Iterable[Fault],
     context: Mapping[str, Any] | None = None,
 ) -> _Spec:
-    """Return what a file becomes.
+    """Validate a file's content and return its spec.
 
     Args:
-        spec: The class of it.
+        spec: The class of the spec.
         document: The file.
-        faults: What is wrong with it besides what its validation finds.
-        slips: Misspelled keys; one at the place of a fault is that fault.
-        context: That of its validation.
+        faults: Errors in addition to those of the validation.
+        slips: Misspelled keys. One is left out if another error has the same position.
+        context: The validation context.
 
     Raises:
-        ConfigError: The first fault, with the others attached.
+        ConfigError: The first error, with the others in its ``others``.
     """
-    found, slipped = list(islice(faults, MAX_FOUND)), list(islice(slips, MAX_FOUND))
+    faults_found, misspelled = list(islice(faults, MAX_FOUND)), list(islice(slips, MAX_FOUND))
     try:
-        made = spec.model_validate(document.data, context=context)
+        validated = spec.model_validate(document.data, context=context)
     except ValidationError as exc:
-        found += _invalid(exc, document)
+        faults_found += _invalid(exc, document)
     else:
-        if not found and not slipped:
-            return made
-    taken = {document.place(each.path, key=each.at_key) for each in found}
-    found += (each for each in slipped if document.place(each.path, key=each.at_key) not in taken)
-    first, *others = errors_of(document, found)[:MAX_FAULTS]
-    if more := len(found[MAX_FAULTS:]):
-        least = " at least" if len(found) >= MAX_FOUND else ""
-        others.append(ConfigError(f"{more} more faults{least}.", file=document.file))
+        if not faults_found and not misspelled:
+            return validated
+    positions = {document.place(each.path, key=each.at_key) for each in faults_found}
+    faults_found += (f for f in misspelled if document.place(f.path, key=f.at_key) not in positions)
+    first, *others = errors_from_faults(document, faults_found)[:MAX_FAULTS]
+    if more := len(faults_found[MAX_FAULTS:]):
+        at_least = "At least " if len(faults_found) >= MAX_FOUND else ""
+        others.append(ConfigError(f"{at_least}{more} more errors.", file=document.file))
     first.others = tuple(others)
     raise first
 
 
-def errors_of(document: Document, faults: Iterable[Fault]) -> list[ConfigError]:
-    """Return the errors of a file's faults, in its order."""
-    found = (document.error(*each) for each in faults)
-    return sorted(found, key=lambda error: (error.line or 0, error.column or 0))
+def errors_from_faults(document: Document, faults: Iterable[Fault]) -> list[ConfigError]:
+    """Return an exception for each fault, in the order of the file."""
+    errors = (document.error(*each) for each in faults)
+    return sorted(errors, key=lambda error: (error.line or 0, error.column or 0))
 
 
 def sections(spec: type[Spec], data: Mapping[str, Any], path: Keys = ()) -> Iterator[Section]:
-    """Yield a mapping of a file, and those inside it that become specs."""
+    """Yield a mapping in a file, and all mappings inside it, that become specs."""
     yield Section(spec, path, data)
     for key, (inner, is_list) in specs_in(spec).items():
         value = data.get(key)
@@ -117,9 +119,9 @@ def sections(spec: type[Spec], data: Mapping[str, Any], path: Keys = ()) -> Iter
 
 @cache
 def specs_in(spec: type[Spec]) -> Mapping[str, tuple[type[Spec], bool]]:
-    """Return the keys of a spec whose values become specs: which, and whether a list of them."""
-    found = {f.alias or name: _spec_in(f.annotation) for name, f in spec.model_fields.items()}
-    return {key: inner for key, inner in found.items() if inner is not None}
+    """Return the keys of a spec with nested specs, as {key: (class, whether it is a list)}."""
+    specs = {f.alias or name: _spec_in(f.annotation) for name, f in spec.model_fields.items()}
+    return {key: inner for key, inner in specs.items() if inner is not None}
 
 
 def _spec_in(annotation: Any, is_list: bool = False) -> tuple[type[Spec], bool] | None:
@@ -130,24 +132,25 @@ def _spec_in(annotation: Any, is_list: bool = False) -> tuple[type[Spec], bool] 
 
 
 def slips(mapped: Iterable[Section]) -> Iterator[Fault]:
-    """Yield the keys of a file that are misspellings of ours."""
+    """Yield the misspelled keys of a file."""
     for spec, path, data in mapped:
         for key in data:
-            if near := meant_by(str(key), spec):
-                here = (*path, key)
-                yield Fault(f"Unknown key {dotted(here)!r}; did you mean {near!r}?", here, True)
+            if near := misspelled_key(str(key), spec):
+                full = (*path, key)
+                message = f"Unknown key {dotted(full)!r}; did you mean {near!r}?"
+                yield Fault(message, full, True, "unknown-key")
 
 
 def dotted(path: Keys) -> str:
-    """Return a path as messages show it."""
+    """Return a path as text with dots, for messages."""
     return ".".join(map(str, path))
 
 
 def _invalid(exc: ValidationError, document: Document) -> list[Fault]:
-    """Return pydantic's errors as faults."""
+    """Convert pydantic's validation errors to faults."""
     errors = exc.errors(include_url=False)[:MAX_FOUND]
     inside = {error["loc"][:1] for error in errors if len(error["loc"]) > 1}
-    # Of a list whose items are all faulty pydantic says besides that it is empty.
+    # If all items of a list are invalid, pydantic also reports that the list is empty.
     real = (e for e in errors if e["type"] != "too_short" or e["loc"] not in inside)
     return [_fault(each, document) for each in real]
 
@@ -157,15 +160,15 @@ def _fault(error: ErrorDetails, document: Document) -> Fault:
     name = dotted(path)
     if error["type"] == "missing":
         near = nearest(str(path[-1]), _keys_in(document.data, path[:-1]))
-        hint = f"; is {near!r} meant for it?" if near else "."
-        return Fault(f"{name!r} is missing{hint}", (*path[:-1], near or path[-1]), at_key=True)
-    said = error["msg"].removeprefix("Value error, ") + _nearest_value(error)
-    what = _SAID.get(error["type"], said)
-    return Fault(f"{name}: {what}." if name else f"{what}.", path)
+        hint = f"; did you write {near!r} instead?" if near else "."
+        return Fault(f"{name!r} is missing{hint}", (*path[:-1], near or path[-1]), True, "missing")
+    message = error["msg"].removeprefix("Value error, ") + _nearest_value(error)
+    sentence = _MESSAGES.get(error["type"], message)
+    return Fault(f"{name}: {sentence}." if name else f"{sentence}.", path)
 
 
 def _keys_in(section: Any, path: Keys) -> Iterable[str]:
-    with suppress(LookupError, TypeError):  # a part may be no key, but the kind of a value
+    with suppress(LookupError, TypeError):  # pydantic's path may name a type instead of a key
         for part in path:
             section = section[part]
         return map(str, section)
@@ -173,28 +176,31 @@ def _keys_in(section: Any, path: Keys) -> Iterable[str]:
 
 
 def _nearest_value(error: ErrorDetails) -> str:
-    """Return the allowed word closest to a wrong one, which is not repeated: it may be a secret."""
-    given = error["input"]
-    if error["type"] != "literal_error" or not isinstance(given, str):
+    """Return a hint with the nearest allowed value.
+
+    The wrong value is left out, as it may be secret.
+    """
+    value = error["input"]
+    if error["type"] != "literal_error" or not isinstance(value, str):
         return ""
-    near = nearest(given.lower(), error["ctx"]["expected"].split("'")[1::2])
+    near = nearest(value.lower(), error["ctx"]["expected"].split("'")[1::2])
     return f" (nearest: {near!r})" if near else ""
 
 
 def keys_of(section: type[BaseModel]) -> list[str]:
-    """Return the keys that a section of a file may have."""
+    """Return the known keys of a section of a file."""
     return [field.alias or name for name, field in section.model_fields.items()]
 
 
 @lru_cache(1000)
-def meant_by(key: str, section: type[BaseModel]) -> str:
-    """Return the key of a section that ``key`` is a misspelling of, or ""."""
+def misspelled_key(key: str, section: type[BaseModel]) -> str:
+    """Return the key of the section that ``key`` probably misspells, or ""."""
     keys = keys_of(section)
-    if key in keys or key in _NO_SLIPS:
+    if key in keys or key in _NOT_MISSPELLED:
         return ""
-    if (meant := _OTHER_NAMES.get(key)) in keys:
-        return meant
+    if (correct_key := _OTHER_NAMES.get(key)) in keys:
+        return correct_key
     swapped = [name for name in keys if sorted(name) == sorted(key)]
-    # 0.84 lets "temprature" be caught and tells "top_k" from "top_p".
+    # With 0.84, "temprature" matches, and "top_k" does not match "top_p".
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.84)
     return next(iter(swapped + near), "")

@@ -1,7 +1,7 @@
-"""Providers' keys from a file of variables or the system's keyring, where a team says so.
+"""Reads API keys of providers from the ``env_file`` or ``keyring`` of a team.
 
-The file is read and not evaluated, and nothing of it goes into this process's environment: a key
-becomes its agent's, is masked as one from a team's file, and is not written down.
+The file is parsed and not evaluated, and this process's environment does not change. A key is used
+only for its agent, is masked like one from a team file, and is not stored.
 """
 
 from __future__ import annotations
@@ -23,52 +23,48 @@ _LINE = re.compile(
 
 
 def find_key_elsewhere(variables: Sequence[str], env_file: str | None, keyring: str | None) -> str:
-    """Return a key that the environment does not have, or "".
+    """Find an API key that is not in the environment. Returns "" if it is not found.
 
     Args:
-        variables: The names that it may have; the first that is there counts.
-        env_file: A file of lines as ``NAME=value``.
-        keyring: The service whose entries in the keyring have these names; asked after the file.
+        variables: Names of the key, in order of preference.
+        env_file: A file with lines such as ``NAME=value``. None skips it.
+        keyring: A service of the system keyring, which is used after the file. None skips it.
 
     Raises:
         ConfigError: The file or the keyring can't be read.
     """
-    known = read_variables(env_file) if env_file else {}
-    found = (known.get(name) for name in variables)
-    if key := next(filter(None, found), ""):
+    values = read_variables(env_file) if env_file else {}
+    from_file = (values.get(name) for name in variables)
+    if key := next(filter(None, from_file), ""):
         return key
-    asked = (_ask_keyring(keyring, name) for name in variables) if keyring else iter(())
-    return next(filter(None, asked), "")
+    from_keyring = (_read_keyring(keyring, name) for name in variables) if keyring else iter(())
+    return next(filter(None, from_keyring), "")
 
 
 def read_variables(path: str) -> Mapping[str, str]:
-    """Return the variables in a file of lines as ``NAME=value``, values as they stand there.
+    """Read a file with lines such as ``NAME=value``. Values are not expanded.
 
-    Comments, ``export`` and one pair of quotes around a value are left out; other lines count for
-    nothing.
-
-    Args:
-        path: The file.
+    Comments, ``export`` and a pair of quotes around a value are removed. Other lines are ignored.
 
     Raises:
-        ConfigError: It is missing, no regular file, too large, or not UTF-8.
+        ConfigError: The file is missing, not a regular file, too large, or not UTF-8.
     """
     text = read_source(path, _ENV_FILE).removeprefix("\ufeff").replace("\r\n", "\n")
     return {name: a or b or c for name, a, b, c in _LINE.findall(text)}
 
 
-def _ask_keyring(service: str, name: str) -> str:
+def _read_keyring(service: str, name: str) -> str:
     try:
         keyring: Any = import_module("keyring")
         errors: Any = import_module("keyring.errors")
     except ImportError:
         raise ConfigError(
-            "`keyring` needs the package of that name: `pip install 'nb_agents[keyring]'`."
+            "The key `keyring` needs a package: `pip install 'nb_agents[keyring]'`."
         ) from None
     try:
         return keyring.get_password(service, name) or ""
     except errors.KeyringError as exc:
         raise ConfigError(
-            f"The keyring can't be asked for {name} of {service!r} ({type(exc).__name__}). Unlock "
+            f"The keyring can't be read for {name} of {service!r} ({type(exc).__name__}). Unlock "
             "it, or remove `keyring`."
         ) from None

@@ -1,23 +1,24 @@
-"""The keys of MassGen's files that no spec of ours has as a field, each sorted by a table.
+"""Classifies the keys of MassGen's files that are not fields of nb_agents's specs.
 
-A restriction in a file is never only words. So what may be ignored is listed by name, in
-``massgen_keys.toml`` beside this file, and no other key is ever told of as ignored:
+A restriction in a file must never be ignored silently. So ``massgen_keys.toml`` lists all keys that
+may be ignored, and classifies the others:
 
-- *harmless*: it asks for what is not available here, or is of no consequence here; it is listed.
-- *enforced*: it restricts, and what it restricts is so in any case; nothing is said.
-- *withheld*: it restricts a tool, and can't be enforced: the agent does not get that tool.
-- *refused*: it restricts, and can't be enforced: the team does not start.
-- *unknown*: it is not in the table. Where every key restricts (`SectionKeys.is_strict`), and where
-  its name sounds like a restriction (`sounds_restricting`), it is treated as one that can't be
-  enforced, else listed as unknown. Not every unknown key is refused, because MassGen passes what it
-  does not know to the model's API, and has new keys each week.
+- *harmless*: The key requests a feature that nb_agents lacks, or has no effect here. It is reported
+  as ignored.
+- *enforced*: The key restricts something that is always restricted here. It is not reported.
+- *withheld*: The key restricts a tool and can't be enforced. The agent does not get the tool.
+- *refused*: The key restricts something and can't be enforced. The team does not start.
+- *unknown*: The key is not in the table. It is treated as a restriction if all keys of its section
+  are (`SectionKeys.is_strict`) or its name suggests one (`sounds_restricting`). Otherwise it is
+  reported as unknown. Not all unknown keys are refused, because MassGen passes them to the model's
+  API and adds keys each week.
 
-Keys that a spec has as a field are *supported*, or *enforced* if they restrict
+Keys that are fields of a spec are *supported*, or *enforced* if they restrict something
 (`SectionKeys.fields`).
 
 Source: MassGen 0.1.97, `backend/_excluded_params.py`, `agent_config.py`, `config_validator.py`,
-`mcp_tools/security.py`, `permissions/`, and the keys of its 276 configs. The tests hold the table
-against all of these.
+`mcp_tools/security.py`, `permissions/`, and the keys of its 276 configs. Tests compare the table
+with all of these.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from pydantic import BaseModel
 from nb_agents.config.document import Keys
 from nb_agents.config.faults import dotted
 
-Sort = Literal["supported", "enforced", "withheld", "refused", "harmless", "unknown"]
+KeyStatus = Literal["supported", "enforced", "withheld", "refused", "harmless", "unknown"]
 
 
 class Restriction(NamedTuple):
-    """What a key restricts, and what can be done about it.
+    """A restriction that a key imposes, and what a user can do about it.
 
     Attributes:
-        what: What it restricts, after "restricts".
-        remedy: What to do.
-        unless: The values with which it restricts nothing; None means those that are false.
+        what: What is restricted, phrased to follow "restricts".
+        remedy: What the user can do, as a sentence.
+        unless: Values for which the key has no effect. None means all falsy values.
     """
 
     what: str
@@ -51,22 +52,22 @@ class Restriction(NamedTuple):
     unless: list[Any] | None = None
 
     def restricts(self, value: Any) -> bool:
-        """Return whether it restricts with a value."""
+        """Return whether the key restricts anything with this value."""
         return bool(value) if self.unless is None else value not in self.unless
 
 
 @dataclass(frozen=True)
 class SectionKeys:
-    """The keys of one section.
+    """The classified keys of a section.
 
     Attributes:
-        fields: Fields of its spec that restrict, and are kept.
-        harmless: Those that may be ignored, each with the reason.
-        enforced: Those that restrict what is so restricted in any case.
-        withheld: Those for which a tool is withheld.
-        refused: Those with which a team does not start.
-        is_strict: Whether a key that is not known restricts, whatever its name.
-        withholds: Whether one that restricts withholds the tool, instead of refusing the start.
+        fields: Fields of its spec that are enforced restrictions.
+        harmless: Keys that may be ignored, with the reason.
+        enforced: Keys that restrict something that is always restricted here.
+        withheld: Keys that withhold a tool.
+        refused: Keys that prevent a start.
+        is_strict: Whether all unknown keys count as restrictions.
+        withholds: Whether unknown restrictions withhold the tool instead of preventing a start.
     """
 
     fields: frozenset[str] = frozenset()
@@ -78,24 +79,26 @@ class SectionKeys:
     withholds: bool = False
 
 
-def _section(written: Mapping[str, Any]) -> SectionKeys:
-    made = dict(written)
+def _section(table: Mapping[str, Any]) -> SectionKeys:
+    section_keys = dict(table)
     for name in ("fields", "enforced"):
-        made[name] = frozenset(made.get(name, "").split())
+        section_keys[name] = frozenset(section_keys.get(name, "").split())
     for name in ("withheld", "refused"):
-        made[name] = {key: Restriction(**each) for key, each in made.get(name, {}).items()}
-    reasons = made.get("harmless", {})
-    made["harmless"] = {key: why for why, keys in reasons.items() for key in keys.split()}
-    return SectionKeys(**made)
+        section_keys[name] = {
+            key: Restriction(**each) for key, each in section_keys.get(name, {}).items()
+        }
+    reasons = section_keys.get("harmless", {})
+    section_keys["harmless"] = {key: why for why, keys in reasons.items() for key in keys.split()}
+    return SectionKeys(**section_keys)
 
 
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 SECTIONS: Mapping[tuple[str, ...], SectionKeys] = {
     tuple(path.split(".")) if path else (): _section(each) for path, each in _TABLE.items()
 }
-"""What becomes of the keys of a section, by its path: keys from the top, "*" for a list's item."""
+"""The classified keys of each section, by path: keys from the top level, "*" for a list item."""
 
-_UNKNOWN = Restriction("what agents may do, by its name or its place")
+_UNKNOWN = Restriction("what agents may do, judging by its name or section")
 
 _RESTRICTING = re.compile(
     r"allow|approv|ask|audit|author|block|budget|cap|ceiling|confin|confirm|consent|deni|deny|"
@@ -106,34 +109,33 @@ _RESTRICTING = re.compile(
 )
 
 
-def sort_of(section: tuple[str, ...], key: str, fields: frozenset[str] = frozenset()) -> Sort:
-    """Return what becomes of a key.
+def status_of_key(
+    section: tuple[str, ...], key: str, fields: frozenset[str] = frozenset()
+) -> KeyStatus:
+    """Return the status of a key.
 
     Args:
-        section: Where it stands.
+        section: The path of its section.
         key: Its name.
-        fields: The fields of that section's spec.
+        fields: The fields of the section's spec.
 
     Example:
-        >>> sort_of(("agents", "*", "backend"), "enable_audio_generation")
+        >>> status_of_key(("agents", "*", "backend"), "enable_audio_generation")
         'harmless'
     """
     table = SECTIONS.get(section, SectionKeys())
     if key in fields:
         return "enforced" if key in table.fields else "supported"
-    sorts: tuple[Sort, ...] = ("harmless", "enforced", "withheld", "refused")
+    sorts: tuple[KeyStatus, ...] = ("harmless", "enforced", "withheld", "refused")
     for sort in sorts:
         if key in getattr(table, sort):
             return sort
-    # A section of its own is sorted key by key.
+    # The keys of a nested section are classified individually.
     return "supported" if (*section, key) in SECTIONS else "unknown"
 
 
 def sounds_restricting(key: str) -> bool:
-    """Return whether an unknown key sounds like a restriction; when in doubt, it does.
-
-    Args:
-        key: Its name.
+    """Return whether the name of an unknown key suggests a restriction. Errs on the side of True.
 
     Example:
         >>> sounds_restricting("forbidden_hosts"), sounds_restricting("colour")
@@ -143,10 +145,10 @@ def sounds_restricting(key: str) -> bool:
 
 
 def section_of(path: Keys) -> tuple[str, ...]:
-    """Return the section that a path leads to, as `SECTIONS` has it.
+    """Return the path of a section in the form used as a key of `SECTIONS`.
 
     Args:
-        path: Keys from the top; an item of a list by its position or "*", an agent by its id too.
+        path: Keys from the top level. List items are indices, "*" or, for agents, ids.
     """
     names = ["*" if isinstance(part, int) else str(part) for part in path]
     if names[:1] == ["agent"]:
@@ -157,38 +159,37 @@ def section_of(path: Keys) -> tuple[str, ...]:
 
 
 class ForeignKey(NamedTuple):
-    """A key that no spec has.
+    """A key of a file that is not a field of a spec.
 
     Attributes:
-        path: Where it stands: keys from the top, an agent by its id, other items by position.
-        sort: What becomes of it with the value that it has; "enforced" when that restricts nothing.
-        restriction: What it restricts; None when it is not known to restrict.
-        value: What it was given.
+        path: Keys from the top level. Agents are identified by id, other list items by index.
+        sort: Its status, taking its value into account: "enforced" if the value restricts nothing.
+        restriction: What it restricts. None if it is not a known restriction.
     """
 
     path: Keys
-    sort: Sort
+    sort: KeyStatus
     restriction: Restriction | None
     value: Any
 
     @property
     def key(self) -> str:
-        """Its name."""
+        """The key's own name: the last part of `path`."""
         return str(self.path[-1])
 
     @property
     def name(self) -> str:
-        """Its path without positions and ids, with dots."""
+        """The key's path with dots, without indices and ids."""
         below = (part for part in section_of(self.path)[1:] if part != "*")
         return dotted((self.path[0], *below))
 
 
 def foreign_keys(spec: BaseModel, path: Keys = ()) -> Iterator[ForeignKey]:
-    """Yield every unknown key of a spec and of those below it.
+    """Yield all keys of a spec and of its nested specs that are not fields.
 
     Args:
-        spec: A team, or a part of one.
-        path: Where it stands.
+        spec: A team or a part of one.
+        path: The spec's path in the team.
     """
     yield from own_foreign_keys(spec, path)
     for name in type(spec).model_fields:
@@ -201,30 +202,26 @@ def foreign_keys(spec: BaseModel, path: Keys = ()) -> Iterator[ForeignKey]:
 
 
 def own_foreign_keys(spec: BaseModel, path: Keys = ()) -> Iterator[ForeignKey]:
-    """Yield every unknown key of a spec itself; see `foreign_keys`."""
+    """Yield the keys of a spec that are not fields, without those of nested specs."""
     for key, value in (spec.model_extra or {}).items():
-        yield from _judged((*path, key), value)
+        yield from _classify((*path, key), value)
 
 
-def refusal(found: ForeignKey) -> str:
-    """Return why a team does not start, in a sentence or two.
-
-    Args:
-        found: A key that is refused.
-    """
-    assert found.restriction is not None
+def refusal(key: ForeignKey) -> str:
+    """Return why a refused key prevents a team's start, with the remedy."""
+    assert key.restriction is not None
     return (
-        f"`{found.name}` restricts {found.restriction.what}, and can't be enforced here. "
-        f"{found.restriction.remedy}"
+        f"`{key.name}` restricts {key.restriction.what} and can't be enforced here. "
+        f"{key.restriction.remedy}"
     )
 
 
-def _judged(path: Keys, value: Any) -> Iterator[ForeignKey]:
+def _classify(path: Keys, value: Any) -> Iterator[ForeignKey]:
     section, key = section_of(path[:-1]), str(path[-1])
-    table, sort = SECTIONS.get(section, SectionKeys()), sort_of(section, key)
+    table, sort = SECTIONS.get(section, SectionKeys()), status_of_key(section, key)
     if sort == "supported" and isinstance(value, dict):  # a section without a spec
         for name, each in value.items():
-            yield from _judged((*path, str(name)), each)
+            yield from _classify((*path, str(name)), each)
         return
     restriction = {**table.withheld, **table.refused}.get(key)
     if restriction and not restriction.restricts(value):
@@ -239,7 +236,7 @@ def _judged(path: Keys, value: Any) -> Iterator[ForeignKey]:
 
 
 def _may_restrict(key: str, value: Any) -> bool:
-    """Return whether an unknown key, or one below it, sounds like a restriction."""
+    """Return whether the name of an unknown key, or of a key inside it, suggests a restriction."""
     if sounds_restricting(key):
         return True
     if isinstance(value, dict):

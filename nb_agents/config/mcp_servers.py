@@ -1,8 +1,8 @@
 """The MCP servers of a team file: addresses, security rules, and which tools are used.
 
-``${VAR}`` in a server's spec is expanded when the server is started, not when the file is read:
-so a journal can keep the spec and never holds a token. Only what a file says of ``security`` is
-heeded: a server without it may be any.
+``${VAR}`` in a server's spec is expanded when the server starts, not when the file is read. So the
+journal can contain the spec without tokens. Servers without a ``security`` section are not
+restricted.
 
 Source: MassGen 0.1.97, `mcp_tools/client.py` (servers, filters, `timeout`),
 `mcp_tools/security.py` (names, ``security``), `backend/codex.py` (`tool_timeout_sec`).
@@ -23,9 +23,12 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_v
 from nb_agents.config.document import VARIABLE
 from nb_agents.config.faults import dotted
 from nb_agents.config.massgen_keys import foreign_keys
-from nb_agents.config.spec import Seconds, Spec, Texts, as_text, start_place
+from nb_agents.config.spec import Seconds, Spec, Texts, as_text, start_directory
 
 Level = Literal["strict", "moderate", "permissive"]
+
+TEAM = "nb_agents"
+"""Our own name as an agent or tool of other programs. Such a team supports stops."""
 
 _PROGRAMS = frozenset(
     "python python3 py uv uvx pipx pip pip3 node npm npx yarn pnpm bun deno java ruby go rust "
@@ -43,7 +46,7 @@ _HARMLESS = re.compile(r"(true|false|yes|no|on|off|\d{1,5})?", re.IGNORECASE)
 
 
 def _level(value: Any) -> Any:
-    # MassGen takes any other word, such as "high", for the strictest.
+    # MassGen treats any other value, such as "high", as "strict".
     return value if value in ("moderate", "permissive") else "strict"
 
 
@@ -51,13 +54,13 @@ _Level = Annotated[Level, BeforeValidator(_level)]
 
 
 class McpEnvSecurity(Spec):
-    """Which variables a file may give a server.
+    """Which environment variables a file may pass to a server.
 
     Attributes:
-        level: The strictness; None means the server's default.
-        mode: Whether `allowed_vars` or `denied_vars` counts.
-        allowed_vars: The only ones, in any case of letters; none allows all.
-        denied_vars: Those that may not be given, instead of the level's.
+        level: The strictness. By default, the server's `level`.
+        mode: Whether `allowed_vars` or `denied_vars` applies.
+        allowed_vars: The only permitted variables, in any letter case. An empty list permits all.
+        denied_vars: Forbidden variables, instead of those of the level.
     """
 
     level: _Level | None = None
@@ -66,16 +69,16 @@ class McpEnvSecurity(Spec):
     denied_vars: Texts | None = None
 
     def fault(self, names: Iterable[str], level: Level) -> str:
-        """Return which variables may not be passed on, or "".
+        """Return which variable is not permitted, as a clause, or "" if all are.
 
         Args:
-            names: The variables.
-            level: The server's.
+            names: The variables' names.
+            level: The server's strictness.
         """
         allowed, denied = _upper(self.allowed_vars), _upper(self._denied(self.level or level))
         for name in names:
             if self.mode == "allowlist" and allowed and name.upper() not in allowed:
-                return f"its `security` allows no variable {name!r}"
+                return f"its `security` does not allow the variable {name!r}"
             if self.mode == "denylist" and name.upper() in denied:
                 return f"its `security` denies the variable {name!r}"
         return ""
@@ -90,12 +93,12 @@ class McpSecurity(Spec):
     """Security rules for a server.
 
     Attributes:
-        level: Which programs and variables are allowed.
-        allowed_executables: The only programs, instead of the level's; none leaves those.
-        allowed_hostnames: Hosts that are allowed whatever else is not; with any, the only ones.
-        allow_localhost: Whether it may be on this machine.
-        allow_private_ips: Whether its address may be a private network's.
-        env: Which variables it may be given.
+        level: The strictness: which programs and variables are allowed.
+        allowed_executables: The only allowed programs. By default, those of the level.
+        allowed_hostnames: The only allowed hosts, which may also be local or private.
+        allow_localhost: Whether the server may run on this machine.
+        allow_private_ips: Whether the server may be in a private network.
+        env: Which environment variables the file may pass to the server.
     """
 
     level: _Level = "strict"
@@ -106,21 +109,21 @@ class McpSecurity(Spec):
     env: McpEnvSecurity = McpEnvSecurity()
 
     def fault(self, command: str, url: str, variables: Iterable[str]) -> str:
-        """Return why a server is not allowed, or "".
+        """Return why a server is not allowed, as a clause, or "" if it is.
 
         Args:
             command: The program of a stdio server, or "".
-            url: The address of another, or "".
-            variables: Names of the variables that it is given.
+            url: The address of an HTTP server, or "".
+            variables: Names of the environment variables that the server gets.
 
         Example:
             >>> McpSecurity().fault("/usr/bin/docker", "", ())
-            "its `security` allows no program 'docker'"
+            "its `security` does not allow the program 'docker'"
         """
-        found = self._of_program(command) if command else self._of_host(url)
-        return found or self.env.fault(variables, self.level)
+        fault = self._program_fault(command) if command else self._host_fault(url)
+        return fault or self.env.fault(variables, self.level)
 
-    def _of_program(self, command: str) -> str:
+    def _program_fault(self, command: str) -> str:
         name = PurePath(command).name
         for suffix in _SUFFIXES:
             name = name.removesuffix(suffix)
@@ -130,17 +133,18 @@ class McpSecurity(Spec):
             return ""
         else:
             allowed = _PROGRAMS | _MORE_PROGRAMS[self.level]
-        return "" if name.lower() in allowed else f"its `security` allows no program {name!r}"
+        is_allowed = name.lower() in allowed
+        return "" if is_allowed else f"its `security` does not allow the program {name!r}"
 
-    def _of_host(self, url: str) -> str:
+    def _host_fault(self, url: str) -> str:
         host = (urlsplit(url).hostname or "").lower()
         if self.allowed_hostnames:
             is_allowed = host in {each.lower() for each in self.allowed_hostnames}
         else:
-            is_allowed = self._may_be_at(host)
-        return "" if is_allowed else f"its `security` allows no host {host!r}"
+            is_allowed = self._is_address_allowed(host)
+        return "" if is_allowed else f"its `security` does not allow the host {host!r}"
 
-    def _may_be_at(self, host: str) -> bool:
+    def _is_address_allowed(self, host: str) -> bool:
         if host in _LOCAL_NAMES:
             return self.allow_localhost
         try:
@@ -163,7 +167,7 @@ def as_words(value: Any) -> Any:
     try:
         return tuple(shlex.split(value))
     except ValueError:
-        raise ValueError("a quote is open") from None
+        raise ValueError("a closing quote is missing") from None
 
 
 _Command = Annotated[tuple[str, ...], BeforeValidator(as_words)]
@@ -175,28 +179,29 @@ class McpServerSpec(Spec):
     """An MCP server whose tools an agent gets.
 
     Attributes:
-        name: Stands in the tools' names: ``mcp__name__tool``.
-        type: How it is talked to.
-        command: The program of a stdio server, with arguments or without; a text is split as a
-            shell would.
-        args: Further arguments. ``${cwd}`` stands for the agent's workspace, here and in all that
-            follows; agents with equal servers share one.
+        name: The server's name, which is part of its tools' names: ``mcp__name__tool``.
+        type: The transport.
+        command: The program of a stdio server, with or without arguments. A string is split like a
+            shell command.
+        args: Additional arguments. Here and in the following keys, ``${cwd}`` is replaced by the
+            agent's workspace. Agents with identical servers share one process.
         env: Additional environment variables.
-        cwd: Its working directory; by default the one that the run is started in, from which a
-            relative one is taken.
+        cwd: The server's working directory. By default, the directory in which the run is started.
+            Relative paths are relative to that directory as well.
         url: The address of a streamable-http server.
-        headers: Sent with each request.
-        authorization: Sent as that header; a bare token as a bearer's.
-        allowed_tools: The tools that are taken, by their own or their full names; None means all.
-        exclude_tools: The tools that are left out.
-        tool_timeout_sec: Time limit of a tool call, seconds; None means our default.
-        timeout: Short for `tool_timeout_sec`, which has precedence.
-        security: Security rules; None allows any server.
+        headers: HTTP headers of each request.
+        authorization: The value of the header ``Authorization``. A token without a scheme is sent
+            as a bearer token.
+        allowed_tools: The names, short or full, of the only tools that are used. By default, all.
+        exclude_tools: The names of tools that are not used.
+        tool_timeout_sec: Time limit of a tool call in seconds.
+        timeout: Another name for `tool_timeout_sec`, which has precedence.
+        security: Security rules. By default, there are no restrictions.
     """
 
     name: str = Field(min_length=1, max_length=200)
     type: Literal["stdio", "streamable-http"] = "stdio"
-    # Arguments and addresses may hold tokens.
+    # Arguments and URLs may contain tokens.
     command: _Command = Field(default=(), repr=False)
     args: tuple[_Argument, ...] = Field(default=(), repr=False)
     env: dict[str, _Value] = Field(default_factory=dict)
@@ -212,10 +217,10 @@ class McpServerSpec(Spec):
 
     @field_validator("cwd", mode="before")
     @classmethod
-    def _from_here(cls, value: Any) -> Any:
-        # A journal keeps it, and a resume from elsewhere works at the same place.
+    def _absolute_cwd(cls, value: Any) -> Any:
+        # The journal contains this path, so that a resume from another directory uses the same one.
         is_relative = value is None or (isinstance(value, str) and value[:1] not in ("$", "~"))
-        return str(start_place() / (value or "")) if is_relative else value
+        return str(start_directory() / (value or "")) if is_relative else value
 
     @model_validator(mode="before")
     @classmethod
@@ -228,31 +233,33 @@ class McpServerSpec(Spec):
     def _reachable(self) -> McpServerSpec:
         needed = "command" if self.type == "stdio" else "url"
         if not getattr(self, needed):
-            raise ValueError(f"MCP server {self.name!r} of type {self.type!r} needs a `{needed}`")
+            raise ValueError(
+                f"MCP server {self.name!r} of type {self.type!r} needs the key `{needed}`"
+            )
         return self
 
     @property
     def call_timeout_s(self) -> float | None:
-        """Time limit of a tool call, seconds; None means our default."""
+        """Time limit of a tool call in seconds. None means the default of nb_agents."""
         return self.tool_timeout_sec or self.timeout
 
     @property
     def fault(self) -> str:
-        """Why it may not be started, by the team's file, or ""."""
+        """Why the team file does not allow the server to start, as a clause, or "" if it does."""
         section = ("agents", "*", "backend", "mcp_servers", "*")
-        for found in foreign_keys(self, section):
-            if found.sort == "withheld":
-                return f"`{dotted(found.path[len(section) :])}` can't be kept here"
+        for foreign_key in foreign_keys(self, section):
+            if foreign_key.sort == "withheld":
+                return f"`{dotted(foreign_key.path[len(section) :])}` can't be enforced here"
         if self.security is None:
             return ""
         try:
             return self.security.fault("".join(self.command[:1]), self.url, self.env)
-        except ValueError:  # half an IPv6 address
-            return f"{self.url!r} is not an address"
+        except ValueError:  # a malformed IPv6 address
+            return f"{self.url!r} is not a URL"
 
 
 def is_storable(server: McpServerSpec) -> bool:
-    """Return whether a server can be stored: whatever may be a secret in it is a ``${VAR}``."""
+    """Return whether a server can be journalled: all possible secrets in it are ``${VAR}``."""
     values = [*server.env.values(), *server.headers.values(), server.authorization]
     return _is_open_url(server.url) and all(
         is_reference_or_harmless(value.get_secret_value()) for value in values if value
@@ -260,12 +267,8 @@ def is_storable(server: McpServerSpec) -> bool:
 
 
 def is_reference_or_harmless(text: str) -> bool:
-    """Return whether a possibly secret value can be stored: a ``${VAR}``, a switch or a number.
-
-    Args:
-        text: The value.
-    """
-    # With a reference in it, the rest is what goes around a secret: "Bearer ${TOKEN}".
+    """Return whether a value can be written to the journal: a ``${VAR}``, switch or number."""
+    # Text around a reference is not secret, as in "Bearer ${TOKEN}".
     return bool(VARIABLE.search(text) or _HARMLESS.fullmatch(text))
 
 
@@ -273,5 +276,5 @@ def _is_open_url(text: str) -> bool:
     try:
         url = urlsplit(text)
         return not url.password and not url.username and is_reference_or_harmless(url.query)
-    except ValueError:  # half an IPv6 address
+    except ValueError:  # a malformed IPv6 address
         return False

@@ -1,11 +1,11 @@
-"""The keys of a backend that are parameters of its model's requests.
+"""The keys of a backend that are parameters of model requests.
 
-Each is annotated with the setting of pydantic-ai that it becomes, per wire format. One that a
-format does not have is not sent, and a check and a start list it; where it restricts, the team does
-not start.
+Each key is annotated with the pydantic-ai setting that it becomes in each wire format. A key that a
+format does not have is not sent, which is reported by a check and at the start. If such a key is a
+restriction, the team does not start.
 
-Source: MassGen 0.1.97, `api_params_handler/` and `backend/inference.py` (which keys go to whom);
-the settings are those of pydantic-ai's `ModelSettings` and of its models' own.
+Source: MassGen 0.1.97, `api_params_handler/` and `backend/inference.py` (which provider gets which
+keys); pydantic-ai's `ModelSettings` and the settings of its model classes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nb_agents.config.faults import specs_in
 from nb_agents.config.spec import Count, Spec, Texts, as_text
 
 WireFormat = Literal["openai chat", "openai responses", "anthropic", "google"]
-"""How a server is spoken to: OpenAI's two APIs, Anthropic's messages, Google's generateContent."""
+"""The API of a server: OpenAI's two APIs, Anthropic's Messages, or Google's generateContent."""
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -27,17 +27,17 @@ _WRITTEN_BY_US = frozenset(
     {"contents", "function_call", "functions", "generationConfig", "input", "instructions"}
     | {"messages", "model", "stream", "system", "systemInstruction", "tool_choice", "tools"}
 )
-"""Keys of a request's body that hold the conversation, or have a key of their own in a file."""
+"""Keys of a request's body that contain the conversation or have their own key in a file."""
 
 
-def _leaves_ours(body: dict[str, Any]) -> dict[str, Any]:
-    if taken := sorted(_WRITTEN_BY_US & body.keys()):
-        raise ValueError(f"`{taken[0]}` can't be replaced in a request; remove it from here")
+def _without_our_keys(body: dict[str, Any]) -> dict[str, Any]:
+    if reserved := sorted(_WRITTEN_BY_US & body.keys()):
+        raise ValueError(f"`{reserved[0]}` can't be overridden; remove it")
     return body
 
 
 def _as_choice(value: Any) -> Any:
-    """Return a `tool_choice` in OpenAI's or Anthropic's form as a word or as names."""
+    """Return a `tool_choice` in OpenAI's or Anthropic's form as a keyword or a tuple of names."""
     match value:
         case {"type": "function", "function": {"name": str(name)}}:
             return (name,)
@@ -51,18 +51,19 @@ def _as_choice(value: Any) -> Any:
             return tuple(value)
         case "auto" | "required" | "none" | tuple():
             return value
-    raise ValueError("write `required`, `none`, or [NAME] for tools by their names")
+    raise ValueError("write `required`, `none`, or a list of tool names such as [NAME]")
 
 
 class ModelKey(NamedTuple):
-    """How a key is translated.
+    """How a key is translated into settings of model requests.
 
     Attributes:
-        settings: For each wire format that has it, the setting of pydantic-ai, with dots for what
-            stands within one.
-        words: For a wire format with other words for its values, those; others can't be sent.
-        restricts: What the key restricts, as the object of "restricts"; "" for nothing.
-        shapes: For a wire format that has its value in another shape, what makes that.
+        settings: The pydantic-ai setting for each wire format that has the key. Dots separate
+            nested settings.
+        words: The values to send in wire formats that use different ones. Other values can't be
+            sent.
+        restricts: What the key restricts, phrased to follow "restricts", or "".
+        shapes: Functions that convert the value for wire formats with a different structure.
     """
 
     settings: Mapping[WireFormat, str]
@@ -75,7 +76,7 @@ _ALL: tuple[WireFormat, ...] = ("openai chat", "openai responses", "anthropic", 
 _OPENAI: tuple[WireFormat, ...] = ("openai chat", "openai responses")
 
 
-def _sent(setting: str, *formats: WireFormat, restricts: str = "") -> ModelKey:
+def _in_request(setting: str, *formats: WireFormat, restricts: str = "") -> ModelKey:
     return ModelKey(dict.fromkeys(formats, setting), restricts=restricts)
 
 
@@ -94,8 +95,8 @@ _EFFORT = ModelKey(
         "google": {"none": False, **_each("minimal", "low", "medium", "high", "xhigh", "max")},
     },
 )
-_STOP = _sent("stop_sequences", "openai chat", "anthropic", "google")
-_MAX_TOKENS = _sent("max_tokens", *_ALL)
+_STOP = _in_request("stop_sequences", "openai chat", "anthropic", "google")
+_MAX_TOKENS = _in_request("max_tokens", *_ALL)
 _THINKING = ModelKey(
     {"anthropic": "anthropic_thinking.type", "google": "google_thinking_config"},
     {
@@ -114,8 +115,8 @@ _BUDGET = ModelKey(
     },
     restricts=_THOUGHTS,
 )
-_THOUGHTS_GIVEN = _sent("google_thinking_config.include_thoughts", "google")
-# Not `openai_text_verbosity`: the SDK lets `extra_body.text` replace the whole of what that writes.
+_THOUGHTS_GIVEN = _in_request("google_thinking_config.include_thoughts", "google")
+# Not `openai_text_verbosity`: in the SDK, `extra_body.text` would overwrite it.
 _VERBOSITY = ModelKey(
     {"openai chat": "openai_text_verbosity", "openai responses": "extra_body.text.verbosity"}
 )
@@ -133,7 +134,7 @@ _SERVICE_TIER = ModelKey(
 
 
 def _text_format(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a response format as the Responses API has it: a schema's parts stand beside its type.
+    """Convert a response format for the Responses API, which puts the schema next to the type.
 
     Source: https://platform.openai.com/docs/guides/migrate-to-responses
     """
@@ -151,20 +152,20 @@ _USER = ModelKey(
 
 
 class Reasoning(Spec):
-    """How a model reasons, in OpenAI's and OpenRouter's words.
+    """How a model reasons, with the keys of OpenAI and OpenRouter.
 
     Attributes:
-        effort: How much.
-        summary: Which account of it is given.
-        max_tokens: OpenRouter's limit of it.
-        enabled: OpenRouter's switch.
-        exclude: OpenRouter's: whether the thoughts are left out of the reply.
+        effort: How much the model reasons.
+        summary: The level of detail of the reasoning summary in the reply.
+        max_tokens: OpenRouter: the maximum number of reasoning tokens.
+        enabled: OpenRouter: whether the model reasons.
+        exclude: OpenRouter: whether the reply leaves out the reasoning.
     """
 
     effort: Annotated[Effort | None, _EFFORT] = None
     summary: Annotated[
         Literal["auto", "concise", "detailed"] | None,
-        _sent("openai_reasoning_summary", "openai responses"),
+        _in_request("openai_reasoning_summary", "openai responses"),
     ] = None
     max_tokens: Annotated[Count | None, ModelKey({}, restricts=_THOUGHTS)] = None
     enabled: bool | None = None
@@ -172,41 +173,42 @@ class Reasoning(Spec):
 
 
 class Thinking(Spec):
-    """How a model thinks, in Anthropic's and Google's words.
+    """How a model thinks, with the keys of Anthropic and Google.
 
     Attributes:
-        type: Whether it does.
-        budget_tokens: Anthropic's limit of it.
-        display: Anthropic's: whether the thoughts are given.
-        thinking_budget: Google's limit; -1 lets the model decide.
-        thinking_level: Google's effort.
-        include_thoughts: Google's: whether the thoughts are given.
+        type: Whether the model thinks.
+        budget_tokens: Anthropic: the maximum number of thinking tokens.
+        display: Anthropic: whether the reply has a summary of the thoughts.
+        thinking_budget: Google: the maximum number of thinking tokens. -1 lets the model decide.
+        thinking_level: Google: how much the model thinks.
+        include_thoughts: Google: whether the reply contains the thoughts.
     """
 
     type: Annotated[Literal["enabled", "disabled", "adaptive"] | None, _THINKING] = None
     budget_tokens: Annotated[Annotated[int, Field(ge=0)] | None, _BUDGET] = None
     display: Annotated[
-        Literal["summarized", "omitted"] | None, _sent("anthropic_thinking.display", "anthropic")
+        Literal["summarized", "omitted"] | None,
+        _in_request("anthropic_thinking.display", "anthropic"),
     ] = None
     thinking_budget: Annotated[Annotated[int, Field(ge=-1)] | None, _BUDGET] = None
     thinking_level: Annotated[
         Literal["minimal", "low", "medium", "high"] | None,
-        _sent("google_thinking_config.thinking_level", "google"),
+        _in_request("google_thinking_config.thinking_level", "google"),
     ] = None
     include_thoughts: Annotated[bool | None, _THOUGHTS_GIVEN] = None
 
 
 class TextOptions(Spec):
-    """Options of a model's text, with the names of OpenAI's Responses API.
+    """Options for a model's text output, with the keys of OpenAI's Responses API.
 
     Attributes:
-        verbosity: How long it is.
-        format: Its JSON schema.
+        verbosity: How detailed the output is.
+        format: The output format, such as a JSON schema.
     """
 
     verbosity: Annotated[Literal["low", "medium", "high"] | None, _VERBOSITY] = None
     format: Annotated[
-        dict[str, JsonValue] | None, _sent("extra_body.text.format", "openai responses")
+        dict[str, JsonValue] | None, _in_request("extra_body.text.format", "openai responses")
     ] = None
 
 
@@ -214,8 +216,8 @@ class SafetySetting(Spec):
     """One of Google's safety filters.
 
     Attributes:
-        category: What it is about.
-        threshold: From when on it blocks.
+        category: The kind of harm that the filter blocks.
+        threshold: The level at which the filter blocks.
     """
 
     category: str
@@ -234,7 +236,7 @@ def _as_ttl(value: Any) -> Any:
 
 _Switch = Annotated[Thinking, BeforeValidator(_as_thinking)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
-_Body = Annotated[dict[str, JsonValue], AfterValidator(_leaves_ours)]
+_Body = Annotated[dict[str, JsonValue], AfterValidator(_without_our_keys)]
 _HeaderValue = Annotated[SecretStr, BeforeValidator(as_text)]
 _Ttl = Annotated[Literal["5m", "1h"], BeforeValidator(_as_ttl)]
 _ToolChoice = Annotated[
@@ -243,48 +245,49 @@ _ToolChoice = Annotated[
 
 
 class ModelKeys(Spec):
-    """What a backend says of its model's requests, and what becomes of each key.
+    """The keys of a backend that configure the requests to its model.
 
     Attributes:
-        temperature, top_p, top_k, min_p, seed, frequency_penalty, presence_penalty,
-            repetition_penalty, logit_bias: How words are chosen.
-        max_tokens, max_completion_tokens, max_output_tokens: How many tokens a reply may have;
-            three names of one limit.
-        stop, stop_sequences: Texts at which a reply ends.
-        reasoning, reasoning_effort, effort: How much a model reasons.
-        thinking, thinking_config, include_thoughts: How it thinks.
-        text, verbosity, response_format: Options of its text.
-        parallel_tool_calls: Whether a reply may have several calls.
-        tool_choice: Which tools of its own it may call beside those by which it answers and votes,
-            and whether a reply must call one of all these. ``none``: none of its own. A tool's
-            name, or several in a list: only these, and each round begins with a call of one. Then,
-            and with ``required``, each reply calls a tool, as long as tools end the agent's turn.
-        service_tier: How fast, and for how much.
-        user: Whom the requests are for.
-        store: Whether the provider keeps them.
+        temperature, top_p, top_k, min_p, seed: Sampling parameters.
+        frequency_penalty, presence_penalty, repetition_penalty, logit_bias: Sampling parameters.
+        max_tokens, max_completion_tokens, max_output_tokens: The maximum number of tokens in a
+            reply. The three keys mean the same.
+        stop, stop_sequences: Strings at which a reply ends.
+        reasoning, reasoning_effort, effort: How much the model reasons.
+        thinking, thinking_config, include_thoughts: How the model thinks.
+        text, verbosity, response_format: Options for the model's text output.
+        parallel_tool_calls: Whether a reply may contain several tool calls.
+        tool_choice: Which tools the agent may call in addition to its decision tools, such as
+            ``vote``. ``none`` means no others. The name of a tool or a list of names means only
+            these, and each round begins with a call to one of them. With names and with
+            ``required``, each reply must call a tool, as long as the agent ends its round with a
+            tool.
+        service_tier: The provider's service tier, a trade-off between speed and price.
+        user: An identifier of the end user, for the provider.
+        store: Whether the provider stores the requests.
         truncation: Whether the provider may truncate a conversation that is too long.
-        prompt_cache_key: Which requests OpenAI caches together.
+        prompt_cache_key: A key for OpenAI's prompt cache.
         cache_control: How long Anthropic caches a prompt.
-        safety_settings: Google's filters.
-        betas: Anthropic's features in test.
-        chat_template_kwargs, separate_reasoning: For vLLM and SGLang.
-        extra_body, extra_headers: Sent besides. ``${VAR}`` in them is expanded when the model is
-            made, so that a journal can keep them.
+        safety_settings: Google's safety filters.
+        betas: Anthropic's beta features.
+        chat_template_kwargs, separate_reasoning: Options of vLLM and SGLang.
+        extra_body, extra_headers: Additional content of each request. ``${VAR}`` in them is
+            expanded when the model is created, so the journal does not contain its value.
     """
 
-    temperature: Annotated[float | None, _sent("temperature", *_ALL)] = None
-    top_p: Annotated[float | None, _sent("top_p", *_ALL)] = None
-    top_k: Annotated[Count | None, _sent("top_k", "anthropic", "google")] = None
+    temperature: Annotated[float | None, _in_request("temperature", *_ALL)] = None
+    top_p: Annotated[float | None, _in_request("top_p", *_ALL)] = None
+    top_k: Annotated[Count | None, _in_request("top_k", "anthropic", "google")] = None
     min_p: float | None = None
-    seed: Annotated[int | None, _sent("seed", "openai chat", "google")] = None
+    seed: Annotated[int | None, _in_request("seed", "openai chat", "google")] = None
     frequency_penalty: Annotated[
-        _Penalty | None, _sent("frequency_penalty", "openai chat", "google")
+        _Penalty | None, _in_request("frequency_penalty", "openai chat", "google")
     ] = None
     presence_penalty: Annotated[
-        _Penalty | None, _sent("presence_penalty", "openai chat", "google")
+        _Penalty | None, _in_request("presence_penalty", "openai chat", "google")
     ] = None
     repetition_penalty: float | None = None
-    logit_bias: Annotated[dict[str, int] | None, _sent("logit_bias", "openai chat")] = None
+    logit_bias: Annotated[dict[str, int] | None, _in_request("logit_bias", "openai chat")] = None
     max_tokens: Annotated[int | None, _MAX_TOKENS] = None
     max_completion_tokens: Annotated[int | None, _MAX_TOKENS] = None
     max_output_tokens: Annotated[int | None, _MAX_TOKENS] = None
@@ -299,32 +302,36 @@ class ModelKeys(Spec):
     text: TextOptions | None = None
     verbosity: Annotated[Literal["low", "medium", "high"] | None, _VERBOSITY] = None
     response_format: Annotated[dict[str, JsonValue] | None, _RESPONSE_FORMAT] = None
-    # Where it can't be sent it is kept all the same: calls are made one after the other.
+    # Not a restriction where it can't be sent, because we run the calls of a reply one after
+    # another.
     parallel_tool_calls: Annotated[
-        bool | None, _sent("parallel_tool_calls", *_OPENAI, "anthropic")
+        bool | None, _in_request("parallel_tool_calls", *_OPENAI, "anthropic")
     ] = None
     tool_choice: Annotated[
-        _ToolChoice | None, _sent("tool_choice", *_ALL, restricts="which tools agents may call")
+        _ToolChoice | None,
+        _in_request("tool_choice", *_ALL, restricts="which tools agents may call"),
     ] = None
     service_tier: Annotated[str | None, _SERVICE_TIER] = None
     user: Annotated[str | None, _USER] = None
-    store: Annotated[bool | None, _sent("openai_store", *_OPENAI)] = None
+    store: Annotated[bool | None, _in_request("openai_store", *_OPENAI)] = None
     truncation: Annotated[
-        Literal["auto", "disabled"] | None, _sent("openai_truncation", "openai responses")
+        Literal["auto", "disabled"] | None, _in_request("openai_truncation", "openai responses")
     ] = None
-    prompt_cache_key: Annotated[str | None, _sent("openai_prompt_cache_key", *_OPENAI)] = None
-    cache_control: Annotated[_Ttl | None, _sent("cache", "anthropic")] = None
+    prompt_cache_key: Annotated[str | None, _in_request("openai_prompt_cache_key", *_OPENAI)] = None
+    cache_control: Annotated[_Ttl | None, _in_request("cache", "anthropic")] = None
     safety_settings: Annotated[
         tuple[SafetySetting, ...] | None,
-        _sent("google_safety_settings", "google", restricts="what a model may write"),
+        _in_request("google_safety_settings", "google", restricts="what a model may write"),
     ] = None
-    betas: Annotated[Texts | None, _sent("anthropic_betas", "anthropic")] = None
+    betas: Annotated[Texts | None, _in_request("anthropic_betas", "anthropic")] = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
     separate_reasoning: bool | None = None
-    extra_body: Annotated[_Body | None, _sent("extra_body", *_OPENAI, "anthropic")] = Field(
+    extra_body: Annotated[_Body | None, _in_request("extra_body", *_OPENAI, "anthropic")] = Field(
         default=None, repr=False
     )
-    extra_headers: Annotated[dict[str, _HeaderValue] | None, _sent("extra_headers", *_ALL)] = None
+    extra_headers: Annotated[
+        dict[str, _HeaderValue] | None, _in_request("extra_headers", *_ALL)
+    ] = None
 
 
 def _rows(spec: type[Spec], prefix: str = "") -> Iterator[tuple[str, ModelKey]]:
@@ -338,15 +345,15 @@ def _rows(spec: type[Spec], prefix: str = "") -> Iterator[tuple[str, ModelKey]]:
 
 
 MODEL_KEYS: Mapping[str, ModelKey] = dict(_rows(ModelKeys))
-"""How each key is translated; dots separate nested keys."""
+"""How each key is translated. Dots separate nested keys."""
 
 
 class Assignment(NamedTuple):
-    """The translation of a given key.
+    """A key of a backend and the setting to which it is translated.
 
     Attributes:
-        key: The key; dots separate nested keys.
-        setting: The setting that it becomes, with dots; "" when it is not sent.
+        key: The key. Dots separate nested keys.
+        setting: The setting. Dots separate nested settings. "" if the key is not sent.
         value: The setting's value.
     """
 
@@ -358,12 +365,12 @@ class Assignment(NamedTuple):
 def assignments(
     keys: ModelKeys, format: WireFormat | None, body_keys: frozenset[str] = frozenset()
 ) -> Iterator[Assignment]:
-    """Yield the translation of each given key.
+    """Yield the setting to which each key with a value is translated.
 
     Args:
-        keys: A backend's.
-        format: How its server is spoken to; None when there is no server.
-        body_keys: Keys that its server takes in the body as they are, besides its format's.
+        keys: A backend's keys.
+        format: The wire format of its server, or None without a server.
+        body_keys: Keys that the server accepts unchanged in a request's body.
     """
     for name in ModelKeys.model_fields:
         value = getattr(keys, name)
@@ -396,7 +403,7 @@ def _setting(key: str, value: Any, format: WireFormat | None) -> tuple[str, Any]
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as plain data; secrets stay wrapped."""
+    """Return a value as plain data. Secrets stay wrapped."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_none=True)
     return [_plain(each) for each in value] if isinstance(value, tuple) else value

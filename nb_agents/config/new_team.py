@@ -1,4 +1,4 @@
-"""The text of a new team file or notebook, for those who begin."""
+"""Generates a first team file or notebook."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import yaml
 
-from nb_agents.config.backends import BACKEND_TYPES
+from nb_agents.config.backends import BACKEND_TYPES, full_name
 
 NAMES = ("ada", "ben", "cleo", "dora", "emil")
 
 FIRST_MODELS = {"openai": "gpt-5-mini", "claude": "claude-sonnet-4-5", "gemini": "gemini-2.5-flash"}
-"""Of the providers that most people have a key of, the model that a first team has."""
+"""The models of a new team, for the providers for which most users have a key."""
 
 
-def found_models() -> tuple[str, ...]:
-    """Return a model of each provider whose key is in the environment, as type:model."""
+def models_with_keys() -> tuple[str, ...]:
+    """Return a model, as ``type:model``, for each provider with a key in the environment."""
     return tuple(
         f"{kind}:{model}"
         for kind, model in FIRST_MODELS.items()
@@ -30,15 +30,16 @@ def new_team(models: Sequence[str], schema: str = "", tools: Sequence[str] = ())
     """Return the text of a team file with an agent for each model.
 
     Args:
-        models: As type:model; "demo" is the demo model, and so are three agents of none.
-        schema: Where the schema is, from the file on; "" leaves it out.
-        tools: Keys of a backend that are switched on, such as "enable_web_search".
+        models: Models as accepted by `full_name`, or "demo". If empty, three agents use the demo
+            model.
+        schema: The path of the JSON schema, relative to the file. "" leaves it out.
+        tools: Keys of a backend to enable, such as "enable_web_search".
     """
-    wanted = list(models) or ["demo"] * 3
-    names = [*NAMES, *(f"agent_{n}" for n in range(len(NAMES) + 1, len(wanted) + 1))]
+    agent_models = list(models) or ["demo"] * 3
+    names = [*NAMES, *(f"agent_{n}" for n in range(len(NAMES) + 1, len(agent_models) + 1))]
     agents: list[dict[str, Any]] = []
-    for name, each in zip(names, wanted, strict=False):
-        kind, _, model = each.partition(":")
+    for name, each in zip(names, agent_models, strict=False):
+        kind, _, model = full_name(each).partition(":")
         backend: dict[str, Any] = {"type": kind} | ({"model": model} if model else {})
         agents.append({"id": name, "backend": backend | dict.fromkeys(tools, True)})
     text: str = yaml.safe_dump({"agents": agents}, sort_keys=False)
@@ -47,18 +48,18 @@ def new_team(models: Sequence[str], schema: str = "", tools: Sequence[str] = ())
 
 
 def new_notebook(models: Sequence[str]) -> str:
-    """Return the text of a notebook with three cells: load, ask, and show all.
+    """Return the text of a notebook that loads the extension, starts agents and lists runs.
 
     Args:
-        models: As type:model; the first is asked, and none is the demo model.
+        models: Models as accepted by `full_name`. The first one is used. If empty, the demo model.
     """
     option = f" --model {models[0]}" if models else ""
     cells = (
         "%load_ext nb_agents",
-        f"%%agents{option}\nWhat shall the agents work on? Write it here, and run this cell.",
+        f"%%agents{option}\nReplace this line with a task for the agents, then run the cell.",
         "%agents",
     )
-    made: list[dict[str, Any]] = [
+    new_cells: list[dict[str, Any]] = [
         {
             "cell_type": "code",
             "id": f"cell-{i}",
@@ -71,7 +72,7 @@ def new_notebook(models: Sequence[str]) -> str:
     ]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = {
-        "cells": made,
+        "cells": new_cells,
         "metadata": {"kernelspec": kernel},
         "nbformat": 4,
         "nbformat_minor": 5,

@@ -1,4 +1,4 @@
-"""How a team works together, and for how long: MassGen's keys, with its defaults.
+"""Settings for how a team works together and how long: MassGen's keys and defaults.
 
 Source: MassGen 0.1.97, `agent_config.py` (defaults), `config_validator.py` (values).
 """
@@ -18,19 +18,21 @@ from nb_agents.config.spec import (
     Seconds,
     Spec,
     Texts,
-    beside_the_file,
-    start_place,
+    resolve_next_to_file,
+    start_directory,
 )
+from nb_agents.disk.names import as_on_disk
 
 DEFAULT_ORCHESTRATOR_TIMEOUT_S = 1800.0
-"""Source: MassGen's timeout configuration (orchestrator: 1800 seconds)."""
+"""Time limit of a turn in seconds. Source: MassGen's timeout configuration."""
 
 DEFAULT_ROUND_GRACE_S = 120.0
-"""Source: MassGen's timeout configuration (round_timeout_grace_seconds: 120)."""
+"""Seconds to wrap up after a round's limit. Source: MassGen's timeout configuration."""
 
 Novelty = Literal["lenient", "balanced", "strict"]
 FinalAnswerStrategy = Literal["winner_reuse", "winner_present", "synthesize"]
 OnTimeout = Literal["fail", "cancel", "continue"]
+OnBudget = Literal["stop", "ask"]
 Sensitivity = Literal[
     "lenient",
     "balanced",
@@ -42,7 +44,7 @@ Sensitivity = Literal[
 ]
 WriteMode = Literal["auto", "worktree", "isolated", "legacy"]
 DriftConflictPolicy = Literal["skip", "prefer_presenter", "fail"]
-# MassGen's other values: each is kept, and the nearest of ours used (`_NEAREST`).
+# MassGen's other values are accepted; the nearest supported one is used instead (`_NEAREST`).
 _AnySensitivity = Literal[
     Sensitivity,
     "sequential",
@@ -55,13 +57,13 @@ _AnySensitivity = Literal[
     "checklist_gated",
 ]
 _NEAREST: dict[str, Sensitivity] = {
-    # Strict in the first round, then balanced, then lenient.
+    # MassGen: strict in the first round, then balanced, then lenient.
     "sequential": "balanced",
     "adversarial": "strict",
     "consistency": "balanced",
     "diversity": "balanced",
     "reflective": "balanced",
-    # Every item of a list must hold before a vote.
+    # MassGen: all items of a checklist must be met before a vote.
     "checklist": "strict",
     "checklist_scored": "strict",
     "checklist_gated": "strict",
@@ -72,11 +74,11 @@ class ContextPath(Spec):
     """A file or directory that all agents may read.
 
     Attributes:
-        path: Where it is; a relative one is taken from the directory that the run is started in.
-        permission: With "write", the agent that presents may change it, too.
-        protected_paths: What of it nobody may change: absolute or relative to it, or to the
-            directory of a file.
-        description: What the path holds, for the agents.
+        path: Its path. A relative path is relative to the directory in which the run is started.
+        permission: With ``write``, the presenter may also change it.
+        protected_paths: Paths in it that no agent may change. They are absolute, or relative to
+            `path` (or to its directory, if `path` is a file).
+        description: A description of the content, for agents.
     """
 
     path: str
@@ -91,10 +93,10 @@ class ContextPath(Spec):
 
     @field_validator("path")
     @classmethod
-    def _from_here(cls, value: str) -> str:
-        # A journal keeps it, and a resume from elsewhere reads the same place.
-        with suppress(RuntimeError):  # ~nobody: the fault is shown when the path is looked for
-            return str(start_place() / Path(value).expanduser())
+    def _absolute(cls, value: str) -> str:
+        # The journal contains this path: a resume from another directory must use the same one.
+        with suppress(RuntimeError):  # an unknown ~user, which is reported as a missing path
+            return str(as_on_disk(start_directory() / Path(value).expanduser()))
         return value
 
 
@@ -102,9 +104,9 @@ class BackgroundSpec(Spec):
     """MassGen's section ``orchestrator.coordination.background_subagents``.
 
     Attributes:
-        enabled: Whether agents may go on with their work while their sub-agents work.
-        injection_strategy: Where their results come when they have ended: at the end of the result
-            of the agent's next tool, or as a message of their own behind that.
+        enabled: Whether agents may continue to work while their sub-agents run.
+        injection_strategy: How an agent receives the result of a finished sub-agent: appended to
+            the result of its next tool call, or as a separate message after that result.
     """
 
     enabled: bool = True
@@ -115,33 +117,36 @@ class CoordinationSpec(Spec):
     """MassGen's section ``orchestrator.coordination``.
 
     Attributes:
-        enable_planning_mode: Whether agents only plan while they coordinate, without tools that
-            change anything, and the presenter alone acts.
+        enable_planning_mode: Whether agents only plan during coordination, without tools that
+            change anything. Only the presenter acts.
         planning_mode_instruction: An additional instruction for agents while they plan.
-        max_orchestration_restarts: How often the team may begin again when whoever gave the final
-            answer finds that it will not do.
-        enable_agent_task_planning: Whether each agent keeps a plan of tasks, by tools.
-        max_tasks_per_plan: How many tasks a plan may have.
-        task_planning_filesystem_mode: Whether agents are told that plans are files, which they may
-            keep notes beside, and read of the others; that they are holds in any case.
-        enable_memory_filesystem_mode: Whether agents keep memories as files of their workspaces,
-            and are shown those of the team.
-        use_skills: Whether prompts list the skills below `skills_directory`.
-        skills_directory: Where those are: looked for beside the team's file, then in the working
-            directory.
-        massgen_skills: Names of skills that come with MassGen; not available here.
-        enable_subagents: Whether agents may spawn sub-agents of their own kind for parts of the
-            work.
-        background_subagents: Whether in the background.
-        subagent_max_concurrent: How many of an agent's may work at once.
-        subagent_default_timeout: Seconds that one gets, within the next two.
-        subagent_min_timeout, subagent_max_timeout: The fewest and the most seconds.
-        write_mode: How context paths are changed that may be: with None and "legacy" themselves, by
-            who presents; else each agent changes a copy, a git worktree, and what the one has
-            changed whose answer is final is merged.
-        drift_conflict_policy: What becomes of files of which the same lines have been changed
-            meanwhile: "fail" merges none of all, "skip" (MassGen's default) leaves these out,
-            "prefer_presenter" replaces them, and says how they are brought back.
+        max_orchestration_restarts: How many times the presenter may reject the final answer and
+            restart the team's work.
+        enable_agent_task_planning: Whether agents get tools for a list of planned tasks.
+        max_tasks_per_plan: The maximum number of tasks in a plan.
+        task_planning_filesystem_mode: Whether prompts explain that plans are files that agents can
+            add notes to and that other agents can read. Plans are files with either value.
+        enable_memory_filesystem_mode: Whether agents save memories as files in their workspaces
+            and see those of the whole team.
+        use_skills: Whether prompts list the skills in `skills_directory`.
+        skills_directory: The directory of skills, relative to the team file's directory or the
+            working directory.
+        massgen_skills: Names of skills that come with MassGen. They are not available here.
+        enable_subagents: Whether agents may spawn copies of themselves as sub-agents for parts of
+            the work.
+        background_subagents: Whether sub-agents run in the background.
+        subagent_max_concurrent: The maximum number of sub-agents that an agent runs at the same
+            time.
+        subagent_default_timeout: Time limit of a sub-agent in seconds, clamped to the following
+            two.
+        subagent_min_timeout, subagent_max_timeout: The bounds of `subagent_default_timeout`, in
+            seconds.
+        write_mode: How agents change context paths with ``permission: write``. By default and with
+            ``legacy``, the presenter changes them directly. Otherwise each agent changes a copy (a
+            git worktree), and the copy of the agent with the final answer is merged.
+        drift_conflict_policy: What a merge does with files in which the same lines have changed in
+            the meantime. ``fail`` merges nothing, ``skip`` (MassGen's default) leaves these files
+            out, ``prefer_presenter`` overwrites them and reports how to restore them.
     """
 
     enable_planning_mode: bool = False
@@ -152,7 +157,7 @@ class CoordinationSpec(Spec):
     task_planning_filesystem_mode: bool = False
     enable_memory_filesystem_mode: bool = False
     use_skills: bool = False
-    skills_directory: Annotated[str, AfterValidator(beside_the_file)] = ".agent/skills"
+    skills_directory: Annotated[str, AfterValidator(resolve_next_to_file)] = ".agent/skills"
     massgen_skills: Texts = ()
     enable_subagents: bool = False
     background_subagents: BackgroundSpec = BackgroundSpec()
@@ -165,13 +170,13 @@ class CoordinationSpec(Spec):
 
     @property
     def subagent_timeout_s(self) -> float:
-        """Seconds that a sub-agent gets."""
-        least = max(self.subagent_default_timeout, self.subagent_min_timeout)
-        return min(least, self.subagent_max_timeout)
+        """Time limit of a sub-agent, in seconds."""
+        timeout = max(self.subagent_default_timeout, self.subagent_min_timeout)
+        return min(timeout, self.subagent_max_timeout)
 
     @property
     def skills_path(self) -> Path | None:
-        """The absolute path of the skills' directory; None if agents get no skills."""
+        """The absolute path of the skills directory, or None if agents get no skills."""
         path = Path(self.skills_directory).expanduser()
         return path.resolve() if self.use_skills and path.is_dir() else None
 
@@ -180,24 +185,32 @@ class OrchestratorSpec(Spec):
     """How the team works together.
 
     Attributes:
-        context_paths: Paths that all agents may read, and the presenter may write if they allow it.
-        max_new_answers_per_agent: Answers after which an agent can only vote; None has no limit.
-        max_new_answers_global: Answers of all agents after which all can only vote; None has no
+        context_paths: Paths that all agents may read. The presenter may change those with
+            ``permission: write``.
+        max_new_answers_per_agent: Number of answers after which an agent can only vote. By default,
+            there is no limit.
+        max_new_answers_global: Number of answers of the whole team after which agents can only
+            vote. By default, there is no limit.
+        answer_novelty_requirement: How much an answer must differ from the existing ones.
+        defer_voting_until_all_answered: Whether voting starts only when all agents have answered.
+        fairness_enabled: Whether the number of answers that an agent may be ahead of the slowest
+            agent is limited.
+        fairness_lead_cap_answers: How many answers an agent may be ahead.
+        voting_sensitivity: How demanding voters are. MassGen's values that nb_agents does not have
+            are replaced by the nearest one.
+        skip_voting: Whether the team finishes as soon as all agents have answered.
+        skip_final_presentation: Whether the winner's answer is the final answer, unchanged.
+        final_answer_strategy: Where the final answer comes from. Defaults to ``winner_reuse`` with
+            `skip_final_presentation`, and to ``winner_present`` otherwise.
+        max_cost: Cost in US dollars at which the run is stopped gracefully. By default, there is no
             limit.
-        answer_novelty_requirement: How much an answer must differ from those that are there.
-        defer_voting_until_all_answered: Whether nobody votes before everybody has answered.
-        fairness_enabled: Whether an agent may not run ahead of the slowest one.
-        fairness_lead_cap_answers: By how many answers it may.
-        voting_sensitivity: How demanding voters are, as the file says it; `voting_criteria` is
-            what that means here.
-        skip_voting: Whether the team is done when all have answered.
-        skip_final_presentation: Whether the winner's answer is taken as it stands.
-        final_answer_strategy: Where the final answer comes from; None means ``winner_reuse`` with
-            `skip_final_presentation`, else ``winner_present``.
-        max_cost: US dollars after which the run is stopped gracefully; None has no limit.
-        max_tokens: Tokens after which it is; None has no limit.
-        max_orchestration_restarts: The same as in `coordination`, at the upper level.
-        coordination: MassGen's section of that name.
+        max_tokens: Number of tokens at which the run is stopped gracefully. By default, there is no
+            limit.
+        on_budget: What happens at `max_cost` or `max_tokens`: ``stop`` stops the run gracefully,
+            ``ask`` asks the user whether to raise the limit.
+        max_orchestration_restarts: An alternative to the key with this name in `coordination`,
+            which has precedence.
+        coordination: MassGen's section ``coordination``.
     """
 
     context_paths: tuple[ContextPath, ...] = ()
@@ -213,22 +226,23 @@ class OrchestratorSpec(Spec):
     final_answer_strategy: FinalAnswerStrategy | None = None
     max_cost: Dollars | None = None
     max_tokens: Count | None = None
+    on_budget: OnBudget = "stop"
     max_orchestration_restarts: StrictInt = Field(default=0, ge=0)
     coordination: CoordinationSpec = CoordinationSpec()
 
     @property
     def max_restarts(self) -> int:
-        """How often the team may begin again."""
+        """How many times the team may restart its work."""
         return self.coordination.max_orchestration_restarts or self.max_orchestration_restarts
 
     @property
     def writes_context_paths(self) -> bool:
-        """Whether the presenter may change some of them directly."""
+        """Whether the presenter may change any context path directly."""
         return self._may_write and not self._wants_copies
 
     @property
     def copies_context_paths(self) -> bool:
-        """Whether agents change copies of some, as far as there can be any."""
+        """Whether agents change copies of context paths, if git can make them."""
         return self._may_write and self._wants_copies
 
     @property
@@ -237,31 +251,31 @@ class OrchestratorSpec(Spec):
 
     @property
     def _wants_copies(self) -> bool:
-        # Source: MassGen, whose `auto` and `isolated` differ in how a copy is made alone.
+        # MassGen's `auto` and `isolated` differ only in how they make the copy.
         return self.coordination.write_mode not in (None, "legacy")
 
     @property
     def protects_paths(self) -> bool:
-        """Whether there are files that no agent may change."""
+        """Whether any context path has protected paths."""
         return any(each.protected_paths for each in self.context_paths)
 
     @property
     def voting_criteria(self) -> Sensitivity:
-        """What `voting_sensitivity` means here: itself, or the nearest for MassGen's others."""
-        given = self.voting_sensitivity
-        return _NEAREST[given] if given in _NEAREST else cast(Sensitivity, given)
+        """`voting_sensitivity`, or the nearest value that nb_agents supports."""
+        value = self.voting_sensitivity
+        return _NEAREST[value] if value in _NEAREST else cast(Sensitivity, value)
 
 
 class RetrySpec(Spec):
-    """How often a failed model call is tried again, and after how long.
+    """How many times and how soon a failed model call is retried.
 
     Attributes:
-        attempts: How many tries may follow the first; 0 means none.
-        delay: Seconds before the first of them.
+        attempts: The maximum number of retries. 0 means none.
+        delay: Seconds before the first retry.
         backoff: How the delay grows: d, d, d (``none``), d, 2d, 3d (``linear``) or d, 2d, 4d
             (``exponential``).
-        max_delay: Seconds that it grows to; also the longest wait that a server may ask for.
-        max_silence: Seconds without a word after which a model's reply counts as lost.
+        max_delay: The longest delay in seconds, and the longest wait that a server may ask for.
+        max_silence: Seconds without new data after which a model's reply is considered lost.
     """
 
     attempts: StrictInt = Field(default=3, ge=0)
@@ -286,13 +300,13 @@ class CancelSpec(Spec):
 
 
 class ApprovalSpec(Spec):
-    """How calls of tools, and the gates of recipes, that wait for a person are approved.
+    """How tool calls and recipe gates that wait for a user are approved.
 
     Attributes:
-        timeout: Seconds to wait for an approval; None means no limit.
-        auto_approve_on_timeout: Whether that approves; else it denies.
-        approvers: Who may decide; empty means everybody.
-        required_approvals: How many of them must approve.
+        timeout: Seconds to wait for an approval. By default, there is no limit.
+        auto_approve_on_timeout: Whether a timeout approves instead of denying.
+        approvers: Names of the users who may decide. If empty, everybody may.
+        required_approvals: The number of users who must approve.
     """
 
     timeout: Seconds | None = None
@@ -304,23 +318,24 @@ class ApprovalSpec(Spec):
     def _enough_approvers(self) -> ApprovalSpec:
         if self.approvers and self.required_approvals > len(set(self.approvers)):
             raise ValueError(
-                f"{self.required_approvals} approvals are required, and there are "
+                f"{self.required_approvals} approvals are required, but there are only "
                 f"{len(set(self.approvers))} approvers"
             )
         return self
 
 
 class TimeoutSpec(Spec):
-    """Time limits, seconds.
+    """Time limits in seconds.
 
     Attributes:
-        orchestrator_timeout_seconds: For the whole turn.
-        initial_round_timeout_seconds: For an agent's first round; None has no limit.
-        subsequent_round_timeout_seconds: For each later one; None has no limit.
-        round_timeout_grace_seconds: Between a round's limit and its end, to wrap up.
-        on_timeout: What the end of `orchestrator_timeout_seconds` makes of the run: it has
-            failed (``fail``), it is stopped (``cancel``), or it goes on and only says so
-            (``continue``).
+        orchestrator_timeout_seconds: Time limit of the whole turn.
+        initial_round_timeout_seconds: Time limit of an agent's first round. By default, there is no
+            limit.
+        subsequent_round_timeout_seconds: Time limit of each later round. By default, there is no
+            limit.
+        round_timeout_grace_seconds: Additional time after a round's limit, to wrap up.
+        on_timeout: What happens to the run after `orchestrator_timeout_seconds`: it fails
+            (``fail``), is stopped (``cancel``), or continues with a notice (``continue``).
     """
 
     orchestrator_timeout_seconds: Seconds = DEFAULT_ORCHESTRATOR_TIMEOUT_S

@@ -1,13 +1,13 @@
-"""Permissions of an agent's commands and tools: limits, patterns, MassGen's ``permissions``.
+"""Permissions of an agent's commands and tools: limits, patterns and MassGen's ``permissions``.
 
-A rule of ``permissions`` is ``action(target)``, such as ``command(git push*)``; the target is a
-glob, and one without it is any. Deny goes before allow, allow before ask, and a role's rules before
-an agent's own.
+A rule of ``permissions`` is ``action(target)``, such as ``command(git push*)``. The target is a
+glob. A rule without a target applies to all targets. Deny has precedence over allow, and allow over
+ask. The rules of a role apply in addition to an agent's own.
 
-A pattern of the lists is a regular expression that a command begins with. What MassGen asks of it
-is whether it fits the text of a command, which a shell has many ways to get around (``p''ython3``,
-``$(echo python3)``, a script); so a pattern is taken for the programs that it names as well, and
-who runs a command keeps these from being started at all.
+The lists of allowed and blocked commands contain regular expressions that match the beginning of a
+command. MassGen compares them only with the command's text, and a shell offers many ways around
+that (``p''ython3``, ``$(echo python3)``, a script). So we also derive program names from a pattern,
+and the code that runs a command prevents these programs from starting.
 
 Source: MassGen 0.1.97, `permissions/rules.py` and
 `filesystem_manager/_code_execution_server.py` (`_check_command_filters`).
@@ -53,20 +53,20 @@ _RULE = re.compile(r"\s*([\w*]+)\s*(?:\((.*)\)\s*)?", re.DOTALL)
 
 
 class CommandLimits(Spec):
-    """The limits of one command, or of an agent's Python; a megabyte is a million bytes.
+    """Resource limits of a command or of an agent's Python. A megabyte is a million bytes.
 
     Attributes:
-        processes: Its processes and threads. A command that has more is ended.
-        memory_mb: What its processes hold in memory, files on disk that they map aside. One process
-            is refused more; a command whose processes have more together is ended.
-        tmp_mb: What its ``/tmp`` and its ``/dev/shm`` may hold each in a sandbox: they are memory,
-            and gone when it ends.
-        open_files: How many files one process may have open.
-        file_size_mb: How large a file may become that it writes; it is refused more.
-        workspace_mb: What its workspace may hold. A command that makes it more is ended.
+        processes: Maximum number of processes and threads. A command with more is terminated.
+        memory_mb: Maximum memory, without mapped files on disk. A single process can't allocate
+            more. A command whose processes together exceed it is terminated.
+        tmp_mb: Maximum size of ``/tmp`` and of ``/dev/shm`` in a sandbox. Both are in memory and
+            are deleted when the command ends.
+        open_files: Maximum number of open files per process.
+        file_size_mb: Maximum size of a file that the command writes. Further writes fail.
+        workspace_mb: Maximum size of the workspace. A command that exceeds it is terminated.
     """
 
-    # A limit that is not known here must not be taken for one that holds.
+    # An unknown limit would not be enforced, so it is an error.
     model_config = ConfigDict(extra="forbid")
 
     processes: Count = PROCESSES
@@ -77,27 +77,24 @@ class CommandLimits(Spec):
     workspace_mb: Count = WORKSPACE_MB
 
     def exceeded(self, name: str) -> str:
-        """Return which limit a command exceeded.
+        """Describe a limit that a command exceeded.
 
         Args:
-            name: A field's.
+            name: The limit's field name.
 
         Example:
             >>> CommandLimits(processes=20).exceeded("processes")
-            'more than 20 processes and threads (`processes` of its limits)'
+            'more than 20 processes and threads (its limit `processes`)'
         """
-        return f"more than {getattr(self, name)} {_UNITS[name]} (`{name}` of its limits)"
+        return f"more than {getattr(self, name)} {_UNITS[name]} (its limit `{name}`)"
 
 
 @lru_cache(maxsize=1000)
 def as_pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern of a file.
-
-    Args:
-        text: The regular expression.
+    """Compile a regular expression from a file.
 
     Raises:
-        ValueError: The text is not a rule.
+        ValueError: The text is not a regular expression.
     """
     try:
         return re.compile(text)
@@ -107,12 +104,12 @@ def as_pattern(text: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Blocked:
-    """Commands that may not be run.
+    """A pattern of commands that must not run.
 
     Attributes:
-        shown: The pattern as the file has it.
-        pattern: Matches the beginning of a command.
-        begins: Text that each of them begins with; "" when it is not known.
+        shown: The pattern as written in the file.
+        pattern: The compiled pattern, which matches the beginning of a command.
+        begins: Literal text with which all matching commands begin, or "" if unknown.
     """
 
     shown: str
@@ -121,14 +118,14 @@ class Blocked:
 
     @property
     def names_programs(self) -> bool:
-        """Whether the programs that such a command may run are known."""
+        """Whether the pattern identifies a program by name."""
         return bool(self._name) and not self.begins.startswith((".", "~"))
 
     def concerns(self, program: str) -> bool:
-        """Return whether the list may match a command of a program.
+        """Return whether the pattern may match a command that runs this program.
 
         Args:
-            program: Its name, without a path.
+            program: The program's name, without a path.
         """
         has_more = _SPACE.search(self.begins) is not None
         return program == self._name if has_more else program.startswith(self._name)
@@ -143,8 +140,9 @@ class CommandRules:
     """The commands that an agent may run.
 
     Attributes:
-        allowed: Patterns, one of which must fit the beginning of each command; None allows all.
-        blocked: Those that may not be run, whatever is allowed.
+        allowed: Patterns. One of them must match the beginning of a command. None allows all
+            commands.
+        blocked: Patterns of commands that must not run, even if `allowed` matches them.
     """
 
     allowed: tuple[re.Pattern[str], ...] | None = None
@@ -154,12 +152,12 @@ class CommandRules:
     def of(
         cls, allowed: Sequence[str] = (), blocked: Sequence[str] = (), denied: Iterable[str] = ()
     ) -> CommandRules:
-        """Return the rules made from these lists.
+        """Return the command rules that the lists of a team file define.
 
         Args:
-            allowed: Regular expressions; an empty list allows all, as it does in MassGen.
+            allowed: Regular expressions. An empty list allows all commands, as in MassGen.
             blocked: Regular expressions.
-            denied: Globs over whole commands.
+            denied: Globs that match whole commands.
         """
         patterns = [
             Blocked(text, as_pattern(each), _beginning(each))
@@ -173,27 +171,23 @@ class CommandRules:
 
     @property
     def is_open(self) -> bool:
-        """Whether every command may be run."""
+        """Whether all commands may run."""
         return self.allowed is None and not self.blocked
 
     @property
     def unclear(self) -> tuple[str, ...]:
-        """Patterns that do not say which programs they are about."""
+        """Blocked patterns from which no program name can be derived."""
         return tuple(each.shown for each in self.blocked if not each.names_programs)
 
 
 def from_glob(glob: str) -> Blocked:
-    """Block the commands that a glob fits.
-
-    Args:
-        glob: Such as ``git push*``.
-    """
-    found = _GLOB_CHARS.search(glob)
-    return Blocked(glob, re.compile(translate(glob)), glob[: found.start()] if found else glob)
+    """Return the pattern that blocks commands that match a glob, such as ``git push*``."""
+    match = _GLOB_CHARS.search(glob)
+    return Blocked(glob, re.compile(translate(glob)), glob[: match.start()] if match else glob)
 
 
 def _beginning(pattern: str) -> str:
-    """Return the literal prefix of everything that a regular expression matches.
+    """Return the literal prefix that all matches of a regular expression share.
 
     Example:
         >>> _beginning("git push"), _beginning("python3?.*"), _beginning("a|b")
@@ -201,15 +195,15 @@ def _beginning(pattern: str) -> str:
     """
     if "|" in pattern:
         return ""
-    found, at = "", 0
+    prefix, at = "", 0
     while nothing := _NOTHING.match(pattern, at):
         at = nothing.end()
     while letter := _LETTER.match(pattern, at):
         if _QUANTIFIER.match(pattern, letter.end()):
             break
-        found += letter[1] or letter[2]
+        prefix += letter[1] or letter[2]
         at = letter.end()
-    return found
+    return prefix
 
 
 Role = Literal["read-only", "researcher", "read-write", "implementer"]
@@ -217,11 +211,11 @@ Verdict = Literal["allow", "ask", "deny"]
 
 
 class Act(NamedTuple):
-    """What a call of a tool does, by one of its names.
+    """An action of a tool call, in the form that rules refer to.
 
     Attributes:
         action: One of `ACTIONS`.
-        target: The command, path, address or tool.
+        target: The command, path, URL or tool.
     """
 
     action: str
@@ -229,7 +223,7 @@ class Act(NamedTuple):
 
 
 Names = Sequence[Act]
-"""One thing that is done, by all names that a rule may have for it."""
+"""All the ways in which rules can refer to one action."""
 
 
 class _Rule(NamedTuple):
@@ -242,22 +236,22 @@ class _Rule(NamedTuple):
 
 @lru_cache(maxsize=1000)
 def _rule(text: str) -> _Rule:
-    found = _RULE.fullmatch(text)
-    if not found or found[1] not in ACTIONS:
+    match = _RULE.fullmatch(text)
+    if not match or match[1] not in ACTIONS:
         raise ValueError(
-            f"{text!r} is not a rule; write action(target) with one of the actions "
+            f"{text!r} is not a rule. Write action(target) with one of the actions "
             f"{', '.join(ACTIONS)}"
         )
-    return _Rule(found[1], "*" if found[2] is None else found[2])
+    return _Rule(match[1], "*" if match[2] is None else match[2])
 
 
 class PermissionRules(Spec):
-    """Rules, by their decision.
+    """Rules, grouped by their decision.
 
     Attributes:
-        deny: Calls that are never made.
-        allow: Calls that are made without asking.
-        ask: Calls that a person decides on.
+        deny: Rules for calls that are rejected.
+        allow: Rules for calls that run without an approval.
+        ask: Rules for calls that need an approval.
     """
 
     deny: Texts = ()
@@ -267,7 +261,7 @@ class PermissionRules(Spec):
     @field_validator("deny", "allow", "ask")
     @classmethod
     def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        # One that can't be read would restrict nothing.
+        # An invalid rule must be an error, because it would restrict nothing.
         for text in value:
             _rule(text)
         return value
@@ -288,9 +282,9 @@ class PermissionSpec(Spec):
     """The permissions of an agent's tools.
 
     Attributes:
-        enabled: Whether the rules are in force.
-        role: Name of a further set of rules.
-        rules: The agent's own.
+        enabled: Whether the rules apply.
+        role: The name of an additional, predefined set of rules.
+        rules: The agent's own rules.
     """
 
     enabled: bool = True
@@ -305,15 +299,13 @@ class PermissionSpec(Spec):
         return value
 
     def decide(self, parts: Sequence[Names], also: Names = ()) -> Verdict | None:
-        """Decide on a call of a tool.
+        """Return the decision on a tool call, or None if no rule matches.
 
         Args:
-            parts: What it does; each part is one thing by all of its names. All parts must be
-                allowed, and one that is denied is enough.
-            also: Further names, by which it can be denied or asked about, and not allowed.
-
-        Returns:
-            The decision; None when no rule matches.
+            parts: The actions of the call. Each is a sequence of the names under which a rule may
+                refer to it. The call is allowed if every action is allowed, and denied if any
+                action is denied.
+            also: Additional names that "deny" and "ask" rules can match but "allow" rules can't.
 
         Example:
             >>> spec = PermissionSpec(rules=PermissionRules(deny=("write_file(/etc/*)",)))
@@ -328,11 +320,11 @@ class PermissionSpec(Spec):
         return "ask" if self._fits("ask", everything) else None
 
     def targets(self, verdict: Verdict, action: str) -> tuple[str, ...]:
-        """Return the targets of an action that are so decided, as globs.
+        """Return the target globs of the rules with this decision about an action.
 
         Args:
             verdict: The decision.
-            action: One of `ACTIONS`, but "*".
+            action: One of `ACTIONS`, except "*".
         """
         return tuple(r.pattern for r in self._rules(verdict) if r.action in ("*", action))
 

@@ -1,7 +1,7 @@
-"""What of a team means nothing here, what stops its start, and what its agents may run.
+"""Reports which keys of a team have no effect or prevent a start, and which commands may run.
 
-What restricts a command line and can't be kept to withholds it, and says so in a sentence. A start
-and ``%agents check`` both ask here.
+If a restriction of commands can't be enforced, the agent can't run commands, and a notice says so.
+A start and ``%agents check`` use the same reports.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from nb_agents.config.backends import BackendSpec
+from nb_agents.config.external_agent_keys import ExternalAgentKeys
 from nb_agents.config.massgen_keys import (
     ForeignKey,
+    KeyStatus,
     Restriction,
-    Sort,
     foreign_keys,
     own_foreign_keys,
 )
 from nb_agents.config.model_keys import MODEL_KEYS, Assignment
 from nb_agents.config.orchestrator import CoordinationSpec, OrchestratorSpec
 from nb_agents.config.permissions import CommandRules, PermissionSpec
-from nb_agents.config.programs import ProgramKeys
-from nb_agents.config.tools import Missing, ToolKeys, is_for_images
+from nb_agents.config.tools import MissingTool, ToolKeys, is_for_images
 
 _ALWAYS_READ_ONLY = tuple(f"/{name}/" for name in "bin boot dev etc lib proc sbin sys usr".split())
-"""What no sandbox lets be written, and where no workspace is."""
+"""Directories that are read-only in each sandbox and contain no workspaces."""
 
-_NO_COMMANDS = "so there is no command line."
-_UNCONFINED = f"can't be kept without a sandbox, and there is none here, {_NO_COMMANDS}"
+_NO_COMMANDS = "so agents can't run commands."
+_UNCONFINED = f"can't be enforced without a sandbox, which is not available, {_NO_COMMANDS}"
 
 
 class CommandLine(NamedTuple):
-    """What an agent has to run commands with.
+    """The tools that run an agent's commands.
 
     Attributes:
-        has_shell: Whether it gets ``run_command``.
-        has_python: Whether it gets ``run_python``.
-        rules: What it may run.
-        notices: What was asked for and is not available, in sentences.
+        has_shell: Whether the agent gets ``run_command``.
+        has_python: Whether the agent gets ``run_python``.
+        rules: Which commands may run.
+        notices: Sentences on requested tools that are not available.
     """
 
     has_shell: bool = False
@@ -52,12 +52,12 @@ class CommandLine(NamedTuple):
 def command_line(
     keys: ToolKeys, *, is_confined: bool, has_protected_paths: bool = False
 ) -> CommandLine:
-    """Return what an agent gets to run commands with.
+    """Return the tools that run an agent's commands, or the reasons why it has none.
 
     Args:
-        keys: Its configuration.
+        keys: The agent's backend.
         is_confined: Whether its commands run in a sandbox.
-        has_protected_paths: Whether there are files that it must not write, by the team's file.
+        has_protected_paths: Whether the team file has ``protected_paths``.
     """
     denied = _denied(keys, "command")
     if not keys.enable_mcp_command_line or any(not glob.strip("*") for glob in denied):
@@ -68,7 +68,7 @@ def command_line(
     if faults := tuple(_faults(keys, rules, is_confined, has_protected_paths)):
         return CommandLine(notices=faults)
     if not rules.is_open:
-        notice = "run_python is left out, because it could run blocked programs."
+        notice = "run_python is not available, because it could run blocked programs."
         return CommandLine(has_shell=True, rules=rules, notices=(notice,))
     return CommandLine(has_shell=True, has_python=True)
 
@@ -76,42 +76,44 @@ def command_line(
 def _faults(
     keys: ToolKeys, rules: CommandRules, is_confined: bool, has_protected_paths: bool
 ) -> Iterator[str]:
-    """Yield why there is no command line."""
+    """Yield reasons why the agent can't run commands."""
     if (mode := keys.command_line_execution_mode) != "local":
         yield (
-            f"Commands can't run in {mode!r} here, so there is no command line. Use "
-            f"`command_line_execution_mode: local` to run them on this machine."
+            f"Command line mode {mode!r} is not supported, {_NO_COMMANDS} Use "
+            f"`command_line_execution_mode: local` to run commands on this machine."
         )
     section = ("agents", "*", "backend")
-    for found in own_foreign_keys(keys, section):
-        if found.sort == "withheld" and found.path[:-1] == section:
-            yield f"`{found.key}` can't be kept here, {_NO_COMMANDS} Remove it to have one."
+    for unenforced in own_foreign_keys(keys, section):
+        if unenforced.sort == "withheld" and unenforced.path[:-1] == section:
+            yield (
+                f"`{unenforced.key}` can't be enforced, {_NO_COMMANDS} Remove it to allow commands."
+            )
     for blocked in rules.blocked:
         if blocked.names_programs and blocked.concerns("bash"):
-            yield f"The pattern {blocked.shown!r} blocks bash, which runs them all, {_NO_COMMANDS}"
+            yield f"The pattern {blocked.shown!r} blocks bash, which runs commands, {_NO_COMMANDS}"
     for pattern in rules.unclear:
         yield (
-            f"The pattern {pattern!r} begins with the name of no program, so nothing can be kept "
-            f"from running what it blocks, {_NO_COMMANDS} Write the program's name first."
+            f"The pattern {pattern!r} does not begin with a program's name and can't be enforced, "
+            f"{_NO_COMMANDS} Begin it with the name of the program to block."
         )
     if is_confined:
-        yield from _seen_in_a_sandbox(keys)
+        yield from _unenforced_in_sandbox(keys)
         return
     if rules.blocked:
-        yield f"That commands are blocked {_UNCONFINED}"
+        yield f"Rules that block commands {_UNCONFINED}"
     if has_protected_paths:
-        yield f"That paths are protected {_UNCONFINED}"
+        yield f"`protected_paths` {_UNCONFINED}"
     if _denied(keys, "write_file", "read_file", "read_url"):
-        yield f"That `permissions` deny files or addresses {_UNCONFINED}"
+        yield f"Rules of `permissions` for files or addresses {_UNCONFINED}"
 
 
-def _seen_in_a_sandbox(keys: ToolKeys) -> Iterator[str]:
-    """Yield what rules deny, and commands in a sandbox can reach all the same."""
-    written = [p for p in _denied(keys, "write_file") if not p.startswith(_ALWAYS_READ_ONLY)]
-    for action, patterns in (("write_file", written), ("read_file", _denied(keys, "read_file"))):
+def _unenforced_in_sandbox(keys: ToolKeys) -> Iterator[str]:
+    """Yield a sentence for each denied path that commands in a sandbox could still access."""
+    writable = [p for p in _denied(keys, "write_file") if not p.startswith(_ALWAYS_READ_ONLY)]
+    for action, patterns in (("write_file", writable), ("read_file", _denied(keys, "read_file"))):
         for pattern in patterns:
             yield (
-                f"`permissions` deny {action}({pattern}), which commands can't be kept from, "
+                f"`permissions` denies {action}({pattern}), which can't be enforced for commands, "
                 f"{_NO_COMMANDS}"
             )
 
@@ -122,37 +124,31 @@ def _denied(keys: ToolKeys, *actions: str) -> list[str]:
 
 
 Backends = Sequence[tuple[str, BackendSpec]]
-"""Agents' ids, and their backends."""
+"""Pairs of an agent's id and its backend."""
 
 
-class Unsupported(NamedTuple):
-    """An agent that can't run here.
+def foreign_key_names(
+    team: BaseModel, sort: KeyStatus, excluded_ids: Collection[str] = ()
+) -> Iterator[str]:
+    """Yield each key of a team with this status, as a dotted path without list indices.
 
-    Attributes:
-        agent: Its id.
-        type: Its backend type.
-        why: What that is, in a sentence or two.
-    """
-
-    agent: str
-    type: str
-    why: str
-
-
-def foreign(team: BaseModel, sort: Sort, gone: Collection[str] = ()) -> Iterator[str]:
-    """Yield each key of a team that is so sorted, as a dotted path without positions.
-
-    Not a harmless one that is switched off: that is not available here, as the file wants it.
+    Features that a file switches off are not reported as ignored.
 
     Args:
-        team: The team.
-        sort: What becomes of the key.
-        gone: Ids of agents that can't run here: nothing of theirs is heeded.
+        sort: The status of the key.
+        excluded_ids: Ids of agents that can't run here. Their keys are not reported.
     """
-    for found in foreign_keys(team):
-        is_gone = found.path[0] in ("agents", "callable_agents") and found.path[1] in gone
-        if found.sort == sort and not is_gone and not (sort == "harmless" and _is_off(found.value)):
-            yield found.name
+    for foreign_key in foreign_keys(team):
+        is_unused = (
+            foreign_key.path[0] in ("agents", "callable_agents")
+            and foreign_key.path[1] in excluded_ids
+        )
+        if (
+            foreign_key.sort == sort
+            and not is_unused
+            and not (sort == "harmless" and _is_off(foreign_key.value))
+        ):
+            yield foreign_key.name
 
 
 def _is_off(value: Any) -> bool:
@@ -161,83 +157,85 @@ def _is_off(value: Any) -> bool:
 
 
 def foreign_values(orchestrator: OrchestratorSpec) -> Iterator[str]:
-    """Yield each value of MassGen's that is replaced by another, with the one that is used."""
-    given, taken = orchestrator.voting_sensitivity, orchestrator.voting_criteria
-    if given != taken:
-        yield f"orchestrator.voting_sensitivity: {given} ({taken} is used)"
+    """Yield each MassGen value that is replaced with another one, and its replacement."""
+    value, used = orchestrator.voting_sensitivity, orchestrator.voting_criteria
+    if value != used:
+        yield f"orchestrator.voting_sensitivity: {value} ({used} is used)"
 
 
-def of_backends(backends: Backends, max_cost: float | None) -> Iterator[str]:
-    """Yield what a person should know of the backends of agents that can run here.
+def backend_notices(backends: Backends, max_cost: float | None) -> Iterator[str]:
+    """Yield notices for the user on backend keys that don't work as written.
 
     Args:
-        backends: Agents' ids, and their backends.
-        max_cost: The team's limit of cost, if there is one.
+        backends: The backends of agents that can run here.
+        max_cost: The team's cost limit, or None.
     """
-    others = (_not_uploaded, _no_program, _own_tools)
-    for notices in (_not_sent, _not_given, _without_tools, *others):
+    notice_functions = (_not_uploaded, _no_program, _own_tools)
+    for notices in (_not_sent, _not_given, _without_tools, *notice_functions):
         yield from notices(backends)
     yield from _uncounted(backends, max_cost)
 
 
 def _not_sent(backends: Backends) -> Iterator[str]:
-    """Yield which keys are not sent to a model, because its server does not know them."""
-    by_whom: dict[str, dict[str, None]] = {}
+    """Yield notices on keys that are not sent to a model, because its server doesn't have them."""
+    by_receiver: dict[str, dict[str, None]] = {}
     for agent, backend in backends:
         refused = {each.path[3:] for each in unsendable([(agent, backend)])}
         for each in backend.assignments:
             if not each.setting and tuple(each.key.split(".")) not in refused:
-                by_whom.setdefault(_whom(backend, each), {})[each.key] = None
-    for whom, keys in by_whom.items():
-        yield f"{whom}: {', '.join(keys)}"
+                by_receiver.setdefault(_receiver(backend, each), {})[each.key] = None
+    for receiver, keys in by_receiver.items():
+        yield f"{receiver}: {', '.join(keys)}"
 
 
-def _whom(backend: BackendSpec, unsent: Assignment) -> str:
+def _receiver(backend: BackendSpec, unsent: Assignment) -> str:
     if backend.wire_format == "openai responses":
-        return "Not sent to openai models, whose Responses API does not take it"
+        return "Not sent to openai models, because the Responses API does not support it"
     if backend.type == "openai" and "openai responses" in MODEL_KEYS[unsent.key].settings:
-        return "Sent to openai models with `api: responses` only"
-    return f"Not sent to {backend.type} models, which don't take it"
+        return "Sent to openai models only with `api: responses`"
+    return f"Not sent to {backend.type} models, which don't support it"
 
 
 def _not_given(backends: Backends) -> Iterator[str]:
-    """Yield which provider tools agents do not get, though their backends ask for them."""
-    lacking: dict[Missing, list[str]] = {}
+    """Yield notices on requested provider tools that agents do not get."""
+    missing: dict[MissingTool, list[str]] = {}
     for agent, backend in backends:
         for each in backend.missing_tools:
-            lacking.setdefault(each, []).append(agent)
-    for (key, why), agents in lacking.items():
+            missing.setdefault(each, []).append(agent)
+    for (key, why), agents in missing.items():
         yield f"No {key.removeprefix('enable_')} for {', '.join(agents)}: {why}"
 
 
 def _without_tools(backends: Backends) -> Iterator[str]:
-    """Yield which models call no tools, so that their agents answer in words and images only."""
+    """Yield notices on agents that can only produce text and images, because they call no tools."""
     for agent, backend in backends:
         if backend.type == "gemini" and is_for_images(backend.model):
-            what = "makes images and calls no tools: what it writes and makes is its answer"
-            yield f"{agent}: {backend.model} {what}, and it does not vote"
+            reason = "generates images and calls no tools: its text and images are its answer"
+            yield f"{agent}: {backend.model} {reason}, and it does not vote"
 
 
 def _not_uploaded(backends: Backends) -> Iterator[str]:
-    """Yield which files are not sent to a model, because its server accepts none of their kind."""
+    """Yield notices on files of a kind that a model's server does not accept."""
     for agent, backend in backends:
         for upload in backend.upload_files:
             if upload not in backend.uploads:
                 how = " by its address" if upload.url else ""
                 how += (
-                    " but YouTube's" if (backend.type, upload.kind) == ("gemini", "video") else ""
+                    " except YouTube's"
+                    if (backend.type, upload.kind) == ("gemini", "video")
+                    else ""
                 )
-                what = f"{backend.type} takes no {upload.kind}{how}"
-                yield f"Not sent to {agent}: {upload.name}; {what}"
+                reason = f"{backend.type} accepts no {upload.kind}{how}"
+                yield f"Not sent to {agent}: {upload.name}; {reason}"
 
 
 def _no_program(backends: Backends) -> Iterator[str]:
-    """Yield which keys of programs are given to agents that are none."""
+    """Yield notices on keys of external agents in backends of other types."""
     for agent, backend in backends:
-        keys = [key for key in ProgramKeys.model_fields if key in backend.model_fields_set]
+        keys = [key for key in ExternalAgentKeys.model_fields if key in backend.model_fields_set]
         if keys and not backend.is_program:
-            what = f"whose type {backend.type!r} starts no program"
-            yield f"Ignored for {agent}, {what}: {', '.join(keys)}"
+            reason = f"because type {backend.type!r} is not an external agent"
+            yield f"Ignored for {agent}, {reason}: {', '.join(keys)}"
 
 
 _OF_OUR_TOOLS = (
@@ -250,38 +248,34 @@ _OF_OUR_TOOLS = (
 
 
 def _own_tools(backends: Backends) -> Iterator[str]:
-    """Yield which keys can't be kept to by programs, which have tools of their own."""
+    """Yield notices on keys that can't restrict the built-in tools of external agents."""
     for agent, backend in backends:
         keys = [key for key in _OF_OUR_TOOLS if key in backend.model_fields_set]
         if keys and backend.is_program:
             yield (
-                f"{agent} has tools of its own, for which this does not hold: {', '.join(keys)}. "
-                "`tool_policy` and `permissions` hold for the calls that it asks about"
+                f"These keys do not restrict {agent}'s built-in tools: {', '.join(keys)}. "
+                "`tool_policy` and `permissions` apply to calls for which it requests permission"
             )
 
 
 def _uncounted(backends: Backends, max_cost: float | None) -> Iterator[str]:
-    """Yield that a cost limit does not count what providers charge for their tools."""
+    """Yield a notice that a cost limit does not include the providers' charges for tools."""
     if max_cost is not None and any(backend.native_tools for _, backend in backends):
-        yield "`max_cost` counts tokens, and not what providers take besides for their own tools"
+        yield "`max_cost` includes tokens, but not what providers charge for their tools"
 
 
 def unsendable(backends: Backends) -> Iterator[ForeignKey]:
-    """Yield the keys that restrict a model, and that its server does not know.
-
-    Args:
-        backends: Agents' ids, and their backends.
-    """
+    """Yield the keys that restrict a model and can't be sent to its server."""
     for agent, backend in backends:
         for each in backend.assignments if backend.wire_format else ():
-            what = MODEL_KEYS[each.key].restricts if each.value and not each.setting else ""
-            if what:
+            reason = MODEL_KEYS[each.key].restricts if each.value and not each.setting else ""
+            if reason:
                 path = ("agents", agent, "backend", *each.key.split("."))
-                yield ForeignKey(path, "refused", Restriction(what), each.value)
+                yield ForeignKey(path, "refused", Restriction(reason), each.value)
 
 
-def of_orchestrator(orchestrator: OrchestratorSpec) -> Iterator[str]:
-    """Yield which paths can't be changed, and which skills are not available; looks for git."""
+def orchestrator_notices(orchestrator: OrchestratorSpec) -> Iterator[str]:
+    """Yield notices on paths that can't be changed and skills that are not available."""
     yield from _uncopied_paths(orchestrator)
     yield from _skills(orchestrator.coordination)
 
@@ -290,9 +284,9 @@ def _uncopied_paths(orchestrator: OrchestratorSpec) -> Iterator[str]:
     if orchestrator.copies_context_paths and not which("git"):
         paths = ", ".join(c.path for c in orchestrator.context_paths if c.permission == "write")
         yield (
-            f"{paths} can only be read: git, which keeps changes apart as "
-            "`orchestrator.coordination.write_mode` wants it, is not installed. Install git, or "
-            "write `legacy` to let the presenter change them itself."
+            f"{paths} can only be read, because git is not installed, which "
+            "`orchestrator.coordination.write_mode` needs for copies. Install git, or write "
+            "`legacy` to let the presenter change the files directly."
         )
 
 
@@ -300,11 +294,11 @@ def _skills(coordination: CoordinationSpec) -> Iterator[str]:
     if not coordination.use_skills:
         return
     if coordination.skills_path is None:
-        where = coordination.skills_directory
+        directory = coordination.skills_directory
         yield (
-            f"There are no skills: {where!r} is not a directory. Install some there, or name "
-            "another by `skills_directory`."
+            f"There are no skills: {directory!r} is not a directory. Create it, or set "
+            "`skills_directory` to another one."
         )
     if coordination.massgen_skills:
-        named = ", ".join(coordination.massgen_skills)
-        yield f"Not available here, as they come with MassGen: the skills {named}"
+        names = ", ".join(coordination.massgen_skills)
+        yield f"Skills that come with MassGen are not available here: {names}"

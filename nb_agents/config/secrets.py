@@ -1,8 +1,8 @@
-"""Which values of a team are secret, and the team without them, as a journal may hold it.
+"""Finds the secret values of a team, and returns the team without them for the journal.
 
-Secret are keys, headers, what a request's body calls so, what tool servers are given, and
-variables with a secret's name; the team in the journal lets a resume do without the file.
-`nb_agents.masking` takes them out of texts.
+Secrets are API keys, headers, values in a request's body with a secret-looking name, values passed
+to tool servers, and environment variables with a secret-looking name. A resume reads the team from
+the journal and does not need the file. `nb_agents.masking` removes the secrets from text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nb_agents.config.secret_names import is_secret_name
 from nb_agents.config.team import TeamSpec
 
 API_KEY_NAMES = ("api_key", "authorization", "x-api-key", "x-goog-api-key")
-"""What a model's key is called in a file, by the SDKs, and in requests."""
+"""Names of a model's key in files, SDKs and requests."""
 
 # "--token=x", "TOKEN=x", and "Authorization: x" as the value of an option.
 _ASSIGNED = re.compile(r"-{0,2}([A-Za-z][\w-]*)(?:=|: *)(.+)", re.DOTALL)
@@ -45,8 +45,7 @@ class Secret:
     """A value that must not be written down.
 
     Attributes:
-        value: The value.
-        names: What it is called where it came from: its variable, header or key.
+        names: The names of its variable, header or key.
     """
 
     value: str = field(repr=False)
@@ -54,21 +53,20 @@ class Secret:
 
 
 def secrets_of_environment() -> list[Secret]:
-    """Collect this process's: its variables with a secret's name, and passwords in addresses."""
-    keys = {name for row in BACKEND_TYPES.values() for name in row.variables}
-    found = []
+    """Return environment variables with secret-looking names, and passwords in URLs."""
+    keys = {name for row in BACKEND_TYPES.all().values() for name in row.variables}
+    secrets = []
     for name, value in os.environ.items():
         if is_secret_name(name):
-            found.append(Secret(value, (name, *API_KEY_NAMES) if name in keys else (name,)))
-        found += _of_address(value)
-    return found
+            secrets.append(Secret(value, (name, *API_KEY_NAMES) if name in keys else (name,)))
+        secrets += _of_address(value)
+    return secrets
 
 
 def secrets_of_team(team: TeamSpec) -> list[Secret]:
-    """Collect a team's: keys, passwords in addresses, and what its tool servers are given.
+    """Return the secrets of a team's members and callable agents.
 
-    Args:
-        team: The team; those that it may call and its recipes' agents count, too.
+    These are API keys, headers, passwords in URLs, and secrets of tool servers.
     """
     return [secret for agent in team.everyone for secret in _of_backend(agent.backend)]
 
@@ -77,71 +75,67 @@ def _of_backend(backend: BackendSpec) -> Iterator[Secret]:
     if backend.api_key is not None:
         yield Secret(backend.api_key.get_secret_value(), API_KEY_NAMES)
     yield from _of_address(backend.base_url or "")
-    for name, given in (backend.extra_headers or {}).items():
-        yield from _of_header(name, expand(given.get_secret_value()))
+    for name, value in (backend.extra_headers or {}).items():
+        yield from _of_header(name, expand(value.get_secret_value()))
     for name, text in _secrets_within(backend.extra_body):
         yield from _of_header(name, expand(text))
-    for name, given in backend.env.items():
-        yield Secret(expand(given.get_secret_value()), (name,))
+    for name, value in backend.env.items():
+        yield Secret(expand(value.get_secret_value()), (name,))
     for server in backend.mcp_servers:
         yield from secrets_of_server(server)
 
 
 def secrets_of_server(server: McpServerSpec, *, named: bool = False) -> Iterator[Secret]:
-    """Collect what a tool server is told in confidence.
+    """Yield the secret values that a tool server gets, with ``${VAR}`` expanded.
 
-    That is the value of each of its variables and headers, of each ``${VAR}`` in its command, and
-    of arguments and parts of its address that are called a secret.
+    These are the values of its variables and headers, of each ``${VAR}`` in its command, and of
+    arguments and URL parameters with a secret-looking name.
 
     Args:
-        server: Its spec; variables of the environment are filled in.
-        named: Whether to leave out variables that are not called a secret: a model must be told
-            the name of a database, but it is not written down.
+        server: The server's spec.
+        named: Whether to leave out variables whose name does not suggest a secret. A model may need
+            such a value, for example the name of a database.
     """
-    for name, given in server.env.items():
+    for name, value in server.env.items():
         if not named or is_secret_name(name):
-            yield Secret(expand(given.get_secret_value()), (name,))
-    for name, given in server.headers.items():
-        yield from _of_header(name, expand(given.get_secret_value()))
+            yield Secret(expand(value.get_secret_value()), (name,))
+    for name, value in server.headers.items():
+        yield from _of_header(name, expand(value.get_secret_value()))
     if server.authorization is not None:
         yield from _of_header("Authorization", expand(server.authorization.get_secret_value()))
     words = (*server.command, *server.args)
     for name in VARIABLE.findall(" ".join((*words, server.url))):
         if not named or is_secret_name(name):
             yield Secret(os.environ.get(name, ""), (name,))
-    for name, value in _secret_arguments(words):
-        yield from _of_header(name, expand(value))
+    for name, argument in _secret_arguments(words):
+        yield from _of_header(name, expand(argument))
     for word in (*words, server.url):
         yield from _of_address(expand(word))
 
 
 def has_secret_argument(server: McpServerSpec) -> bool:
-    """Return whether a server's command has a secret written out, where a ``${VAR}`` could stand.
-
-    Args:
-        server: Its spec.
-    """
+    """Return whether a server's command contains a literal secret instead of a ``${VAR}``."""
     words = (*server.command, *server.args)
-    written = any(not VARIABLE.search(value) for _, value in _secret_arguments(words))
-    return written or any(_of_address(word) for word in words if not VARIABLE.search(word))
+    has_literal = any(not VARIABLE.search(value) for _, value in _secret_arguments(words))
+    return has_literal or any(_of_address(word) for word in words if not VARIABLE.search(word))
 
 
 def _secret_arguments(words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the arguments of a command that are named as secrets, with their names."""
+    """Yield (name, value) for a command's options and assignments with a secret-looking name."""
     option = ""
     for word in words:
         if option and not word.startswith("-"):
             yield option, word
         option = ""
-        if found := _ASSIGNED.fullmatch(word):
-            if _is_secret(found[1]):
-                yield found[1], found[2]
-        elif (found := _OPTION.fullmatch(word)) and _is_secret(found[1]):
-            option = found[1]
+        if match := _ASSIGNED.fullmatch(word):
+            if _is_secret(match[1]):
+                yield match[1], match[2]
+        elif (match := _OPTION.fullmatch(word)) and _is_secret(match[1]):
+            option = match[1]
 
 
 def _secrets_within(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the texts in a nested value that are named as secrets, with their names."""
+    """Yield (name, text) of the strings in a nested value with a secret-looking name."""
     if isinstance(value, str) and _is_secret(name):
         yield name, value
     elif isinstance(value, dict):
@@ -158,15 +152,15 @@ def _is_secret(name: str) -> bool:
 
 def _of_header(name: str, value: str) -> Iterator[Secret]:
     yield Secret(value, (name,))
-    if found := _WITH_SCHEME.fullmatch(value):
-        scheme, credentials = found.groups()
+    if match := _WITH_SCHEME.fullmatch(value):
+        scheme, credentials = match.groups()
         yield Secret(credentials, (name,))
         if scheme.lower() == "basic":
             yield from _of_basic(credentials)
 
 
 def _of_basic(credentials: str) -> Iterator[Secret]:
-    """Yield the password of HTTP basic authentication: base64 of ``user:password`` (RFC 7617)."""
+    """Yield the password in credentials of HTTP basic authentication (RFC 7617)."""
     try:
         user, _, password = base64.b64decode(credentials).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
@@ -175,40 +169,35 @@ def _of_basic(credentials: str) -> Iterator[Secret]:
 
 
 def _of_address(text: str) -> list[Secret]:
-    """Return the password of a URL, also as HTTP clients send it, and its secret parameters."""
-    if ":" not in text:  # most variables of an environment are none, and are gone through often
+    """Return a URL's secret parameters, and its password as text and as basic authentication."""
+    if ":" not in text:  # a fast exit, because this runs for each environment variable
         return []
     try:
         url = urlsplit(text)
         user, password = unquote(url.username or ""), unquote(url.password or "")
         query = parse_qsl(url.query) if url.scheme else []
-    except ValueError:  # half an IPv6 address
+    except ValueError:  # a malformed IPv6 address
         return []
     if not url.scheme or not url.netloc:
         return []
-    found = [Secret(value, (name,)) for name, value in query if _is_secret(name)]
+    secrets = [Secret(value, (name,)) for name, value in query if _is_secret(name)]
     if password:
         basic = base64.b64encode(f"{user}:{password}".encode()).decode()
-        found += [Secret(password, ("password", user or "password")), Secret(basic)]
-    elif user:  # a token, as of https://TOKEN@host
-        found.append(Secret(user))
-    return found
+        secrets += [Secret(password, ("password", user or "password")), Secret(basic)]
+    elif user:  # a token, as in https://TOKEN@host
+        secrets.append(Secret(user))
+    return secrets
 
 
 def snapshot(team: TeamSpec) -> dict[str, Any] | None:
-    """Return a team as plain data that `TeamSpec.model_validate` accepts.
+    """Return a team without secrets as plain data for the journal, or None if that is impossible.
 
-    Only fields that we know go in: a foreign key may hold a token. Of one that withholds a tool it
-    is kept that it does. Keys are left out; the provider's environment variable must give them
-    again.
+    `TeamSpec.model_validate` accepts the data. Unknown keys are left out, because they may contain
+    a token. A key that withholds a tool is still recorded as withholding it. API keys are left out.
+    A resume reads them from the providers' environment variables.
 
-    Args:
-        team: The team.
-
-    Returns:
-        The data, or None when a file can't say it: an agent that is an object without a
-        name, a base_url with a password in it, or a tool server or a header whose token is written
-        out where a ``${VAR}`` could stand.
+    The result is None for an agent that is an object without an importable name, for a ``base_url``
+    with a password, and for a header or tool server with a literal token instead of a ``${VAR}``.
     """
     for agent in team.everyone:
         url = urlsplit(agent.backend.base_url or "")
@@ -225,10 +214,10 @@ def snapshot(team: TeamSpec) -> dict[str, Any] | None:
 
 
 def _has_only_references(backend: BackendSpec) -> bool:
-    given = (*(backend.extra_headers or {}).values(), *backend.env.values())
-    headers = (each.get_secret_value() for each in given)
-    named = (text for _, text in _secrets_within(backend.extra_body))
-    return all(map(is_reference_or_harmless, (*headers, *named)))
+    secrets = (*(backend.extra_headers or {}).values(), *backend.env.values())
+    values = (each.get_secret_value() for each in secrets)
+    in_body = (text for _, text in _secrets_within(backend.extra_body))
+    return all(map(is_reference_or_harmless, (*values, *in_body)))
 
 
 def _plain(value: Any, path: Keys = ()) -> Any:
@@ -240,16 +229,16 @@ def _plain(value: Any, path: Keys = ()) -> Any:
         } | _restrictions(value, path)
     if isinstance(value, dict):
         return {key: _plain(v) for key, v in value.items()}
-    if isinstance(value, SecretStr):  # a reference or harmless; `_LEFT_OUT` has the others
+    if isinstance(value, SecretStr):  # a reference or harmless; others are in `_LEFT_OUT`
         return value.get_secret_value()
     items = value if isinstance(value, tuple | list) else None
     return value if items is None else [_plain(v, (*path, "*")) for v in items]
 
 
 def _restrictions(spec: BaseModel, path: Keys) -> dict[str, bool]:
-    """Keep that a tool is withheld, and not by which words."""
+    """Return the keys that withhold a tool, with booleans instead of their values."""
     return {
-        found.key: found.value is not False
-        for found in own_foreign_keys(spec, path)
-        if found.sort == "withheld" and found.path[:-1] == path
+        foreign_key.key: foreign_key.value is not False
+        for foreign_key in own_foreign_keys(spec, path)
+        if foreign_key.sort == "withheld" and foreign_key.path[:-1] == path
     }

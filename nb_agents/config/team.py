@@ -1,16 +1,16 @@
-"""A team, from a MassGen file or from Python, as frozen validated specs.
+"""Specs of a team, loaded from a MassGen file or created in Python. They are frozen and validated.
 
-Keys that MassGen knows and that are harmless to ignore are kept and listed in `TeamSpec.ignored`;
-one that restricts and can't be enforced is in `TeamSpec.refusals` (`nb_agents.config.massgen_keys`
-sorts them). A key that is nearly one of ours is taken for a slip of the pen and refused with the
-right name.
-Agents that can't run here are kept too, and listed in `TeamSpec.unsupported`.
+MassGen's keys that can safely be ignored are listed in `TeamSpec.ignored`. Keys that restrict
+agents and can't be enforced are listed in `TeamSpec.refusals`. `nb_agents.config.massgen_keys`
+classifies them. A key that closely resembles a known key is reported as a misspelling. Agents that
+can't run here remain in the team and are listed in `TeamSpec.unsupported`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -26,11 +26,17 @@ from pydantic import (
 
 from nb_agents.config import report
 from nb_agents.config.agent_objects import as_agent, is_object
-from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, missing_key, why_unsupported
+from nb_agents.config.backends import (
+    BackendSpec,
+    full_name,
+    missing_key,
+    unsupported_reason,
+)
+from nb_agents.config.context_keys import ContextSpec
 from nb_agents.config.document import TEAM_FILE, Document, Keys, parse_document, read_source
-from nb_agents.config.faults import Section, checked, sections, slips
+from nb_agents.config.faults import Section, sections, slips, validate_document
 from nb_agents.config.key_sources import find_key_elsewhere
-from nb_agents.config.massgen_keys import foreign_keys, refusal, section_of, sort_of
+from nb_agents.config.massgen_keys import foreign_keys, refusal, section_of, status_of_key
 from nb_agents.config.orchestrator import (
     ApprovalSpec,
     CancelSpec,
@@ -39,8 +45,9 @@ from nb_agents.config.orchestrator import (
     RetrySpec,
     TimeoutSpec,
 )
-from nb_agents.config.report import Unsupported
-from nb_agents.config.spec import SafeName, Spec, start_place
+from nb_agents.config.spec import Grace, SafeName, Spec, start_directory
+from nb_agents.config.tools import NotebookAccess
+from nb_agents.disk.names import as_on_disk
 from nb_agents.errors import ConfigError
 
 
@@ -48,8 +55,9 @@ class WritableSpec(NamedTuple):
     """A file or directory that an agent may change.
 
     Attributes:
-        path: It, absolute.
-        protected: What of it stays as it is; absolute, or relative to it or to a file's directory.
+        path: Its absolute path.
+        protected: Paths in it that the agent must not change. They are absolute, or relative to
+            `path` (or to its directory, if `path` is a file).
     """
 
     path: Path
@@ -57,13 +65,13 @@ class WritableSpec(NamedTuple):
 
 
 OWN = "own"
-"""A workspace that is the run's own."""
+"""The value of `workspace` for a separate workspace per run."""
 
-NO_AGENTS = "It has no agents: this is MassGen's table of rate limits, not a team."
+NO_AGENTS = "The file has no agents. It is MassGen's table of rate limits, not a team file."
 
 
-_WHERE = ("base_url", "api_key", "api_version", "api")
-"""Keys of a backend that say where its type is reached."""
+_CONNECTION_KEYS = ("base_url", "api_key", "api_version", "api")
+"""Keys of a backend that configure the connection to its server."""
 _TEAM_KEYS = {"agents", "agent"}
 
 _A_RECIPE = "This is a recipe, not a team file. Start it with --recipe (`recipe=` in Python)."
@@ -73,49 +81,59 @@ class AgentSpec(Spec):
     """An agent of a team.
 
     Attributes:
-        id: Names it in files and on screen.
-        backend: Its model.
-        system_message: Put before the team's own instructions.
+        id: Its name in files and on screen.
+        backend: Its model or external agent.
+        system_message: Text that precedes the team's instructions in its system prompt.
+        context: How its conversations are folded. By default, the setting of the team applies.
     """
 
     id: SafeName
     backend: BackendSpec
     system_message: str = ""
+    context: ContextSpec | None = None
 
 
 class TeamSpec(Spec):
     """A team of agents.
 
     Attributes:
-        agents: In registration order, which breaks ties; from Python also objects, such as a
-            function or an agent of another framework. Only MassGen's table of rate limits, which
-            is no team, loads without any.
-        orchestrator: How they work together.
+        agents: The members. Ties in a vote go to the agent that comes first. In Python, an agent
+            can also be an object, such as a function or an agent of another framework. Only
+            MassGen's table of rate limits, which is not a team file, loads without agents.
+        orchestrator: How the agents work together.
         timeout_settings: Time limits.
-        retry: When failed model calls are tried again; None means up to three times, after 0.5, 1
-            and 2 seconds.
+        retry: When failed model calls are retried. By default up to three times, after 0.5, 1 and
+            2 seconds.
+        wait_for_quota: Seconds that a model call may wait, after its retries, for its provider: for
+            the end of a rate limit or quota, or for a server that is down. By default, the call
+            fails.
         cancel: How a run stops.
-        approval: How calls of tools that wait for a person are approved.
-        recipe_agents: Which agent stands for those that a recipe names, by pattern, such as
-            ``{"foundation:*": "critic"}``; the first that fits counts.
-        bundles: The directory of each bundle that a recipe names, as in ``@bundle:path``; from
-            the team's file, where it is one.
-        callable_agents: Agents that are no members of the team: they work when another one calls
-            them, by its `can_call`. Members can be called, too.
-        detach: Whether runs go in a process of their own, which outlives the one that starts them,
-            where their options leave that open.
-        workspace: With "project" the directory that the team is loaded in is a context path that
-            the agent may write which presents, and a recipe's steps work there; the path stands
-            here then.
-        sandbox: Whether the commands of recipes run in a sandbox, or not at all where there is
-            none. Those of agents do so by themselves.
-        network: Whether they reach the network there.
-        snapshots: Whether workspaces are kept at each moment to which a rewind can go back.
-        snapshot_limit: Megabytes over which a file is not kept.
-        env_file: A file of lines as ``NAME=value``, such as ``.env``, from the team's file: keys
-            of providers that the environment lacks are read from it, and nothing else.
-        keyring: The service in the system's keyring whose entries are such keys, by the names of
-            their variables; asked last (``pip install 'nb_agents[keyring]'``).
+        approval: How tool calls that wait for a user are approved.
+        recipe_agents: Maps patterns of agent names in recipes to agents of this team, such as
+            ``{"foundation:*": "critic"}``. The first match is used.
+        bundles: The directory of each bundle that recipes refer to as ``@bundle:path``. Relative
+            paths start at the team file's directory.
+        callable_agents: Agents that are not members of the team. They work only when another
+            agent calls them (see `can_call`). Members can be called, too.
+        detach: Whether runs start in a separate process that outlives the process that starts them.
+            Options of a run override this.
+        workspace: ``project`` lets agents work on the directory in which the team is loaded. It
+            becomes a context path with ``permission: write``, and recipe steps run in it. When
+            loaded, this is the directory's path.
+        sandbox: Whether commands in recipes require a sandbox. If there is none, they don't run.
+            Commands of agents have their own setting.
+        network: Whether sandboxed recipe commands can use the network.
+        snapshots: Whether workspaces are saved at each checkpoint, so that a rewind can restore
+            them.
+        snapshot_limit: Size in megabytes above which a file is left out of snapshots.
+        snapshot_total_limit: Maximum total size in megabytes of all snapshots of a session. Files
+            beyond it are left out.
+        context: What happens when a conversation approaches the model's context window.
+        env_file: A file with lines such as ``NAME=value``, for example ``.env``; a relative path
+            starts at the team file's directory. Only provider keys that are missing in the
+            environment are read from it.
+        keyring: The name of a service in the system keyring that has provider keys under the names
+            of their environment variables. It is used last (``pip install 'nb_agents[keyring]'``).
 
     Example:
         >>> team = TeamSpec.model_validate(
@@ -129,6 +147,7 @@ class TeamSpec(Spec):
     orchestrator: OrchestratorSpec = OrchestratorSpec()
     timeout_settings: TimeoutSpec = TimeoutSpec()
     retry: RetrySpec | None = None
+    wait_for_quota: Grace = 0.0
     cancel: CancelSpec = CancelSpec()
     approval: ApprovalSpec = ApprovalSpec()
     recipe_agents: dict[str, str] = Field(default_factory=dict)
@@ -140,6 +159,8 @@ class TeamSpec(Spec):
     network: bool = False
     snapshots: bool = True
     snapshot_limit: Annotated[float, Field(ge=0, le=1e6)] = 100.0
+    snapshot_total_limit: Annotated[float, Field(ge=0, le=1e9)] = 10_000.0
+    context: ContextSpec = ContextSpec()
     env_file: str | None = None
     keyring: str | None = None
     _document: Document = PrivateAttr(default=Document())
@@ -156,8 +177,8 @@ class TeamSpec(Spec):
             value["agents"] = [value.pop("agent")]
         if isinstance(value.get("agents"), list | tuple):
             value["agents"] = [_with_id(a, i) for i, a in enumerate(value["agents"], 1)]
-        if isinstance(called := value.get("callable_agents"), list | tuple):
-            value["callable_agents"] = [_given(a, i) for i, a in enumerate(called, 1)]
+        if isinstance(callables := value.get("callable_agents"), list | tuple):
+            value["callable_agents"] = [_as_mapping(a, i) for i, a in enumerate(callables, 1)]
         return value
 
     @model_validator(mode="after")
@@ -169,46 +190,46 @@ class TeamSpec(Spec):
                 raise ValueError(f"two agents are named {agent.id!r}: ids must differ")
             if other is not agent:
                 raise ValueError(
-                    f"{other.id!r} and {agent.id!r} differ by case alone, and their directories "
-                    "would be one on macOS and Windows: rename one"
+                    f"{other.id!r} and {agent.id!r} differ only in case, so they would share a "
+                    f"directory on macOS and Windows; rename one"
                 )
         return self
 
     @field_validator("workspace")
     @classmethod
-    def _place(cls, value: str) -> str:
-        # A journal keeps the path, so that a resume from elsewhere works at the same place.
-        place = str(start_place()) if value == "project" else value
-        if place != OWN and not Path(place).is_absolute():
+    def _absolute_workspace(cls, value: str) -> str:
+        # The journal contains this path: a resume from another directory must use the same one.
+        path = str(start_directory()) if value == "project" else value
+        if path != OWN and not Path(path).is_absolute():
             raise ValueError(f"{value!r} is neither 'own' nor 'project'")
-        return place
+        return path
 
     @model_validator(mode="after")
-    def _sees_the_project(self) -> TeamSpec:
-        given = self.orchestrator.context_paths
-        if self.project and self.workspace not in {each.path for each in given}:
-            paths = (*given, ContextPath(path=self.workspace, permission="write"))
+    def _add_project_path(self) -> TeamSpec:
+        paths = self.orchestrator.context_paths
+        if self.project and self.workspace not in {each.path for each in paths}:
+            paths = (*paths, ContextPath(path=self.workspace, permission="write"))
             orchestrator = self.orchestrator.model_copy(update={"context_paths": paths})
-            object.__setattr__(self, "orchestrator", orchestrator)  # it is frozen from here on
+            object.__setattr__(self, "orchestrator", orchestrator)  # the model is frozen
         return self
 
     @field_validator("bundles")
     @classmethod
-    def _beside_the_file(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        # Absolute, because a journal keeps the spec without the place of the team's file.
-        return {name: _beside(path, info) for name, path in value.items()}
+    def _absolute_bundles(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        # The journal stores the spec, but not the location of the team file.
+        return {name: _next_to_file(path, info) for name, path in value.items()}
 
     @field_validator("env_file")
     @classmethod
-    def _file_beside_it(cls, value: str | None, info: ValidationInfo) -> str | None:
-        return None if value is None else _beside(value, info)
+    def _absolute_env_file(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return None if value is None else _next_to_file(value, info)
 
     @model_validator(mode="after")
-    def _keys_from_elsewhere(self) -> TeamSpec:
+    def _add_missing_keys(self) -> TeamSpec:
         if self.env_file or self.keyring:
             for name in ("agents", "callable_agents"):
                 agents = tuple(self._with_key(agent) for agent in getattr(self, name))
-                object.__setattr__(self, name, agents)  # it is frozen from here on
+                object.__setattr__(self, name, agents)  # the model is frozen
         return self
 
     def _with_key(self, agent: AgentSpec) -> AgentSpec:
@@ -221,108 +242,138 @@ class TeamSpec(Spec):
 
     @model_validator(mode="after")
     def _known_recipe_agents(self) -> TeamSpec:
-        known = {agent.id for agent in self.agents}
+        ids = {agent.id for agent in self.agents}
         for pattern, agent in self.recipe_agents.items():
-            if agent not in known:
-                names = ", ".join(sorted(known))
-                raise ValueError(f"recipe_agents {pattern!r} names {agent!r}; agents: {names}")
+            if agent not in ids:
+                names = ", ".join(sorted(ids))
+                raise ValueError(
+                    f"recipe_agents {pattern!r} refers to {agent!r}, which is not an agent: {names}"
+                )
         return self
 
     @model_validator(mode="after")
     def _known_callable_agents(self) -> TeamSpec:
-        known = {agent.id for agent in self.everyone}
+        ids = {agent.id for agent in self.everyone}
         for agent in self.everyone:
             for name in agent.backend.can_call:
-                if name != "*" and name not in known:
-                    names = ", ".join(sorted(known))
-                    raise ValueError(f"{agent.id!r} can_call {name!r}; agents: {names}")
+                if name != "*" and name not in ids:
+                    names = ", ".join(sorted(ids))
+                    raise ValueError(
+                        f"{agent.id!r} can_call {name!r}, which is not an agent: {names}"
+                    )
         return self
+
+    @model_validator(mode="after")
+    def _known_summarizers(self) -> TeamSpec:
+        ids = {agent.id for agent in self.everyone}
+        for agent in self.everyone:
+            name = self.context_of(agent).summarize_with
+            if name is not None and name not in ids:
+                names = ", ".join(sorted(ids))
+                raise ValueError(f"summarize_with {name!r} is not an agent: {names}")
+        return self
+
+    def context_of(self, agent: AgentSpec) -> ContextSpec:
+        """Return how an agent's conversations are folded."""
+        return agent.context or self.context
+
+    def summarizer_of(self, agent: AgentSpec) -> AgentSpec | None:
+        """Return the agent whose model folds the conversations, or None for its own."""
+        name = self.context_of(agent).summarize_with
+        return next((each for each in self.everyone if each.id == name), None)
 
     @property
     def project(self) -> Path | None:
-        """The directory of the person's own that is worked in, if one is."""
+        """The user's directory in which agents work, or None if each run has a workspace."""
         return None if self.workspace == OWN else Path(self.workspace)
 
     @property
     def snapshot_bytes(self) -> int:
-        """Bytes over which a file is not kept."""
+        """Size in bytes above which a file is left out of snapshots."""
         return int(self.snapshot_limit * 1e6)
 
     @property
+    def snapshot_total_bytes(self) -> int:
+        """Maximum total size of all snapshots of a session, in bytes."""
+        return int(self.snapshot_total_limit * 1e6)
+
+    @property
     def everyone(self) -> tuple[AgentSpec, ...]:
-        """The agents of the team, and those that they may call."""
+        """The members of the team, followed by its callable agents."""
         return (*self.agents, *self.callable_agents)
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The keys that have no effect here, each once.
+        """The keys and values that have no effect, without duplicates.
 
-        A key is a dotted path; a value of MassGen's that stands for another here is the path, the
-        value and the one that is used.
+        A key is a dotted path. For a MassGen value that is replaced, both values follow the path.
         """
-        keys = report.foreign(self, "harmless", self._gone)
+        keys = report.foreign_key_names(self, "harmless", self._unsupported_ids)
         return tuple(dict.fromkeys([*keys, *report.foreign_values(self.orchestrator)]))
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The unknown keys, as dotted paths, each once."""
-        return tuple(dict.fromkeys(report.foreign(self, "unknown", self._gone)))
+        """The unknown keys, as dotted paths without duplicates."""
+        return tuple(
+            dict.fromkeys(report.foreign_key_names(self, "unknown", self._unsupported_ids))
+        )
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What a person should know of its keys, in lines; a start and a check both say it."""
-        by_kind = {"Ignored here": self.ignored, "Not known here, and not acted on": self.unknown}
-        lines = [f"{what}: {', '.join(keys)}" for what, keys in by_kind.items() if keys]
-        wanted = self.orchestrator
-        lines += report.of_backends(self._backends, wanted.max_cost)
-        return (*lines, *report.of_orchestrator(wanted))
+        """Notices for the user on keys that have no effect, or not the expected one.
+
+        A start and ``%agents check`` both show them.
+        """
+        by_kind = {"Ignored keys": self.ignored, "Unknown keys without effect": self.unknown}
+        lines = [f"{label}: {', '.join(keys)}" for label, keys in by_kind.items() if keys]
+        lines += report.backend_notices(self._backends, self.orchestrator.max_cost)
+        return (*lines, *report.orchestrator_notices(self.orchestrator))
 
     @property
     def refusals(self) -> tuple[ConfigError, ...]:
-        """The keys for which it can't start: they restrict, and can't be enforced here."""
+        """An error for each key that prevents a start: a restriction that can't be enforced."""
         foreign = (each for each in foreign_keys(self) if each.sort == "refused")
-        found = (*foreign, *report.unsendable(self._backends))
-        return tuple(self.fault(refusal(each), *each.path) for each in found)
+        keys = (*foreign, *report.unsendable(self._backends))
+        return tuple(self.fault(refusal(each), *each.path, code="restriction") for each in keys)
 
     @property
     def _backends(self) -> list[tuple[str, BackendSpec]]:
-        here = (agent for agent in self.everyone if not why_unsupported(agent.backend.type))
-        return [(agent.id, agent.backend) for agent in here]
+        supported = (a for a in self.everyone if not unsupported_reason(a.backend.type))
+        return [(agent.id, agent.backend) for agent in supported]
 
     @property
-    def unsupported(self) -> tuple[Unsupported, ...]:
-        """The agents that can't run here, as (agent, type, why)."""
-        kinds = ((agent.id, agent.backend.type) for agent in self.everyone)
-        return tuple(Unsupported(a, kind, w) for a, kind in kinds if (w := why_unsupported(kind)))
+    def unsupported(self) -> tuple[AgentSpec, ...]:
+        """The agents that can't run here, because their backend type is not supported."""
+        return tuple(each for each in self.everyone if unsupported_reason(each.backend.type))
 
     @property
-    def _gone(self) -> set[str]:
-        return {each.agent for each in self.unsupported}
+    def _unsupported_ids(self) -> set[str]:
+        return {each.id for each in self.unsupported}
 
     @property
     def context_paths(self) -> tuple[Path, ...]:
-        """The context paths, absolute.
+        """The absolute context paths.
 
         Raises:
-            ConfigError: One does not exist.
+            ConfigError: A context path does not exist.
         """
-        given = enumerate(self.orchestrator.context_paths)
-        return tuple(self._existing(c.path, number) for number, c in given)
+        paths = enumerate(self.orchestrator.context_paths)
+        return tuple(self._existing(c.path, number) for number, c in paths)
 
     @property
     def missing_paths(self) -> tuple[ConfigError, ...]:
-        """What is wrong with each context path that does not exist."""
+        """An error for each context path that does not exist."""
         faults = []
-        for number, given in enumerate(self.orchestrator.context_paths):
+        for number, context_path in enumerate(self.orchestrator.context_paths):
             try:
-                self._existing(given.path, number)
+                self._existing(context_path.path, number)
             except ConfigError as exc:
                 faults.append(exc)
         return tuple(faults)
 
     @property
     def readable_paths(self) -> tuple[Path, ...]:
-        """What all agents may read: the context paths, and the skills.
+        """The paths that all agents may read: context paths and the skills directory.
 
         Raises:
             ConfigError: A context path does not exist.
@@ -332,109 +383,106 @@ class TeamSpec(Spec):
 
     @property
     def writable_paths(self) -> tuple[WritableSpec, ...]:
-        """The context paths that may be changed, themselves or by copies of them.
+        """The context paths that agents may change, directly or through copies.
 
         Raises:
-            ConfigError: One does not exist.
+            ConfigError: A context path does not exist.
         """
         return tuple(
-            WritableSpec(path, tuple(Path(each) for each in given.protected_paths))
-            for path, given in zip(self.context_paths, self.orchestrator.context_paths, strict=True)
-            if given.permission == "write"
+            WritableSpec(path, tuple(Path(each) for each in spec.protected_paths))
+            for path, spec in zip(self.context_paths, self.orchestrator.context_paths, strict=True)
+            if spec.permission == "write"
         )
 
     def reading(self, paths: Iterable[str | os.PathLike[str]]) -> TeamSpec:
-        """Return the team with files and directories besides that it may read.
-
-        Args:
-            paths: Where they are.
-        """
+        """Return the team with these files and directories added to its context paths."""
         added = tuple(ContextPath(path=os.fspath(path)) for path in paths)
         if not added:
             return self
-        all_ = (*self.orchestrator.context_paths, *added)
-        orchestrator = self.orchestrator.model_copy(update={"context_paths": all_})
+        context_paths = (*self.orchestrator.context_paths, *added)
+        orchestrator = self.orchestrator.model_copy(update={"context_paths": context_paths})
         return self.model_copy(update={"orchestrator": orchestrator})
 
     def without_unsupported(self) -> TeamSpec:
-        """Return the team of the agents that can run here: itself when all can.
+        """Return the team without agents that can't run here. If all can, return it unchanged.
 
         Raises:
-            ConfigError: None can.
+            ConfigError: No agent can run here.
         """
-        gone = self._gone
-        if self.agents and not gone:
+        unsupported = self._unsupported_ids
+        if self.agents and not unsupported:
             return self
-        rest = self.without(gone)
+        rest = self.without(unsupported)
         if not rest.agents:
-            named = ", ".join(f"{each.agent} ({each.type})" for each in self.unsupported)
-            what = f"None of its agents can run here: {named}." if named else NO_AGENTS
-            raise self.fault(what, "agents")
+            agent_names = ", ".join(f"{each.id} ({each.backend.type})" for each in self.unsupported)
+            message = (
+                f"None of the team's agents can run here: {agent_names}."
+                if agent_names
+                else NO_AGENTS
+            )
+            raise self.fault(message, "agents")
         return rest
 
     def without(self, gone: Collection[str]) -> TeamSpec:
-        """Return the team without some of its agents, and without what names them.
+        """Return the team without some of its agents, and without references to them.
 
         Args:
-            gone: Their ids.
+            gone: The ids of the agents to remove.
         """
-        standing = {k: v for k, v in self.recipe_agents.items() if v not in gone}
-        changes: dict[str, Any] = {"recipe_agents": standing}
+        recipe_agents = {k: v for k, v in self.recipe_agents.items() if v not in gone}
+        changes: dict[str, Any] = {"recipe_agents": recipe_agents}
         for name in ("agents", "callable_agents"):
-            kept = (a for a in getattr(self, name) if a.id not in gone)
-            changes[name] = tuple(_calling_none_of(a, gone) for a in kept)
+            remaining = (a for a in getattr(self, name) if a.id not in gone)
+            changes[name] = tuple(_without_calls_to(a, gone) for a in remaining)
         return self.model_copy(update=changes)
 
-    def fault(self, what: str, *path: object) -> ConfigError:
-        """Return an error with the place of its cause in the team's file.
+    def fault(
+        self, what: str, *path: object, code: str = "invalid", remedy: str = ""
+    ) -> ConfigError:
+        """Return an error with the line and column of its cause in the team file.
+
+        A team that was made in Python has no position.
 
         Args:
-            what: The sentence.
-            path: Keys from the top, an agent by its id: ``"agents", "ada", "backend", "type"``.
-
-        Returns:
-            The error; without a place when the team was made in Python.
+            what: The message, as a sentence.
+            path: Keys from the top level, with an agent's id instead of its index:
+                ``"agents", "ada", "backend", "type"``.
+            code: What kind of error it is.
+            remedy: What to do about it, as a sentence. It follows `what` in the message.
         """
-        return self._document.error(what, self._with_position(path))
+        return self._document.error(what, self._with_position(path), code=code, remedy=remedy)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> TeamSpec:
-        """Read a team file: MassGen's YAML or JSON.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The team.
+        """Read a team file: YAML or JSON in MassGen's format.
 
         Raises:
-            ConfigError: With file, line, column and the nearest valid key; further faults in the
-                same file are in its ``others``.
+            ConfigError: The file is invalid. The error has file, line, column and the nearest
+                valid key; further errors in the same file are in its ``others``.
         """
         return cls.from_text(read_source(path, TEAM_FILE), str(path))
 
     @classmethod
     def from_text(cls, text: str, file: str) -> TeamSpec:
-        """Read a team from its source, as an editor has it.
+        """Parse the source text of a team file.
 
         Args:
-            text: The source.
-            file: Its path, from which its relative paths are taken; it need not be there.
-
-        Returns:
-            The team.
+            text: The YAML or JSON text.
+            file: The file's path, for messages and to resolve relative paths. It need not exist.
 
         Raises:
-            ConfigError: As `from_file`.
+            ConfigError: As for `from_file`.
         """
         document = parse_document(text, file, TEAM_FILE)
         if _is_rate_table(document.data):
             return cls.model_construct(agents=(), **document.data)
         if document.data.keys() & {"steps", "stages"} and not document.data.keys() & _TEAM_KEYS:
             raise ConfigError(_A_RECIPE, file=document.file)
-        found = (each for each in slips(_sections(document.data)) if not _is_massgens(each.path))
+        misspelled = (
+            each for each in slips(_sections(document.data)) if not _is_massgens(each.path)
+        )
         context = {"folder": Path(file).absolute().parent}
-        team = checked(cls, document, (), found, context)
+        team = validate_document(cls, document, (), misspelled, context)
         team._document = document
         return team
 
@@ -443,42 +491,33 @@ class TeamSpec(Spec):
         """Return a team of one agent.
 
         Args:
-            model: Backend type and model, as ``openai:gpt-5-mini``.
-
-        Returns:
-            The team.
+            model: Backend type and model, such as ``openai:gpt-5-mini``. The type is optional for
+                models that only one provider has, such as ``gpt-5-mini``.
 
         Raises:
-            ConfigError: It lacks one of them, or the type can't run here.
+            ConfigError: The type is unknown or can't run here, or the model is missing.
 
         Example:
             >>> TeamSpec.from_model("ollama:llama3.2:1b").agents[0].backend.model
             'llama3.2:1b'
         """
-        kind, colon, name = (part.strip() for part in model.partition(":"))
-        why = why_unsupported(kind.lower()) if colon else ""
-        if why:
-            raise ConfigError(f"Model {model!r} has type {kind!r}, which is not supported. {why}")
-        if not colon or (not name and BACKEND_TYPES[kind.lower()].needs_model):
-            raise ConfigError(
-                f"Model {model!r} is not type:model. Write, for example, openai:gpt-5-mini."
-            )
+        kind, _, name = full_name(model).partition(":")
         agent = {"backend": {"type": kind, "model": name}}
         try:
             return cls.model_validate({"agent": agent})
-        except ValidationError:  # python
-            raise ConfigError(f"Type {kind!r} needs an object; give a TeamSpec instead.") from None
+        except ValidationError:  # type "python" requires an object
+            raise ConfigError(f"Type {kind!r} needs an agent object. Pass a TeamSpec.") from None
 
     def with_model(self, model: str, but: Collection[str] = ()) -> TeamSpec:
-        """Return the team with another model for its agents.
+        """Return a copy of the team whose agents use another model.
 
         Args:
-            model: Backend type and model, as for `from_model`. Where an agent's type stays the
-                same, so do its address and its key.
-            but: Ids of agents that stay as they are.
+            model: Backend type and model, as for `from_model`. Agents that already have this type
+                keep their address and key.
+            but: Ids of the agents that keep their model.
 
         Raises:
-            ConfigError: There is no such type or model.
+            ConfigError: The type is unknown or can't run here, or the model is missing.
         """
         new = type(self).from_model(model).agents[0].backend
 
@@ -486,8 +525,8 @@ class TeamSpec(Spec):
             old = agent.backend
             if agent.id in but:
                 return agent
-            where = old if old.type == new.type else new
-            update = {name: getattr(where, name) for name in _WHERE}
+            source = old if old.type == new.type else new
+            update = {name: getattr(source, name) for name in _CONNECTION_KEYS}
             update |= {"type": new.type, "model": new.model, "instance": None, "object": None}
             return agent.model_copy(update={"backend": old.model_copy(update=update)})
 
@@ -496,22 +535,61 @@ class TeamSpec(Spec):
         }
         return self.model_copy(update=changes)
 
+    def with_notebook(self, access: NotebookAccess | None) -> TeamSpec:
+        """Return a copy of the team whose agents have this access to the notebook, if given."""
+        if access is None:
+            return self
+
+        def changed(agent: AgentSpec) -> AgentSpec:
+            backend = agent.backend.model_copy(update={"notebook": access})
+            return agent.model_copy(update={"backend": backend})
+
+        return self.model_copy(update={"agents": tuple(map(changed, self.agents))})
+
     def _existing(self, text: str, number: int) -> Path:
         try:
             return Path(text).expanduser().resolve(strict=True)
-        except (OSError, RuntimeError, ValueError):  # missing; a loop, an unknown ~user; a NUL
-            what = f"Context path {text!r} does not exist. Correct or remove it."
+        except (OSError, RuntimeError, ValueError):  # missing, a loop, an unknown ~user, a NUL
+            message, remedy = f"Context path {text!r} does not exist.", "Correct or remove it."
             path = ("orchestrator", "context_paths", number, "path")
-            raise self.fault(what, *path) from None
+            raise self.fault(message, *path, code="missing-path", remedy=remedy) from None
 
     def _with_position(self, path: tuple[object, ...]) -> tuple[object, ...]:
         data = self._document.data
         if not data or path[:1] != ("agents",) or len(path) < 2:
             return path
         agents = data.get("agents") or [data["agent"]]
-        ids = [_with_id(agent, number)["id"] for number, agent in enumerate(agents, 1)]
-        # One that is only called has no place among them.
+        numbered = (_with_id(agent, number) for number, agent in enumerate(agents, 1))
+        ids = [each.get("id") if isinstance(each, dict) else None for each in numbered]
+        # A callable agent is not in this list.
         return ("agents", ids.index(path[1]), *path[2:]) if path[1] in ids else ("callable_agents",)
+
+
+def valid_part(text: str, file: str) -> TeamSpec | None:
+    """Return a team of the valid agents of an invalid file; None if there is no valid agent.
+
+    Args:
+        text: The YAML or JSON text.
+        file: As for `TeamSpec.from_text`.
+    """
+    try:
+        document = parse_document(text, file, TEAM_FILE)
+    except ConfigError:
+        return None
+    context = {"folder": Path(file).absolute().parent}
+    data = document.data
+    agents = data["agents"] if "agents" in data else [data.get("agent")]
+    numbered = enumerate(agents if isinstance(agents, list) else (), 1)
+    valid = [each for n, agent in numbered if _is_valid(each := _with_id(agent, n), context)]
+    part: TeamSpec | None = None
+    valid_data: dict[str, Any] = {"agents": valid}
+    for key in (None, "env_file", "keyring", "orchestrator"):
+        more = valid_data if key is None else {**valid_data, key: data.get(key)}
+        with suppress(ValidationError):
+            part, valid_data = TeamSpec.model_validate(more, context=context), more
+    if part is not None:
+        part._document = document
+    return part
 
 
 def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
@@ -521,36 +599,44 @@ def _sections(data: Mapping[str, Any]) -> Iterator[Section]:
 
 
 def _is_massgens(path: Keys) -> bool:
-    """Return whether MassGen has such a key, even if it resembles one of ours."""
-    return sort_of(section_of(path[:-1]), str(path[-1])) != "unknown"
+    """Return whether a key belongs to MassGen. It may still resemble a key of nb_agents."""
+    return status_of_key(section_of(path[:-1]), str(path[-1])) != "unknown"
 
 
-def _beside(path: str, info: ValidationInfo) -> str:
-    folder: Path = (info.context or {}).get("folder") or start_place()
-    return str(folder / Path(path).expanduser())
+def _next_to_file(path: str, info: ValidationInfo) -> str:
+    folder: Path = (info.context or {}).get("folder") or start_directory()
+    return str(as_on_disk(folder / Path(path).expanduser()))
 
 
-def _given(agent: Any, number: int) -> Any:
+def _as_mapping(agent: Any, number: int) -> Any:
     return as_agent(agent, number) if is_object(agent) else agent
 
 
 def _with_id(agent: Any, number: int) -> Any:
-    agent = _given(agent, number)
+    agent = _as_mapping(agent, number)
     if isinstance(agent, dict) and agent.get("id") is None:
         return {**agent, "id": f"agent{number}"}
     return agent
 
 
-def _calling_none_of(agent: AgentSpec, gone: Collection[str]) -> AgentSpec:
-    names = tuple(name for name in agent.backend.can_call if name not in gone)
+def _without_calls_to(agent: AgentSpec, removed_ids: Collection[str]) -> AgentSpec:
+    names = tuple(name for name in agent.backend.can_call if name not in removed_ids)
     if names == agent.backend.can_call:
         return agent
     backend = agent.backend.model_copy(update={"can_call": names})
     return agent.model_copy(update={"backend": backend})
 
 
+def _is_valid(agent: Any, context: Mapping[str, Any]) -> bool:
+    try:
+        AgentSpec.model_validate(agent, context=context)
+    except ValidationError:
+        return False
+    return True
+
+
 def _is_rate_table(data: Mapping[str, Any]) -> bool:
-    """Return whether a file is MassGen's ``rate_limits.yaml``: limits per provider and model."""
+    """Return whether the data is MassGen's ``rate_limits.yaml``: limits per provider and model."""
     tables = [model for provider in data.values() for model in _values(provider)]
     return bool(tables) and all(isinstance(t, dict) and "rpm" in t for t in tables)
 
@@ -559,67 +645,78 @@ def _values(value: Any) -> list[Any]:
     return list(value.values()) if isinstance(value, dict) else [None]
 
 
-def chosen_team(
-    config: str | None, model: str | None, bundles: Sequence[str] = ()
+def team_from_options(
+    config: str | None,
+    model: str | None,
+    bundles: Sequence[str] = (),
+    backend: str | None = None,
 ) -> str | TeamSpec | None:
-    """Combine ``--config``, ``--model`` and ``--bundle``.
+    """Return the team that ``--config``, ``--model``, ``--backend`` and ``--bundle`` select.
 
     Args:
         config: A team file.
-        model: One agent of this model, as ``openai:gpt-5-mini``.
-        bundles: Directories of bundles, each as ``NAME=DIR``; they go before the file's.
+        model: The model of a team of one agent, as for `TeamSpec.from_model`.
+        bundles: Bundle directories as ``NAME=DIR``. They override those in the file.
+        backend: The backend type of a model that is given without one.
 
     Returns:
-        The team, or None for the demo's.
+        A team, the path of its file, or None for the demo team.
 
     Raises:
-        ConfigError: Both a file and a model are given, there is no such model, or a bundle is
-            written in another way.
+        ConfigError: Both a file and a model are given, the model is unknown, or a bundle is not
+            ``NAME=DIR``.
     """
+    if backend is not None:
+        if config is not None:
+            message = "--backend and --config can't be used together. Remove --backend or --config."
+            raise ConfigError(message)
+        model = f"{backend}:{(model or '').removeprefix(f'{backend}:')}"
     if model is not None and config is not None:
-        raise ConfigError("A model and a config are both given. Leave out --model or --config.")
+        raise ConfigError(
+            "--model and --config can't be used together. Remove --model or --config."
+        )
     if not bundles:
         return config if model is None else TeamSpec.from_model(model)
     team = TeamSpec.from_file(config) if config else TeamSpec.from_model(model or "demo:")
     return team.model_copy(update={"bundles": {**team.bundles, **_bundles(bundles)}})
 
 
-def with_objects(
-    team: str | TeamSpec | None, wanted: str, namespace: Mapping[str, Any]
+def add_object_agents(
+    team: str | TeamSpec | None, variable_names: str, namespace: Mapping[str, Any]
 ) -> str | TeamSpec | None:
-    """Combine a team with agents that are objects, as ``--agents`` names them.
+    """Add the Python objects given by ``--agents`` to a team, as agents.
 
     Args:
-        team: A team or its file, which the agents join; None for a team of these alone.
-        wanted: The objects' names with commas between; "" leaves the team as it is.
-        namespace: Where they are, such as the notebook's names.
+        team: A team or the path of its file, or None for a team of only these agents.
+        variable_names: Variable names, separated by commas. "" returns the team unchanged.
+        namespace: The variables, such as those of the notebook.
 
     Raises:
-        ConfigError: There is no such object, or an id twice.
+        ConfigError: A variable does not exist, or two agents would have the same id.
     """
-    if not wanted:
+    if not variable_names:
         return team
-    names = list(dict.fromkeys(name.strip() for name in wanted.split(",") if name.strip()))
+    names = list(dict.fromkeys(name.strip() for name in variable_names.split(",") if name.strip()))
     if missing := [name for name in names if name not in namespace]:
-        raise ConfigError(f"--agents {missing[0]}: no variable has that name. Define it before.")
-    given = [as_agent(namespace[name], n, name) for n, name in enumerate(names, 1)]
+        raise ConfigError(f"--agents {missing[0]}: no variable has that name. Define it first.")
+    agents = [as_agent(namespace[name], n, name) for n, name in enumerate(names, 1)]
     spec = TeamSpec.from_file(team) if isinstance(team, str) else team
     try:
-        added = TeamSpec.model_validate({"agents": given})
+        added = TeamSpec.model_validate({"agents": agents})
         if spec is None:
             return added
         return TeamSpec.model_validate({**dict(spec), "agents": (*spec.agents, *added.agents)})
     except ValidationError as exc:
-        raise ConfigError(f"--agents {wanted}: {exc.errors()[0]['msg']}.") from None
+        raise ConfigError(f"--agents {variable_names}: {exc.errors()[0]['msg']}.") from None
 
 
-def _bundles(given: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for text in given:
+def _bundles(names: Sequence[str]) -> dict[str, str]:
+    directories = {}
+    for text in names:
         name, equals, folder = text.partition("=")
         if not (name and equals and folder):
             raise ConfigError(
                 f"--bundle {text} is not NAME=DIR. Write, for example, --bundle recipes=../recipes."
             )
-        found[name] = str(Path(folder).expanduser().absolute())
-    return found
+        directories[name] = str(Path(folder).expanduser().absolute())
+    return directories

@@ -1,7 +1,7 @@
-"""Which tools an agent has, and which of its calls a person decides on: MassGen's keys and ours.
+"""Determines which tools an agent has and which calls need approval: MassGen's keys and others.
 
 Source: MassGen 0.1.97, `backend/base_with_custom_tool_and_mcp.py` (`_register_custom_tools`),
-`mcp_tools/client.py` (which lists of tools count).
+`mcp_tools/client.py` (precedence of the lists of tools).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -24,17 +23,22 @@ from pydantic import (
     model_validator,
 )
 
+from nb_agents.config.extras import missing_extra
 from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.model_keys import WireFormat
 from nb_agents.config.permissions import CommandLimits, PermissionSpec, as_pattern
 from nb_agents.config.secret_names import is_distinctive, is_secret_name
-from nb_agents.config.spec import Spec, Texts, as_tuple, beside_the_file
+from nb_agents.config.spec import Spec, Texts, as_tuple, resolve_next_to_file
 
 ToolAction = Literal["ask", "allow", "deny"]
+NotebookAccess = Literal["read", "propose", "run"]
+"""Whether an agent may only read cells of the open notebook, also propose changes, or also run."""
+NotebookOutputs = Literal["none", "text"]
+"""Whether an agent may read the outputs of cells."""
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _MIN_PRESET_CHARS = 8
-"""A shorter preset is a placeholder, whatever it is called."""
+"""A shorter preset value is a placeholder, even under the name of a secret."""
 _WORDS = re.compile(r"[a-z]+([ _][a-z]+)*")
 
 T = TypeVar("T")
@@ -48,7 +52,7 @@ _MASSGENS_NAMES: Mapping[str, tuple[str, ...]] = {
     "run_command": ("execute_command", "mcp__command_line__execute_command"),
     "run_python": ("execute_command", "mcp__command_line__execute_command"),
 }
-"""What MassGen calls the tools that do what ours do."""
+"""Our file and command tools, each with MassGen's names of the equivalent tools."""
 _NOT_WRITING = frozenset({"list_files", "read_file", "delete_file"})
 
 
@@ -63,8 +67,8 @@ def _pattern_text(text: str) -> str:
 
 def _variable_name(value: str) -> str:
     if not _VARIABLE_NAME.fullmatch(value):
-        # What was written may be NAME=secret.
-        raise ValueError("it must be a variable's name; its value comes from the environment")
+        # The value is not repeated, because it may be NAME=secret.
+        raise ValueError("it must be the name of an environment variable, without its value")
     return value
 
 
@@ -72,17 +76,20 @@ _VariableName = Annotated[str, AfterValidator(_variable_name)]
 _VariableNames = Annotated[tuple[_VariableName, ...], BeforeValidator(as_tuple)]
 _Pattern = Annotated[str, AfterValidator(_pattern_text)]
 _Patterns = Annotated[tuple[_Pattern, ...], BeforeValidator(as_tuple)]
+_Files = Annotated[
+    tuple[Annotated[str, AfterValidator(resolve_next_to_file)], ...], BeforeValidator(as_tuple)
+]
 _Presets = Annotated[tuple[dict[str, JsonValue], ...], BeforeValidator(_as_mappings)]
 
 
 class CustomFunction(NamedTuple):
-    """A function of a file that becomes a tool.
+    """A function of a Python file that becomes a tool.
 
     Attributes:
-        function: Its name in the file.
+        function: The function's name in the file.
         name: The tool's name.
-        description: Its description for models; "" uses the function's docstring.
-        preset: Arguments that it is given, by their names; a model neither sees nor gives them.
+        description: The tool's description for models. "" uses the function's docstring.
+        preset: Arguments with fixed values, which are hidden from models.
     """
 
     function: str
@@ -95,16 +102,16 @@ class CustomToolSpec(Spec):
     """Functions of a Python file that an agent gets as tools.
 
     Attributes:
-        path: The file. A relative one is looked for beside the team's file, then in the working
-            directory; "" is MassGen's for a tool of its own.
-        function: Their names in the file.
-        name: The tools' names, one for each function; else they are named like the functions.
-        description: Their description for models, one for all or one for each.
-        preset_args: Arguments that they are given, one mapping for all or one for each. A journal
-            keeps them, so they can hold no secret.
+        path: The Python file, relative to the team file's directory or the working directory. In
+            MassGen, "" means one of its own tools.
+        function: Names of functions in the file.
+        name: The tools' names, one per function. By default, the names of the functions.
+        description: Descriptions for models, one for all functions or one per function.
+        preset_args: Arguments with fixed values: one mapping for all functions or one per
+            function. They are stored in the journal and can't contain secrets.
     """
 
-    path: Annotated[str, AfterValidator(beside_the_file)] = ""
+    path: Annotated[str, AfterValidator(resolve_next_to_file)] = ""
     function: Texts = Field(min_length=1)
     name: Texts = ()
     description: Texts = ()
@@ -115,27 +122,27 @@ class CustomToolSpec(Spec):
     def _no_secret(
         cls, value: tuple[dict[str, JsonValue], ...]
     ) -> tuple[dict[str, JsonValue], ...]:
-        if found := next(_secret_names(value), None):
+        if name := next(_secret_names(value), None):
             raise ValueError(
-                f"{found!r} may be a secret, and what is preset is kept in the journal: "
-                "let the function read it from the environment"
+                f"{name!r} may be a secret, but preset arguments are stored in the journal; let "
+                f"the function read it from the environment"
             )
         return value
 
     @model_validator(mode="after")
-    def _presets_fit(self) -> CustomToolSpec:
-        # A preset that went astray would be asked of the model.
-        given, count = len(self.preset_args), len(self.function)
-        if given not in (0, 1, count):
+    def _presets_match_functions(self) -> CustomToolSpec:
+        # Without its preset, the argument would be left to the model.
+        presets, count = len(self.preset_args), len(self.function)
+        if presets not in (0, 1, count):
             raise ValueError(
-                f"{count} functions have {given} `preset_args`: give one mapping for all or one "
-                "for each"
+                f"{count} functions have {presets} `preset_args`: write one mapping for all "
+                "functions or one for each"
             )
         return self
 
     @property
     def functions(self) -> tuple[CustomFunction, ...]:
-        """The functions, each with what its tool is called, said to be, and given."""
+        """The functions, each with the name, description and preset arguments of its tool."""
         count = len(self.function)
         names = self.name if len(self.name) == count else self.function
         texts = _one_each(self.description, count, "")
@@ -144,12 +151,13 @@ class CustomToolSpec(Spec):
 
 
 class ToolRule(Spec):
-    """What is done with the calls of some tools.
+    """Whether calls of some tools need an approval.
 
     Attributes:
-        match: A tool's name or a pattern: ``mcp__*``.
-        action: "ask" a person, "allow", or "deny".
-        on_denial: What a person's denial does: the model is told, or the run stops.
+        match: A tool's name or a pattern, such as ``mcp__*``.
+        action: ``ask`` a user, ``allow`` or ``deny``.
+        on_denial: What happens when a user denies a call: the model receives the denial
+            (``tell``), or the run stops (``stop``).
     """
 
     match: str = Field(min_length=1)
@@ -157,36 +165,49 @@ class ToolRule(Spec):
     on_denial: Literal["tell", "stop"] = "tell"
 
 
+KEYS_OF_EXTENSIONS = ("recipes", "notebook")
+"""Keys of agents whose tools an extension provides."""
+
+
 class ToolKeys(Spec):
-    """The keys of a backend that say which tools its agent has.
+    """The keys of a backend that configure its agent's tools.
 
     Attributes:
-        mcp_servers: MCP servers, as a list or by name.
-        custom_tools: Functions of Python files.
-        enable_mcp_command_line: Whether it may run commands.
-        command_line_execution_mode: Where: only "local" is to be had here.
-        command_line_allowed_commands: Regular expressions, one of which must fit the beginning of
-            each command; none allows all.
-        command_line_blocked_commands: Regular expressions for the beginnings of commands that it
-            may not run.
-        allowed_tools: The tools that it gets, by name; None means all that it is given.
-        sandbox: Whether its commands are confined where bubblewrap is installed. ``off`` is a
-            person's word that they may do what the user may.
-        limits: What its commands may use of the machine.
-        pass_env: Names of variables that its commands get besides the ordinary ones.
-        exclude_tools: Tools that it does not get, by name.
-        exclude_file_operation_mcps: Whether, of the tools for files, it only gets those that write.
-        data_store: Whether it shares the session's data store.
-        tool_policy: Which of its calls need a person; the first rule that fits counts.
-        permissions: MassGen's rules for its calls; they hold besides `tool_policy`.
-        can_call: Agents that it may call as a tool: names, or "*" for all others. Each call is
-            worked on by a fresh one of that name, never by the one that is a member of the team.
-        enable_web_search: Whether it searches the web: its provider for it, or where that has no
-            search, it by an ordinary tool.
-        enable_code_interpreter, enable_code_execution: Whether its provider runs code for it; two
-            names of one thing.
-        enable_image_generation: Whether its provider makes images for it: files of its workspace,
-            below ``images``.
+        mcp_servers: MCP servers, as a list or as a mapping by name.
+        custom_tools: Functions of Python files that become tools.
+        enable_mcp_command_line: Whether the agent may run commands.
+        command_line_execution_mode: Where commands run. Only ``local`` is supported.
+        command_line_allowed_commands: Regular expressions. A command runs only if one of them
+            matches its beginning. An empty list allows all commands.
+        command_line_blocked_commands: Regular expressions that match the beginning of commands
+            that must not run.
+        allowed_tools: The names of the only tools that the agent gets. By default, all.
+        sandbox: Whether the agent's commands run in a sandbox if bubblewrap is installed. Without a
+            sandbox they have all permissions of the user.
+        limits: Resource limits of the agent's commands.
+        pass_env: Names of additional environment variables for the agent's commands.
+        exclude_tools: The names of tools that the agent does not get.
+        exclude_file_operation_mcps: Whether the agent gets only the file tools that write files.
+        data_store: Whether the agent shares the session's data store.
+        tool_policy: Which tool calls need an approval. The first matching rule applies.
+        permissions: MassGen's rules for tool calls, in addition to `tool_policy`.
+        extension_tools: The tools of installed extensions that the agent gets, by name.
+        can_call: The agents that this agent may call as tools: names, or ``*`` for all others. Each
+            call starts a new agent, even if the called agent is a member of the team.
+        recipes: Recipe files that the agent, as a member of the team, may run with the `recipes`
+            tool. Relative paths are relative to the team file's directory or the working directory.
+            The recipes' commands run as in any recipe that you start.
+        notebook: Access of the agent to the notebook that started the run: ``read`` its cells, also
+            ``propose`` changes, which you accept or reject, or also ``run`` cells, after you
+            approved each one.
+        notebook_outputs: Whether the agent may also read the outputs of cells as ``text``, and the
+            names, types and shapes of variables. Images are only named.
+        enable_web_search: Whether the agent can search the web, through its provider or, if the
+            provider has no search, with a tool of nb_agents.
+        enable_code_interpreter, enable_code_execution: Whether the provider runs code for the
+            agent. Both keys mean the same.
+        enable_image_generation: Whether the provider generates images for the agent. They become
+            files in ``images`` in its workspace.
     """
 
     mcp_servers: tuple[McpServerSpec, ...] = ()
@@ -204,7 +225,11 @@ class ToolKeys(Spec):
     data_store: bool = False
     tool_policy: tuple[ToolRule, ...] = ()
     permissions: PermissionSpec | None = None
+    extension_tools: Texts = ()
     can_call: Texts = ()
+    recipes: _Files = ()
+    notebook: NotebookAccess | None = None
+    notebook_outputs: NotebookOutputs = "none"
     enable_web_search: bool = False
     enable_code_interpreter: bool = False
     enable_code_execution: bool = False
@@ -225,46 +250,47 @@ class ToolKeys(Spec):
 
     @property
     def rules(self) -> PermissionSpec | None:
-        """`permissions`, where they are in force."""
+        """The rules in `permissions`, or None if they are disabled."""
         return self.permissions if self.permissions and self.permissions.enabled else None
 
     @property
     def searches_web(self) -> bool:
-        """Whether it searches the web by a tool of ours; of a bare `ToolKeys` that is not known."""
+        """Whether the agent gets nb_agents's web search tool. `BackendSpec` overrides this."""
         return False
 
     @property
     def chosen_tools(self) -> tuple[str, ...] | None:
-        """The tools that `tool_choice` leaves it; of a bare `ToolKeys`, None for all."""
+        """The tools that `tool_choice` allows, or None for all. `BackendSpec` overrides this."""
         return None
 
     def takes(self, *names: str, server: McpServerSpec | None = None) -> bool:
         """Return whether the agent gets a tool.
 
         Args:
-            names: The tool's names: its own and its full one.
-            server: The MCP server that it is of; a list of the server's goes before the agent's.
+            names: The tool's names: short and full.
+            server: The tool's MCP server. Its `allowed_tools` override the agent's.
         """
-        known = {*names, *(other for name in names for other in _MASSGENS_NAMES.get(name, ()))}
+        names_and_aliases = {
+            *names,
+            *(other for name in names for other in _MASSGENS_NAMES.get(name, ())),
+        }
         lists = [self.chosen_tools, self.allowed_tools]
         excluded = {*self.exclude_tools, *(server.exclude_tools if server else ())}
         if server and server.allowed_tools is not None:
             lists[1] = server.allowed_tools
-        elif self.exclude_file_operation_mcps and known & _NOT_WRITING:
+        elif self.exclude_file_operation_mcps and names_and_aliases & _NOT_WRITING:
             return False
-        return not known & excluded and all(each is None or known & {*each} for each in lists)
+        if names_and_aliases & excluded:
+            return False
+        return all(each is None or names_and_aliases & {*each} for each in lists)
 
 
-takes_all = ToolKeys().takes
-"""`ToolKeys.takes` of an agent of whose tools nothing is said."""
+allows_any_tool = ToolKeys().takes
+"""`ToolKeys.takes` of an agent whose tools are not restricted."""
 
 
 def rule_for(name: str, rules: Iterable[ToolRule]) -> ToolRule | None:
-    """Return the first rule that matches a tool's name; None allows its calls.
-
-    Args:
-        name: The tool's name.
-        rules: Read in order.
+    """Return the first rule that matches a tool's name. If there is none, calls are allowed.
 
     Example:
         >>> rule_for("mcp__shop__buy", [ToolRule(match="mcp__*", action="ask")]).action
@@ -273,14 +299,14 @@ def rule_for(name: str, rules: Iterable[ToolRule]) -> ToolRule | None:
     return next((rule for rule in rules if fnmatchcase(name, rule.match)), None)
 
 
-def _one_each(values: tuple[T, ...], count: int, other: T) -> tuple[T, ...]:
-    """Return a value for each: its own, or the one for all, or else another."""
+def _one_each(values: tuple[T, ...], count: int, default: T) -> tuple[T, ...]:
+    """Return ``count`` values: a single value repeated, or ``default`` if their number differs."""
     shared = values * count if len(values) == 1 else values
-    return shared if len(shared) == count else (other,) * count
+    return shared if len(shared) == count else (default,) * count
 
 
 def _secret_names(value: Any, name: str = "") -> Iterator[str]:
-    """Yield the names of texts within a value that may be secrets."""
+    """Yield the keys of strings in a nested value that may be secrets."""
     match value:
         case str() if len(value) >= _MIN_PRESET_CHARS:
             if _may_be_secret(name, value):
@@ -294,13 +320,15 @@ def _secret_names(value: Any, name: str = "") -> Iterator[str]:
 
 
 def _may_be_secret(name: str, text: str) -> bool:
-    # A key may be one of a mapping: `sort_key: created_at`.
+    # A "key" can be harmless, as in `sort_key: created_at`.
     is_word = name.lower().endswith("key") and _WORDS.fullmatch(text)
-    return is_secret_name(name) and not is_word or any(known in text for known in _known_secrets())
+    return (
+        is_secret_name(name) and not is_word or any(secret in text for secret in _known_secrets())
+    )
 
 
 def _known_secrets() -> Iterator[str]:
-    """Yield the environment's secrets: a ``${VAR}`` elsewhere in the file is expanded by now."""
+    """Yield secrets of the environment, because each ``${VAR}`` in the file is already expanded."""
     for name, value in os.environ.items():
         if is_secret_name(name) and is_distinctive(value):
             yield value
@@ -311,7 +339,7 @@ def _with_name(spec: Any, name: Any) -> Any:
 
 
 NativeTool = Literal["web_search", "code_execution", "image_generation"]
-"""As pydantic-ai names them."""
+"""Built-in tools of providers, by their pydantic-ai names."""
 
 NATIVE_KEYS: Mapping[str, NativeTool] = {
     "enable_web_search": "web_search",
@@ -320,7 +348,7 @@ NATIVE_KEYS: Mapping[str, NativeTool] = {
     "enable_image_generation": "image_generation",
 }
 
-OFFERED: Mapping[WireFormat, frozenset[NativeTool]] = {
+TOOLS_BY_FORMAT: Mapping[WireFormat, frozenset[NativeTool]] = {
     "openai responses": frozenset({"web_search", "code_execution", "image_generation"}),
     "anthropic": frozenset({"web_search", "code_execution"}),
     "google": frozenset({"web_search", "code_execution"}),
@@ -330,58 +358,60 @@ _DOES: Mapping[NativeTool, str] = {
     "code_execution": "command",
     "image_generation": "write_file",
 }
-"""The action, as permissions name it, that a provider's tool comes to."""
+"""The equivalent action in `permissions` for each provider tool."""
 
-_SEARCH_EXTRA = ". `pip install 'nb_agents[search]'` gives any model an ordinary one"
+_SEARCH_EXTRA = ". `pip install 'nb_agents[search]'` adds a search tool for any model"
 
 _TOO_OLD = re.compile(r"gemini-[12]\b|gemini-pro$|gemma", re.IGNORECASE)
 
 
-class Missing(NamedTuple):
-    """A tool that was asked for and is not given.
+class MissingTool(NamedTuple):
+    """A requested provider tool that the agent does not get.
 
     Attributes:
-        key: By which it was.
-        why: Why not, after "because".
+        key: The key that requests it.
+        why: The reason, as a clause after "because".
     """
 
     key: str
     why: str
 
 
-def judged(
+def classify_native_tools(
     keys: ToolKeys, kind: str, model: str, offered: frozenset[NativeTool]
-) -> Iterator[NativeTool | Missing]:
-    """Yield each tool that was asked for: given to the agent, or missing and why.
+) -> Iterator[NativeTool | MissingTool]:
+    """Yield each requested provider tool, or a `MissingTool` if the agent does not get it.
 
     Args:
         keys: The agent's backend.
-        kind: Its type.
-        model: Its model.
-        offered: What its server has.
+        kind: The backend type.
+        model: The model's name.
+        offered: The tools of the server.
     """
     for key, tool in NATIVE_KEYS.items():
         is_ordinary = tool == "web_search" and needs_ordinary_search(keys, kind, model, offered)
         if getattr(keys, key) and not (is_ordinary and has_search_library()):
-            why = _not_to_be_had(tool, kind, model, offered) or why_withheld(keys, key, tool)
+            why = _unavailable_reason(tool, kind, model, offered) or withheld_reason(
+                keys, key, tool
+            )
             why += _SEARCH_EXTRA if is_ordinary else ""
-            yield Missing(key, why) if why else tool
+            yield MissingTool(key, why) if why else tool
 
 
 def needs_ordinary_search(
     keys: ToolKeys, kind: str, model: str, offered: frozenset[NativeTool]
 ) -> bool:
-    """Return whether an agent searches the web by a tool of ours; `judged` decides what it gets.
+    """Return whether an agent needs nb_agents's web search tool, because its provider has none.
 
-    Of a model made in Python nothing is known but that it calls tools.
+    A model created in Python is assumed to support tool calls but not web search.
     """
     wants = keys.enable_web_search and keys.takes("web_search")
     calls_tools = not (kind == "gemini" and is_for_images(model))
-    return wants and calls_tools and bool(_not_to_be_had("web_search", kind, model, offered))
+    return wants and calls_tools and bool(_unavailable_reason("web_search", kind, model, offered))
 
 
 def is_for_images(model: str) -> bool:
-    """Return whether a model of Google's makes images, and calls no tools of an agent's.
+    """Return whether a Google model generates images and can't call an agent's tools.
 
     Source: pydantic-ai 2.68, `profiles/google.py`.
     """
@@ -390,37 +420,38 @@ def is_for_images(model: str) -> bool:
 
 @cache
 def has_search_library() -> bool:
-    """Return whether the library of the ordinary search tool is installed."""
-    return find_spec("ddgs") is not None
+    """Return whether the library of nb_agents's web search tool is installed."""
+    return not missing_extra("search")
 
 
-def _not_to_be_had(tool: NativeTool, kind: str, model: str, offered: frozenset[NativeTool]) -> str:
+def _unavailable_reason(
+    tool: NativeTool, kind: str, model: str, offered: frozenset[NativeTool]
+) -> str:
     if kind == "gemini" and tool != "web_search" and is_for_images(model):
-        return "" if tool == "image_generation" else f"{model} makes images, and runs no code"
+        return "" if tool == "image_generation" else f"{model} generates images and runs no code"
     if tool not in offered:
         return f"{kind} has none" + (
-            " by this API; write `api: responses`" if kind == "openai" else ""
+            " in this API; write `api: responses`" if kind == "openai" else ""
         )
     if kind == "gemini" and _TOO_OLD.search(model):
-        return f"{model} has none beside an agent's own tools; those from Gemini 3 on have"
+        return f"{model} has none in addition to an agent's tools; Gemini 3 and later have"
     return ""
 
 
-def why_withheld(keys: ToolKeys, key: str, tool: NativeTool) -> str:
-    """Return why an agent may not have a provider's tool, or "".
+def withheld_reason(keys: ToolKeys, key: str, tool: NativeTool) -> str:
+    """Return why the agent's rules don't permit a provider tool, or "" if they do.
 
     Args:
         keys: The agent's backend.
-        key: By which it is asked for.
-        tool: The tool.
+        key: The key that requests the tool.
     """
     if not keys.takes(tool, key.removeprefix("enable_")):
-        return "the agent's list of tools leaves it out"
+        return "the agent's list of tools excludes it"
     rule = rule_for(tool, keys.tool_policy)
     if rule is not None and rule.action != "allow":
-        return "its provider calls it, so that `tool_policy` can't be kept"
+        return "its provider calls it, so `tool_policy` can't be enforced"
     if keys.rules is not None and _restricts(keys.rules, _DOES[tool]):
-        return "its provider calls it, so that `permissions` can't be kept"
+        return "its provider calls it, so `permissions` can't be enforced"
     return ""
 
 

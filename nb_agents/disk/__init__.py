@@ -1,1 +1,1 @@
-"""Access to files and directories that another process may change, or attack, at the same time."""
+"""Safe access to files that another process, possibly an attacker, may change at any time."""

@@ -1,115 +1,217 @@
-"""The rounds of agents, their requests to models, and their calls of tools."""
+"""The events of agents: rounds, model requests, tool calls, decisions and files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nb_agents.events.base_event import Count, Dollars, Event, Seconds
+from nb_agents.events.base_event import Count, Dollars, Event, Ratio, Seconds
 
 Channel = Literal["text", "thinking", "answer", "call"]
-"""What streamed words are: plain text, reasoning, an answer, or the JSON of another tool call."""
+"""The kind of streamed text: plain text, reasoning, an answer, or the JSON of another tool call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a model call used.
+    """The tokens and cost of a model call.
 
     Attributes:
         input_tokens: Tokens sent.
         output_tokens: Tokens received.
-        cost: US dollars, or None when no price is known for the model.
+        cost: The cost in US dollars, or None if the model's price is unknown.
+        estimated: Whether some of it is estimated from the text, because the call ended before the
+            provider reported all usage.
     """
 
     input_tokens: Count = 0
     output_tokens: Count = 0
     cost: Dollars | None = None
+    estimated: bool = False
+
+    def __add__(self, other: Usage) -> Usage:
+        """Return the sum. Its cost is unknown if either cost is unknown."""
+        is_known = self.cost is not None and other.cost is not None
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost=(self.cost or 0.0) + (other.cost or 0.0) if is_known else None,
+            estimated=self.estimated or other.estimated,
+        )
 
 
 class AgentEvent(Event, is_kind=False):
-    """Something that an agent did, or that happened to it.
+    """The base class of events about an agent.
 
     Attributes:
-        agent: Its id, or the address of its step.
+        agent: The agent's id, or the address of its step.
     """
 
     agent: str
 
 
-class CallEvent(AgentEvent, is_kind=False):
-    """Something about one of an agent's requests to its model.
+class CallEvent(AgentEvent, is_kind=False, ignored_by=("voting",)):
+    """The base class of events about a model request.
 
     Attributes:
-        call: Which one, from 1.
+        call: The number of the agent's request, starting at 1.
     """
 
     call: Count
 
 
 class ModelStarted(CallEvent):
-    """A model request is about to be sent; ``call`` counts the agent's requests from 1.
+    """A model request is about to be sent.
 
     Attributes:
-        place: Where in a program of the user's it is made, such as ``/r1/m2``; "" for our loop.
-        digest: Of the conversation that the program sends; tells whether it has changed.
-        model: The model's name, of a program that chooses it itself; else "".
+        attempt: The number of the attempt, starting at 1.
+        place: The address of the call within an agent function, such as ``/r1/m2``, or "".
+        digest: A digest of the messages that an agent function sends, to detect changes.
+        model: The model's name, if the agent chooses it itself, or "".
+        purpose: "fold" if the request summarizes the conversation; "" for the agent's work.
     """
 
     attempt: Count = 1
     place: str = ""
     digest: str = ""
     model: str = ""
+    purpose: str = ""
 
 
 class TextStreamed(CallEvent):
-    """Words that arrived since the last such event of this call and channel."""
+    """Text received since the last such event of this call and channel."""
 
     channel: Channel
     text: str
     tool: str = ""
 
 
+class UsageUpdated(CallEvent):
+    """The usage of a call so far, which replaces earlier values.
+
+    Written to the journal while a call is open, so that the usage is known if the process is
+    killed.
+    """
+
+    usage: Usage
+
+
 class ModelFinished(CallEvent):
-    """A call of a model, or of a program behind an agent, ended well.
+    """A model request, or a prompt to an external agent, succeeded.
 
     Attributes:
-        response: All that came, in a form of the agent's runner.
-        form: Which form that is; "" is a message in pydantic-ai's JSON.
+        response: The complete response, in a format of the agent's runner.
+        usage: The tokens and cost.
+        form: The format of the response. "" means a message in pydantic-ai's JSON.
         place: As in ModelStarted.
+        purpose: As in ModelStarted.
     """
 
     response: Any
     usage: Usage
     form: str = ""
     place: str = ""
+    purpose: str = ""
 
 
 class ModelFailed(CallEvent):
-    """An attempt failed.
+    """An attempt at a model request failed.
 
     Attributes:
-        error: Why, for people.
-        retry_in_s: Seconds until the next attempt; None when this was the last.
-        is_throttled: Whether the server refused it because there are too many requests.
+        error: The error message for the user.
+        retry_in_s: Seconds until the next attempt. None after the last one.
+        is_throttled: Whether the server rejected it because of too many requests.
+        usage: The usage of the call. None if no reply had started.
+        is_too_long: Whether the conversation exceeds the model's context window.
+        waits_for: What the agent waits for before the next attempt: "quota" for the end of a rate
+            limit or quota, "server" for a server that is down, or "" if this is an ordinary retry.
+        retry_at: If it waits, the time of the next attempt in Unix seconds.
+        wait_limit_s: If it waits, the longest time in seconds that the call may wait in total.
+        waited_s: If it waits, the seconds since the call first failed. Pauses don't count.
+        window: The context window in tokens that the agent has learned from the error, or 0.
+        model: If there is such a window, the name of the model that has it.
+        place: As in ModelStarted.
     """
 
     error: str
     retry_in_s: Seconds | None = None
     is_throttled: bool = False
+    usage: Usage | None = None
+    is_too_long: bool = False
+    waits_for: Literal["", "quota", "server"] = ""
+    retry_at: Seconds | None = None
+    wait_limit_s: Seconds | None = None
+    waited_s: Seconds | None = None
+    window: Count = 0
+    model: str = ""
+    place: str = ""
 
 
 class ModelCut(CallEvent):
-    """A model request was cut by an immediate stop; its words so far are kept."""
+    """An immediate stop interrupted a model request. The text received so far is in the journal.
+
+    Attributes:
+        usage: The usage until then. None if no reply had started.
+    """
+
+    usage: Usage | None = None
+
+
+class FoldRequested(AgentEvent):
+    """The user asked to fold an agent's conversation before its next model request.
+
+    Attributes:
+        keep: What the summary must keep, or "".
+    """
+
+    keep: str = ""
+
+
+class ContextFolded(AgentEvent):
+    """Older parts of an agent's conversation were folded, so that it fits the context window.
+
+    Later requests contain less. The journal keeps the full text, which the agent can read with the
+    tool ``read_back``.
+
+    Attributes:
+        level: "results", if tool results were replaced by a line each; "summary", if whole
+            exchanges were replaced by a ledger and a summary.
+        why: "near", if the conversation was close to the limit; "refused", if the server refused
+            it; "cut", if the server dropped a part of it; "asked", if the user asked for the fold.
+        until: The number of the round's last exchange that was replaced as a whole; 0 for none.
+        references: The replaced tool results, such as "7.1" for the first call of exchange 7.
+        excerpts: Those of them whose beginning and end are still shown.
+        ledger: The calls of the replaced exchanges or tool results, one per line.
+        summary: The model's summary of them, or "".
+        before, after: The estimated tokens of the conversation before and after.
+        window: The model's context window in tokens. 0 if unknown.
+        tokens_per_byte: The measured ratio with which the sizes were estimated. 0 if unknown.
+        summary_usage: The usage of the summary, which its `ModelFinished` also contains. None
+            without a summary.
+    """
+
+    level: Literal["results", "summary"]
+    why: Literal["near", "refused", "cut", "asked"]
+    until: Count = 0
+    references: tuple[str, ...] = ()
+    excerpts: tuple[str, ...] = ()
+    ledger: str = ""
+    summary: str = ""
+    before: Count = 0
+    after: Count = 0
+    window: Count = 0
+    tokens_per_byte: Ratio = 0.0
+    summary_usage: Usage | None = None
 
 
 class ToolStarted(AgentEvent):
     """A tool call is about to run.
 
     Attributes:
-        args: What it is given; keys are masked in the journal.
-        summary: What it is about, in a few words.
-        is_repeatable: Whether a resume makes it again when it is cut; see `nb_agents.tool`.
-        digest: Of the arguments, in a program of the user's; tells whether it has changed.
+        args: The arguments. Secrets are masked in the journal.
+        summary: A short summary of the arguments.
+        is_repeatable: Whether a resume repeats the call after an interruption; see
+            `nb_agents.tool`.
+        digest: A digest of the arguments that an agent function passes, to detect changes.
     """
 
     call_id: str
@@ -120,27 +222,27 @@ class ToolStarted(AgentEvent):
     digest: str = ""
 
 
-class ToolTold(AgentEvent):
-    """The last of what an agent's running tool wrote; the tool keeps all of it."""
+class ToolNotice(AgentEvent, kind="tool_told"):
+    """The latest output of an agent's running tool."""
 
     text: str
 
 
 class ToolFinished(AgentEvent):
-    """A tool call is over.
+    """A tool call ended.
 
     Attributes:
-        outcome: "ok", "error" (the model is told why), "cut" by an immediate stop (it may have
-            happened in part), or "cancelled": never run, and answered so, because providers refuse
-            a history in which a call has no return.
-        result: What the model is told; of a cut call "" until a resume decides that it is not made
-            again, and tells the model so.
-        size: Characters of it.
-        seconds: How long the call took, what it waited for a person included.
-        thread: Number, in its process, of the thread that a cut call was left running in: a plain
-            function can't be ended; 0 for none.
-        subagents: The ids of those sub-agents whose results it holds.
-        form: "json" for a value of a program's tool, and "raised" for what it raised; else "".
+        outcome: "ok"; "error"; "cut", if an immediate stop interrupted it and it may have taken
+            effect in part; or "cancelled", if it never ran. A cancelled call still has a result,
+            because providers require one for each call.
+        result: The result for the model. "" for a cut call, until a resume tells the model that the
+            call is not repeated.
+        size: The length of the result in characters.
+        seconds: The duration of the call, including waits for the user.
+        thread: The number of the thread in which a cut call is still running, because a synchronous
+            function can't be ended. 0 means none.
+        subagents: The ids of the sub-agents with results in it.
+        form: "json" for a value that an agent function received, "raised" for an exception, or "".
     """
 
     call_id: str
@@ -154,13 +256,13 @@ class ToolFinished(AgentEvent):
     form: str = ""
 
 
-class ProgramSaved(AgentEvent):
-    """A user's program saved a part of its state, such as a graph its checkpoint.
+class AgentStateSaved(AgentEvent, kind="program_saved"):
+    """An agent function saved part of its state, such as a graph's checkpoint.
 
     Attributes:
-        place: Where in the program, such as ``/r1/graph``.
-        form: The form of the data, for the program's framework.
-        data: Bytes, each as the character of its number.
+        place: The address in the function, such as ``/r1/graph``.
+        form: The format of the data, for the framework.
+        data: The bytes, decoded as Latin-1.
     """
 
     place: str
@@ -172,17 +274,17 @@ Outcome = Literal["finished", "stopped", "killed", "failed", "never started"]
 
 
 class RoundStarted(AgentEvent):
-    """An agent began a round: a fresh conversation over the answers it then saw.
+    """An agent began a round: a new conversation with the current answers.
 
     Attributes:
-        number: From 1.
-        seen: For each agent with answers, how many of them were shown.
+        number: The round's number, starting at 1.
+        seen: The number of answers of each agent that were shown.
         system: The agent's role and rules.
-        asks: The first messages of the user.
-        heard: How many of the follow-up texts are among them.
-        resumes: What a resume of the round promises: "exactly", "in steps", "goes on" or
+        asks: The first messages to the agent.
+        heard: The number of user messages in them.
+        resumes: What the runner guarantees about a resume: "exactly", "in steps", "goes on" or
             "starts again".
-        request: Both as pydantic-ai's JSON, in journals of version 0.1.
+        request: The system prompt and messages as pydantic-ai's JSON, in journals of version 0.1.
     """
 
     number: Count
@@ -195,22 +297,22 @@ class RoundStarted(AgentEvent):
 
 
 class SessionBound(AgentEvent):
-    """A program that is an agent opened a session of its own, with which a resume goes on.
+    """An external agent opened its own session, in which a resume continues.
 
     Attributes:
-        session: The session's id, in the program's words.
+        session: The session's id in the external agent.
     """
 
     session: str
 
 
 class TurnRejected(AgentEvent):
-    """A model turn ended in neither a valid answer nor a valid vote.
+    """A model's reply contained neither a valid answer nor a valid vote.
 
     Attributes:
         why: The reason, for the agent.
-        attempt: How many of its turns did so in this round.
-        fault: The same for a person, as a part of a sentence.
+        attempt: The number of such replies in this round, starting at 1.
+        fault: The reason, for the user, as part of a sentence.
     """
 
     why: str
@@ -219,12 +321,12 @@ class TurnRejected(AgentEvent):
 
 
 class ReplyCut(CallEvent):
-    """A reply broke off, at a limit of tokens or by its server; the agent goes on.
+    """A reply was cut off by a token limit or by its server. The agent continues it.
 
     Attributes:
-        by: What cut it, in words.
-        told: The message to the agent; "" if it is in a tool's result.
-        kept: The answer so far, which its next reply goes on with.
+        by: The cause, phrased to follow "cut off".
+        told: The message to the agent, or "" if it is in a tool result.
+        kept: The part of the answer received so far, which the next reply continues.
     """
 
     by: str
@@ -232,15 +334,15 @@ class ReplyCut(CallEvent):
     kept: str = ""
 
 
-class Told(AgentEvent):
-    """An agent got a note between two calls: new answers, follow-up texts, time left.
+class NoteSent(AgentEvent, kind="told"):
+    """An agent got a note between two calls: new answers, the user's messages, the time left.
 
     Attributes:
-        text: What it reads with its next request, after the tools' results.
-        seen: With new answers, what it has seen from now on, as in RoundStarted; else None.
-        heard: With follow-up texts, how many it has heard from now on; else None.
-        subagents: The ids of those sub-agents whose results it holds.
-        in_result: What it reads at the end of the last tool's result, before the text.
+        text: The text in its next request, after the tool results.
+        seen: If the note shows new answers, all answers seen by now, as in RoundStarted, or None.
+        heard: If the note contains user messages, the number received by now, or None.
+        subagents: The ids of the sub-agents with results in the note.
+        in_result: The text at the end of the last tool result, before ``text``.
     """
 
     text: str
@@ -251,13 +353,14 @@ class Told(AgentEvent):
 
 
 class RoundTimedOut(AgentEvent):
-    """A round was cut when its time and the time to wrap up were over.
+    """A round was ended after its time limit and grace time.
 
-    An agent that has answered rests: its answer stands. Another is out.
+    If the agent has answered, its answer still counts, but it gets no more rounds. Otherwise it
+    no longer takes part.
 
     Attributes:
-        limit_s: Seconds that the round had.
-        grace_s: Seconds that it had to wrap up.
+        limit_s: The round's time limit in seconds.
+        grace_s: The additional time to finish, in seconds.
     """
 
     limit_s: Seconds
@@ -265,19 +368,20 @@ class RoundTimedOut(AgentEvent):
 
 
 class AnswerGiven(AgentEvent):
-    """An agent submitted an answer; it clears all votes."""
+    """An agent submitted an answer, which clears all votes."""
 
     answer: str
 
 
 class VoteCast(AgentEvent):
-    """An agent voted for another's latest answer (or its own).
+    """An agent voted for the latest answer of an agent, possibly itself.
 
     Attributes:
         agent: The voter.
         target: The agent voted for.
-        reason: The voter's words.
-        seen: What the voter had seen, as in RoundStarted: a vote cast over older answers is stale.
+        reason: The voter's reason.
+        seen: The answers that the voter had seen, as in RoundStarted. A vote does not count if
+            there were newer answers.
     """
 
     target: str
@@ -286,27 +390,27 @@ class VoteCast(AgentEvent):
 
 
 class VoteIgnored(AgentEvent):
-    """A vote did not count because a newer answer had come; the agent looks again."""
+    """A vote did not count because of a newer answer. The agent decides again."""
 
     target: str
 
 
 class Abstained(AgentEvent):
-    """An agent whose answer stands was asked for a vote and calls no tool; it is asked no more."""
+    """An agent with an answer does not vote, because its model calls no tools."""
 
 
 class AgentFailed(AgentEvent):
-    """An agent is out because of an error; the others go on."""
+    """An agent failed and no longer takes part. The other agents continue."""
 
     error: str
 
 
 class AgentEnded(AgentEvent):
-    """An agent's work was ended by a stop, of itself alone or of the run.
+    """An agent's work was stopped, or a sub-agent has ended.
 
     Attributes:
-        outcome: How.
-        text: Of one that another agent called and that has finished: its result.
+        outcome: How it ended.
+        text: The result of a finished sub-agent, or "".
     """
 
     outcome: Outcome
@@ -314,19 +418,19 @@ class AgentEnded(AgentEvent):
 
 
 class AgentCalled(AgentEvent):
-    """An agent called another one, which works until `AgentEnded` or `AgentFailed`.
+    """An agent called a sub-agent, which works until `AgentEnded` or `AgentFailed`.
 
-    In a resumed turn it goes on with its own work of before.
+    In a resumed turn, the sub-agent continues its interrupted work.
 
     Attributes:
-        agent: Id of the one that is called, such as ``ada/critic#1``.
-        caller: Id of the one that called.
-        name: The name that it was called by.
-        model: Its model's name.
-        workspace: Name of its workspace.
-        input: What it is asked.
-        spawned: Id by which its caller asks for it later; "" when the caller waits for it.
-        call_id: The caller's tool call in which it was called.
+        agent: The sub-agent's id, such as ``ada/critic#1``.
+        caller: The id of the calling agent.
+        name: The name that the caller used.
+        model: The name of its model.
+        workspace: The name of its workspace.
+        input: The input.
+        spawned: For a spawned sub-agent, the id that the caller uses. "" for a called one.
+        call_id: The id of the caller's tool call.
     """
 
     caller: str
@@ -339,25 +443,25 @@ class AgentCalled(AgentEvent):
 
 
 class PresentationStarted(AgentEvent):
-    """All have voted; the winner presents."""
+    """The vote is over, and the winner presents the final answer."""
 
     votes: dict[str, Count] = field(default_factory=dict)
 
 
 class FinalAnswerGiven(AgentEvent):
-    """The team's final answer is there, and the agent that gave it judges whether it will do."""
+    """The team has a final answer, and the agent that gave it judges it."""
 
     answer: str
 
 
 class OrchestrationRestarted(AgentEvent):
-    """The final answer will not do: the team begins again, without answers or votes.
+    """The final answer was rejected, and the team starts again without answers and votes.
 
     Attributes:
-        agent: Who says so.
+        agent: The agent that judged the answer.
         reason: What is wrong with the answer.
-        instructions: What the next attempt is to do.
-        attempt: The number of that attempt; the first was 1.
+        instructions: Instructions for the next attempt.
+        attempt: The number of the next attempt. The first attempt is 1.
     """
 
     reason: str
@@ -366,12 +470,12 @@ class OrchestrationRestarted(AgentEvent):
 
 
 class ContextChanged(AgentEvent):
-    """Files outside the workspaces changed while an agent might change them.
+    """Files outside the workspaces changed while an agent could write there.
 
     Attributes:
-        agent: Who might.
-        made, changed, deleted: Absolute names, the first of each.
-        count: How many there are in all.
+        agent: The agent that could write there.
+        made, changed, deleted: Absolute paths of new, changed and deleted files, up to a limit.
+        count: The total number of paths.
     """
 
     made: tuple[str, ...] = ()
@@ -381,12 +485,12 @@ class ContextChanged(AgentEvent):
 
 
 class WorktreeBased(AgentEvent):
-    """A worktree of an agent holds a commit, and what it changes counts from there.
+    """The base commit of an agent's worktree was set. Changes are compared with it.
 
     Attributes:
-        path: What it is a copy of, absolute.
-        place: Where it is in the agent's workspace.
-        base: The commit.
+        path: The absolute path of the original.
+        place: The path of the worktree in the agent's workspace.
+        base: The commit's id.
     """
 
     path: str
@@ -394,16 +498,16 @@ class WorktreeBased(AgentEvent):
     base: str
 
 
-class FilesKept(Event):
-    """A writer is about to begin, and what its workspace holds was kept.
+class FilesSaved(Event, kind="files_kept"):
+    """A snapshot of a workspace was saved before a call that may write to it.
 
     Attributes:
         workspace: The workspace's name.
-        call: Whose writer: an agent and its call, or a step's address.
-        tree: The id of what it holds, in the session's ``snapshots``.
-        changed: What is different since it was kept before, the first of it.
-        count: How many paths that are.
-        not_kept: What is new and not kept, with the reason; the first of it.
+        call: The agent and its call, or the step's address.
+        tree: The snapshot's id in the session's ``snapshots``.
+        changed: Paths that changed since the previous snapshot, up to a limit.
+        count: The total number of these paths.
+        not_kept: New paths that were not saved, with the reason, up to a limit.
     """
 
     workspace: str
@@ -414,20 +518,20 @@ class FilesKept(Event):
     not_kept: tuple[str, ...] = ()
 
 
-class OwnFilesKept(Event):
-    """A writer has ended, and what it changed of the person's own files was kept.
+class UserFilesSaved(Event, kind="own_files_kept"):
+    """A snapshot of the user files that a call changed was saved after the call.
 
     Attributes:
-        place: The directory below which they are, absolute.
-        call: Whose writer, as in FilesKept; "" for a rewind, which put them back.
-        before: The id of what the changed paths held before, in the session's ``snapshots``; a
-            path that is not there was not there.
-        after: The id of what they hold since.
-        changed: The changed paths, the first of them.
-        count: How many there are.
-        is_sure: Whether the writer changed them: False where its process died, and another may
-            have changed them since.
-        why_not: Why nothing could be kept, whatever the writer changed; else "".
+        place: The absolute path of the directory with the files.
+        call: As in FilesSaved, or "" for a rewind that restored them.
+        before: The id of a snapshot of the changed paths before the call, in the session's
+            ``snapshots``. Paths that are not in it did not exist.
+        after: The id of a snapshot of the same paths after the call.
+        changed: Changed paths, up to a limit.
+        count: The total number of changed paths.
+        is_sure: Whether the changes are certainly due to the call. False if its process died,
+            because something else may have changed the files since.
+        why_not: Why no snapshot could be saved, or "".
     """
 
     place: str

@@ -1,4 +1,4 @@
-"""Recipes: their files, their units, and the questions to a person."""
+"""The events of recipes: their files, units and gates."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, Literal, NamedTuple
 from nb_agents.events.base_event import Count, Event, ExitCode, Seconds
 
 StepKind = Literal["stage", "agent", "bash", "recipe", "foreach", "while", "group", "iteration"]
-"""What a unit of a recipe is."""
+"""The kind of a unit of a recipe."""
 
 
 class PlannedUnit(NamedTuple):
-    """A unit of a recipe as it is known before it begins.
+    """A unit of a recipe that has not started.
 
     Attributes:
-        address: Where it will be.
-        unit: What it is.
-        label: What it does, in a few words.
+        address: The address that it will have.
+        unit: The kind of unit.
+        label: A short description of its work.
     """
 
     address: str
@@ -25,24 +25,24 @@ class PlannedUnit(NamedTuple):
 
 
 class UnitEvent(Event, is_kind=False):
-    """Something that happened to a unit of a recipe.
+    """The base class of events about a unit of a recipe.
 
     Attributes:
-        step: Its address: names joined by "/", an iteration as ``[n]`` from 0, such as
-            ``checks/review[2]/summarize``.
+        step: The unit's address: names joined by "/", with iterations as ``[n]`` starting at 0,
+            such as ``checks/review[2]/summarize``.
     """
 
     step: str
 
 
 class RecipeLoaded(UnitEvent):
-    """A recipe file was read: the run's own (``step`` is "") or one that a step calls.
+    """A recipe file was read: the run's recipe or one that a step calls.
 
     Attributes:
-        step: Address of the step that calls it, or "".
-        path: Where it was read, or "".
-        text: The file, whole: a resume goes on with this one, whatever the disk has by then.
-        outline: Its first units, in order; none in an older journal.
+        step: Address of the step that calls it. "" for the run's recipe.
+        path: The file's path, or "".
+        text: The complete text of the file. A resume uses it, even if the file has changed.
+        outline: Its first units, in order. Empty in older journals.
     """
 
     path: str
@@ -54,12 +54,12 @@ class StepStarted(UnitEvent):
     """A unit of a recipe began, or an attempt at one.
 
     Attributes:
-        unit: What it is.
-        attempt: From 1.
-        total: Iterations of a foreach; None when it is not known.
-        worker: For an agent step, who does it and why that one, such as "critic".
-        model: For an agent step, its model's name.
-        asks: The prompt or the command as it was sent.
+        unit: The kind of unit.
+        attempt: The number of the attempt, starting at 1.
+        total: The number of iterations of a foreach. None means unknown.
+        worker: For an agent step, the agent and the reason for its choice, such as "critic".
+        model: For an agent step, the name of the model.
+        asks: The prompt or command.
     """
 
     unit: StepKind
@@ -71,19 +71,19 @@ class StepStarted(UnitEvent):
 
 
 class OutputStreamed(UnitEvent):
-    """What a command wrote since the last such event of its step."""
+    """New output of a command since the last such event of its step."""
 
     text: str
 
 
 class StepFailed(UnitEvent):
-    """An attempt at a step failed; another one follows, or the step is over as failed.
+    """An attempt at a step failed. Another attempt follows, or the step fails.
 
     Attributes:
-        attempt: From 1.
-        error: Why.
-        attempts: How many there may be.
-        retry_in_s: Seconds until the next one; None when it was the last.
+        attempt: The number of the attempt, starting at 1.
+        error: The error message.
+        attempts: The maximum number of attempts.
+        retry_in_s: Seconds until the next attempt. None after the last one.
     """
 
     attempt: Count
@@ -93,13 +93,13 @@ class StepFailed(UnitEvent):
 
 
 class StepFinished(UnitEvent):
-    """A unit of a recipe is over.
+    """A unit of a recipe ended. An interrupted unit has no such event.
 
     Attributes:
-        outcome: How it ended; "failed" is final, and a cut one does not end.
-        output: What it gave, as JSON, whole; None for a unit that holds others: its value follows
-            from theirs.
-        exit_code: Of a command, else None.
+        outcome: The outcome. "failed" is final, without further attempts.
+        output: The complete output as a JSON value. None for a unit that contains other units,
+            whose outputs determine its output.
+        exit_code: The exit code of a command, or None.
         why: Why it failed or was skipped, or "".
     """
 
@@ -110,14 +110,16 @@ class StepFinished(UnitEvent):
 
 
 class ApprovalAsked(UnitEvent):
-    """A recipe waits for a person at the gate of a stage.
+    """A gate waits for the user's decision.
 
     Attributes:
         prompt: The question.
-        timeout_s: Seconds after which ``default`` decides; 0 means never.
-        default: What happens then.
-        wants: A decision, or a text: then the message of who approves is the answer.
-        caller, call_id: The agent's tool call that begins once it is approved, if it is one.
+        timeout_s: Seconds after which ``default`` is applied. 0 means never.
+        default: The decision after the timeout.
+        wants: Whether the gate asks for a decision, or for text, which becomes the message of an
+            approval.
+        caller, call_id: The agent and id of the tool call that waits for approval, or "".
+        about: "budget" if the gate asks whether to raise the budget of the task.
     """
 
     prompt: str
@@ -126,15 +128,16 @@ class ApprovalAsked(UnitEvent):
     wants: Literal["approval", "input"] = "approval"
     caller: str = ""
     call_id: str = ""
+    about: Literal["", "budget"] = ""
 
 
 class ApprovalGiven(UnitEvent):
     """A gate was decided.
 
     Attributes:
-        approved: Whether the recipe goes on.
-        message: What the person said, for the steps that follow.
-        by: Who decided: a person's name, "timeout", or "auto_approve_if".
+        approved: Whether the gate was approved.
+        message: The user's message, for the following steps.
+        by: The name of the user who decided, "timeout", or "auto_approve_if".
         caller, call_id: As in `ApprovalAsked`.
     """
 

@@ -1,6 +1,6 @@
-"""A turn: how it begins, what is asked of it meanwhile, how it ends.
+"""The events of a turn: its start, the commands sent to it, and its end.
 
-A command, by whatever door it comes, is journalled as an event of its own first, and acted on then.
+A command is first recorded as an event and then carried out, whichever interface it comes from.
 """
 
 from __future__ import annotations
@@ -9,38 +9,39 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nb_agents.cancel import StopRequest
-from nb_agents.events.base_event import Count, Event, Seconds
+from nb_agents.events.base_event import Count, Dollars, Event, Seconds
+from nb_agents.events.work_kinds import work_kind as _work_kind
 
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Add a follow-up text to the task."""
+    """Send a message from the user to the agents."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Pauses the turn at its next boundary."""
+    """Pause the turn at its next boundary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Continues a paused turn."""
+    """Continue a paused turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Approve or deny what waits for a person, or answer a question.
+    """Decide a gate.
 
     Attributes:
-        approved: Whether it may be.
-        message: What the person says; to a question, the answer.
-        by: Who decides.
-        gate: Address of the gate; "" is the one that has waited longest.
-        wants: With no gate: only gates for an approval, or for an input; "" means any.
+        approved: Whether to approve it.
+        message: The user's message, or the answer to a question.
+        by: The name of the user who decides.
+        gate: The gate's address. "" means the gate that has been waiting longest.
+        wants: The kind of gate to decide if ``gate`` is "". "" means any kind.
     """
 
     approved: bool
@@ -52,12 +53,12 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class OfferTools:
-    """Routes calls of functions to another process from now on.
+    """Route future calls of functions to another process.
 
     Attributes:
-        offer: Id of its offer.
-        names: The functions.
-        by: Which process that is, in words.
+        offer: The id of that process's offer.
+        names: The names of the functions.
+        by: A description of the process.
     """
 
     offer: str
@@ -65,7 +66,31 @@ class OfferTools:
     by: str
 
 
-Command = StopRequest | Say | Pause | Continue | Decide | OfferTools
+@dataclass(frozen=True, slots=True)
+class FoldContext:
+    """Fold an agent's conversation before its next model request.
+
+    Attributes:
+        agent: The agent's id.
+        keep: What the summary must keep, for the model; "" for nothing in particular.
+    """
+
+    agent: str
+    keep: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEvent:
+    """Journal an event of an extension that records what a user did.
+
+    Attributes:
+        fields: The event as JSON values, with its ``kind``. The writer sets ``seq`` and ``at``.
+    """
+
+    fields: dict[str, Any]
+
+
+Command = StopRequest | Say | Pause | Continue | Decide | OfferTools | FoldContext | RecordEvent
 
 
 Phase = Literal["coordinating", "presenting"]
@@ -73,11 +98,11 @@ Phase = Literal["coordinating", "presenting"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentInfo:
-    """An agent as the turn starts.
+    """An agent at the start of a turn.
 
     Attributes:
-        id: The agent's id, safe as a file name.
-        model: The model's name as a person knows it.
+        id: The agent's id, which is safe as a file name.
+        model: The model's display name.
         backend: The backend's type, such as "openai" or "demo".
     """
 
@@ -91,9 +116,9 @@ class FileInfo:
     """A file in an agent's workspace.
 
     Attributes:
-        agent: Whose workspace.
-        path: Relative to it, with forward slashes.
-        size: Bytes.
+        agent: The agent's id.
+        path: The path relative to the workspace, with forward slashes.
+        size: The size in bytes.
     """
 
     agent: str
@@ -102,28 +127,36 @@ class FileInfo:
 
 
 class TurnStarted(Event):
-    """A turn began; first line of every journal.
+    """A turn began. This is the first line of every journal.
 
     Attributes:
         session: The session's id.
-        turn: The turn's number, from 1.
-        task: What the agents are asked.
-        agents: Who takes part, in order.
-        timeout_s: The time limit.
+        turn: The turn's number, starting at 1.
+        task: The task.
+        agents: The agents of the team, in order.
+        timeout_s: The time limit in seconds.
         notices: Notices for the user before any agent works.
-        schema_version: Version of the journal.
-        resumes: Number of the turn that this one goes on with, or 0: its events come before ours.
-        point: Of a rewind: number of the last event of that turn that counts; 0 means all do.
-        team: The team as it was, without keys, so that a resume needs no file; None for a team
-            with models made in Python.
+        schema_version: The version of the journal's format.
+        resumes: The number of the turn that this turn resumes, whose events come first, or 0.
+        point: For a rewind, the number of the last event of that turn to keep. 0 means all events.
+        team: The team's configuration without API keys, so that a resume needs no file. None for a
+            team with models created in Python.
         config: The team file's path, or "".
-        origin: The notebook or terminal that it was begun in; "" in older journals.
-        digest: Tells whether the same is asked for again; "" when nobody is to know.
-        recipe: Name of the recipe that this runs, or "".
-        context: The values that a recipe was started with.
-        again: Of a resume: agents that had been stopped alone and take part again.
-        revised: Of a resume: steps, by address, whose output is another one from now on; None for
-            those that run again, with all that lies within them.
+        origin: The notebook or terminal that started the turn. "" in older journals.
+        digest: A digest of the request, to recognize identical requests, or "".
+        work: The kind of work of an extension; "" for a team or a recipe.
+        recipe: The name of the recipe, or of other work; or "".
+        context: The values that the work was started with.
+        again: For a resume, agents that the user had stopped and now restarts.
+        revised: For a resume, new step outputs by address. None means that the step runs again,
+            with all steps inside it.
+        max_cost: The budget in US dollars that the user chose for the task in addition to its team
+            file, or None.
+        max_tokens: The same in tokens.
+        on_budget: What the user chose to happen at the budget: "stop", "ask", or "" for the team
+            file's.
+        notebook: The access to the notebook that the user gave all agents in addition to the team
+            file: "read", "propose", "run" or "".
     """
 
     session: str
@@ -138,22 +171,32 @@ class TurnStarted(Event):
     config: str = ""
     origin: str = ""
     digest: str = ""
+    work: str = ""
     recipe: str = ""
     context: dict[str, Any] = field(default_factory=dict)
     again: tuple[str, ...] = ()
     revised: dict[str, str | None] = field(default_factory=dict)
+    max_cost: Dollars | None = None
+    max_tokens: Count | None = None
+    on_budget: str = ""
+    notebook: str = ""
     schema_version: Count = SCHEMA_VERSION
+
+    @property
+    def work_kind(self) -> str:
+        """The name of the kind of work; "" for a team."""
+        return _work_kind(self.work, self.recipe)
 
 
 class StopRequested(Event):
-    """Somebody asked for a stop, or raised its level.
+    """A stop was requested, or its level was raised.
 
     Attributes:
-        source: By which way it was asked for, such as "widget" or "timeout".
-        reason: Why, as the requester says it.
+        source: The source of the request, such as "widget" or "timeout".
+        reason: The reason that the requester gave, or "".
         level: "requested" (graceful) or "immediate".
-        agent: The one agent that is stopped, or "" for the run.
-        gate: Address of the gate whose denial this is, or "".
+        agent: The agent to stop, or "" for the run.
+        gate: The address of the gate, if a denial causes the stop, or "".
         grace_s: Seconds until a graceful stop becomes immediate, or None.
     """
 
@@ -166,19 +209,44 @@ class StopRequested(Event):
 
 
 class Paused(Event):
-    """Somebody paused the run: work holds still at its next boundary."""
+    """The run was paused. Work waits at its next boundary."""
 
 
 class Continued(Event):
-    """A paused run goes on."""
+    """A paused run was unpaused."""
 
 
-class Said(Event):
-    """The person put a follow-up text into the running turn; it makes all votes stale.
+class BudgetReached(Event, ignored_by=("replay", "spans", "transcript")):
+    """The task has used up its budget. The run asks for a higher one, or stops.
 
     Attributes:
-        text: The text.
-        to: The one agent that it is for, or "" for all.
+        max_cost: The limit in US dollars with which the task could continue, or None if its cost
+            is not the reason or the limit can't be raised.
+        max_tokens: The same in tokens.
+    """
+
+    max_cost: Dollars | None = None
+    max_tokens: Count | None = None
+
+
+class BudgetRaised(Event, ignored_by=("replay", "spans", "transcript")):
+    """The budget of the task was raised, because a user approved it at a gate.
+
+    Attributes:
+        max_cost: The new limit in US dollars, or None if there is none.
+        max_tokens: The new limit in tokens, or None if there is none.
+    """
+
+    max_cost: Dollars | None
+    max_tokens: Count | None
+
+
+class UserMessage(Event, kind="said"):
+    """The user sent a message to the running turn. It clears the votes.
+
+    Attributes:
+        text: The message.
+        to: The id of the agent that it is for, or "" for all agents.
     """
 
     text: str
@@ -186,10 +254,10 @@ class Said(Event):
 
 
 class Noticed(Event):
-    """Something a person should know: a hook failed, or saving failed.
+    """A notice for the user, such as that a hook or saving failed.
 
     Attributes:
-        is_saved: Of a notice about saving: whether all is on disk now; else None.
+        is_saved: For a notice about saving, whether everything is on disk now, or None.
     """
 
     text: str
@@ -197,13 +265,13 @@ class Noticed(Event):
 
 
 class CommandAnswered(Event):
-    """What became of a command that came from another process.
+    """The result of a command from another process.
 
     Attributes:
-        command: Its id.
-        changed: Whether it could be followed; of a stop, whether that raised the level.
-        status: Of a stop, `StopResult.status`; of a decision, the gate's address.
-        error: Why it was refused, in a sentence; else "".
+        command: The command's id.
+        changed: Whether the command had an effect. For a stop, whether it raised the level.
+        status: For a stop, `StopResult.status`. For a decision, the gate's address.
+        error: Why the command was refused, as a sentence, or "".
     """
 
     command: str
@@ -212,13 +280,13 @@ class CommandAnswered(Event):
     error: str = ""
 
 
-class EndChecked(Event):
-    """Something that worked for the run outside of its process has ended, or was told to.
+class ProcessExitChecked(Event, kind="end_checked"):
+    """A process or MCP server of the run has ended, or was told to end.
 
     Attributes:
-        what: Whose program or which MCP server; what that had at work itself, after a colon.
-        is_confirmed: Whether its end is known, and not only asked for.
-        how: How it is known, or what was done.
+        what: The process or server. A child process follows after a colon.
+        is_confirmed: Whether its end is confirmed.
+        how: How the end was confirmed, or what was done to end the process.
     """
 
     what: str
@@ -226,24 +294,24 @@ class EndChecked(Event):
     how: str
 
     @classmethod
-    def of_processes(cls, what: str, is_gone: bool) -> EndChecked:
-        """Return what is known of a program, of which a supervisor has seen the end or has not."""
+    def of_processes(cls, subject: str, is_gone: bool) -> ProcessExitChecked:
+        """Return the event that reports whether a supervised program's processes have ended."""
         how = "None of its processes is left." if is_gone else "Processes of it may be left."
-        return cls(what=what, is_confirmed=is_gone, how=how)
+        return cls(what=subject, is_confirmed=is_gone, how=how)
 
 
 class TurnEnded(Event):
-    """The turn is over; the journal's last line but for `FilesListed`.
+    """The turn ended. Only `FilesListed` may follow in the journal.
 
     Attributes:
-        status: How it ended.
-        phase: Where it was when it ended.
-        winner: The presenter, or "".
-        answer: The final answer of a completed turn, else "".
+        status: The status of the turn.
+        phase: The phase in which it ended.
+        winner: The agent that gave the final answer, or "".
+        answer: The final answer of a completed turn, or "".
         outputs: The outputs of a completed recipe by name.
-        next: Of a recipe that has not come to its end: addresses of the first steps and gates that
-            a resume does next.
-        files: What the workspaces hold, in a journal that has no `FilesListed`.
+        next: For an incomplete recipe, the addresses of the steps and gates that a resume begins
+            with.
+        files: The files of the workspaces, in older journals without `FilesListed`.
     """
 
     status: Literal["completed", "cancelled", "failed"]
@@ -256,13 +324,13 @@ class TurnEnded(Event):
 
 
 class FilesListed(Event):
-    """The workspaces were listed; it comes behind `TurnEnded`, which must not wait for it.
+    """The files of the workspaces. It follows `TurnEnded`, which must not wait for the listing.
 
     Attributes:
-        files: The first files of each workspace: it may hold more than a line can.
-        count: How many files there are in all.
-        size: Bytes in all.
-        left_out: What is no file and no link there, the first of it, in words.
+        files: The first files of each workspace.
+        count: The total number of files.
+        size: The total size in bytes.
+        left_out: Descriptions of entries that are neither files nor links, up to a limit.
     """
 
     files: tuple[FileInfo, ...]

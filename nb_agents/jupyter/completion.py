@@ -1,4 +1,4 @@
-"""What can stand next on a line of ``%agents`` or ``%%agents``, for IPython's completer."""
+"""Tab completion of ``%agents`` and ``%%agents`` lines, for IPython's completer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from IPython.core.completer import SimpleCompletion, context_matcher
 from nb_agents.jupyter.ipython import actions_of
 from nb_agents.jupyter.magic import AgentsMagics
 from nb_agents.jupyter.verbs import VERBS
+from nb_agents.launch.finding import runs
 from nb_agents.options import RunOptions
-from nb_agents.presentation.arguments import files_at, session_names
-from nb_agents.runs.finding import runs
+from nb_agents.presentation.arguments import complete_path, session_names
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -37,7 +37,7 @@ def register(ip: InteractiveShell) -> None:
 
 
 def unregister(ip: InteractiveShell) -> None:
-    """Complete it no more."""
+    """Remove the completion from a shell."""
     matchers = ip.Completer.custom_matchers
     matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != __name__]
 
@@ -46,11 +46,12 @@ def completions(line: str, names: Mapping[str, Any]) -> list[str]:
     """Return the completions of a line's last word.
 
     Args:
-        line: From the magic's name to the cursor.
+        line: The line up to the cursor.
         names: The notebook's variables.
 
     Returns:
-        Whole words, in the order in which they are declared; none for a line of anybody else's.
+        Whole words in the order of their declaration. Empty if the line does not start with a magic
+        of nb_agents.
     """
     if not _is_ours(line):
         return []
@@ -73,14 +74,14 @@ def completions(line: str, names: Mapping[str, Any]) -> list[str]:
 
 
 def _is_ours(line: str) -> bool:
-    # The magic's own name is IPython's to complete: it is ours from the space behind it on.
+    # IPython completes the name of the magic itself, so these completions start after the space.
     return line.lstrip().startswith(("%agents ", "%%agents "))
 
 
 def _values(action: Action, word: str, names: Mapping[str, Any]) -> list[str]:
     match action.dest:
         case "config" | "recipe" | "file":
-            return files_at(word)
+            return complete_path(word)
         case "session":
             return _beginning(word, session_names())
         case "run":
@@ -89,9 +90,9 @@ def _values(action: Action, word: str, names: Mapping[str, Any]) -> list[str]:
             return _beginning(word, [*_runs(), *session_names()])
         case "tools":
             functions = [name for name, value in names.items() if inspect.isroutine(value)]
-            given, comma, begun = word.rpartition(",")
-            found = _beginning(begun, (name for name in functions if name[:1] != "_"))
-            return [f"{given}{comma}{name}" for name in found]
+            before, comma, start = word.rpartition(",")
+            matches = _beginning(start, (name for name in functions if name[:1] != "_"))
+            return [f"{before}{comma}{name}" for name in matches]
         case "options":
             return _beginning(word, (n for n, v in names.items() if isinstance(v, RunOptions)))
         case _:

@@ -1,4 +1,4 @@
-"""What a kernel reports when it starts: what died, and what goes on elsewhere."""
+"""Reports turns whose kernel died, and runs of other processes, when a kernel starts."""
 
 from __future__ import annotations
 
@@ -9,51 +9,55 @@ from nb_agents.errors import SessionUnreadableError
 from nb_agents.jupyter.ipython import display
 from nb_agents.nouns import count
 from nb_agents.presentation.asking import question
-from nb_agents.presentation.sweep_list import live_work
+from nb_agents.presentation.live_work import live_work
 from nb_agents.session.history import PastTurn, load_turn
 from nb_agents.session.layout import LISTED, TurnPaths, session_root, sessions_in, turns_of
 from nb_agents.session.views import read_json
-from nb_agents.verbs.on_sessions import readable, unread
+from nb_agents.turns.groups import groups_in, kind_at
+from nb_agents.verbs.on_sessions import describe_or_error, read_warnings
 
 
 def report_dead_turns() -> None:
-    """Print which turns were cut off when their kernel died; reading them mends their files."""
-    found = sessions_in(session_root())
-    said = [str(each) for each in found.unreadable]
-    # Turns that nobody has used for long were reported before.
-    for path in found.by_use[:LISTED]:
-        said += readable(path, _dead)
-    said += _dead_sweeps(session_root())
-    said += _work_elsewhere(session_root())
-    for sentence in said:
-        display({"text/plain": sentence})
+    """Print turns and groups whose kernel died, and live runs of other processes.
+
+    Loading a dead turn repairs its files.
+    """
+    sessions = sessions_in(session_root())
+    lines = [str(each) for each in sessions.unreadable]
+    # Turns that have not been used for a long time were reported before.
+    for path in sessions.by_use[:LISTED]:
+        lines += describe_or_error(path, _dead_turns)
+    lines += _dead_groups(session_root())
+    lines += _work_elsewhere(session_root())
+    for line in lines:
+        display({"text/plain": line})
 
 
-def _dead(session: Path) -> list[str]:
+def _dead_turns(session: Path) -> list[str]:
     last = turns_of(session)[-1]
-    is_dead = _never_ended(last) and not last.is_live()
-    return [_died(load_turn(last))] if is_dead else []
+    is_dead = _has_no_end(last) and not last.is_live()
+    return [_dead_turn_message(load_turn(last))] if is_dead else []
 
 
-def _died(turn: PastTurn) -> str:
+def _dead_turn_message(turn: PastTurn) -> str:
     name = turn.paths.session
-    said = (
-        f"Incomplete turn {name}/{turn.paths.number}: its kernel died. Kept: {_kept(turn)}. "
-        f"`%agents show {name}` shows it, `%agents resume {name}` goes on."
+    message = (
+        f"Incomplete turn {name}/{turn.paths.number}: its kernel died. Saved: {_saved_work(turn)}. "
+        f"`%agents show {name}` shows it, `%agents resume {name}` resumes it."
     )
-    return " ".join([said, *map(question, turn.view.gates.values()), *unread([turn])])
+    return " ".join([message, *map(question, turn.view.gates.values()), *read_warnings([turn])])
 
 
-def _never_ended(paths: TurnPaths) -> bool:
+def _has_no_end(paths: TurnPaths) -> bool:
     data = read_json(paths.metadata)
     if not data:
         return os.path.lexists(paths.journal)
     return data.get("run_status") in ("pending", "in-progress", "awaiting")
 
 
-def _kept(turn: PastTurn) -> str:
+def _saved_work(turn: PastTurn) -> str:
     files = count(turn.view.file_count or 0, "file")
-    if turn.view.recipe:
+    if turn.view.has_steps:
         steps = [s for s in turn.view.steps.values() if s.unit in ("agent", "bash")]
         done = sum(s.status == "ok" for s in steps)
         return f"{count(done, 'step')}, {files}"
@@ -62,50 +66,35 @@ def _kept(turn: PastTurn) -> str:
     return f"{count(answers, 'answer')}, {count(partial, 'partial text')}, {files}"
 
 
-def _dead_sweeps(root: Path) -> list[str]:
-    """Return a sentence about each sweep below a session root whose process died."""
-    from nb_agents.sweeps.manifest import has_died, is_live_sweep, sweep_paths
-    from nb_agents.sweeps.sweep_fold import fold_notes
-
-    said = list[str]()
-    for path in sweep_paths(root):
-        fold = fold_notes(path)
+def _dead_groups(root: Path) -> list[str]:
+    """Return a sentence for each group in a session root whose process died."""
+    lines = list[str]()
+    for kind, path in groups_in(root):
         try:
-            is_dead = not is_live_sweep(path) and has_died(path, fold)
+            lines.append(kind.death_notice(path))
         except SessionUnreadableError as exc:
-            said.append(str(exc))
-            continue
-        if is_dead:
-            done = fold.completed + len(fold.failures)
-            said.append(
-                f"Sweep {path.name}: its kernel died with {done} of {fold.total} rows complete. "
-                "The same cell goes on with the others and asks for nothing twice."
-            )
-    return said
+            lines.append(str(exc))
+    return [line for line in lines if line]
 
 
 def _work_elsewhere(root: Path) -> list[str]:
-    """Return a sentence about each run of another process, and each sweep as a whole.
+    """Return a sentence for each live run and group of other processes.
 
     Args:
-        root: The session root, below which a sweep is known by its name alone.
+        root: The current session root. Groups outside it are shown with their path.
     """
-    from nb_agents.sweeps.sweep_fold import fold_notes
-
-    alone, sweeps = live_work()
-    said = list[str]()
-    for path, where in sorted(sweeps.items()):
-        if where == "here":
+    alone, groups = live_work()
+    lines = list[str]()
+    for path, where in sorted(groups.items()):
+        if where == "here" or (kind := kind_at(path)) is None:
             continue
-        name = path.name if path.parent == root.resolve() else str(path)
-        said.append(
-            f"Sweep {name} goes on elsewhere, with {fold_notes(path).completed} rows complete: "
-            f"`%agents sweeps` shows it, `%agents stop {name}` stops it."
+        lines.append(
+            kind.live_notice(path, path.name if path.parent == root.resolve() else str(path))
         )
-    said += [
-        f"Run {run.id} goes on in {run.where}: `%agents show {run.id}` shows it, "
+    lines += [
+        f"Run {run.id} is running in {run.where}: `%agents show {run.id}` shows it, "
         f"`%agents stop {run.id}` stops it."
         for run in alone
         if run.where and not run.is_over
     ]
-    return said
+    return lines

@@ -1,81 +1,88 @@
-"""How runs, receipts, sweeps and views look at the end of a cell; in a terminal by their repr.
+"""Registers display formatters for runs, receipts, groups and views.
 
-Sweeps are known by name, so that nothing of theirs is loaded before the first.
+A terminal shows their repr. The classes of groups are registered by name, so their modules are
+loaded only when a group is first used.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import table_bundle
-from nb_agents.jupyter.panel import show_run, show_sweep
-from nb_agents.nouns import count
+from nb_agents.jupyter.panel import cells_of, show_group, show_run
+from nb_agents.launch.run import Run
+from nb_agents.nouns import dollars
 from nb_agents.presentation import text
-from nb_agents.presentation.markdown import harmless
-from nb_agents.presentation.sweep_card import counts, score_of, spent, sweep_chip
-from nb_agents.runs.run import Run
+from nb_agents.presentation.markdown import sanitize
+from nb_agents.turns.groups import GroupKind, kinds
 from nb_agents.view.receipt import Receipt
 from nb_agents.view.run_view import AgentView, RunView
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nb_agents.sweeps.sweep_fold import SweepView
-
-_SWEEPS = "nb_agents.sweeps"
-
 
 def register(ip: InteractiveShell) -> None:
-    """Register the displays of a shell with a front end: panels, cards and tables."""
+    """Register panels, cards and tables with a shell that has a front end."""
     if not kernel.has_front_end(ip):
         return
-    shown: Any = ip.display_formatter
-    shown.ipython_display_formatter.for_type(Run, show_run)
-    shown.mimebundle_formatter.for_type(Receipt, _receipt)
-    shown.mimebundle_formatter.for_type(RunView, _view)
-    shown.ipython_display_formatter.for_type_by_name(f"{_SWEEPS}.sweep", "Sweep", show_sweep)
-    shown.mimebundle_formatter.for_type_by_name(f"{_SWEEPS}.sweep_fold", "SweepView", _sweep)
+    formatter: Any = ip.display_formatter
+    formatter.ipython_display_formatter.for_type(Run, show_run)
+    formatter.mimebundle_formatter.for_type(Receipt, _receipt)
+    formatter.mimebundle_formatter.for_type(RunView, _view)
+    for kind in kinds():
+        handle, view = kind.handle_type.split(":"), kind.view_type.split(":")
+        formatter.ipython_display_formatter.for_type_by_name(*handle, show_group)
+        formatter.mimebundle_formatter.for_type_by_name(*view, partial(_table, kind))
 
 
 def unregister(ip: InteractiveShell) -> None:
-    """Unregister them, so that reprs are shown again."""
-    shown: Any = ip.display_formatter
-    shown.ipython_display_formatter.type_printers.pop(Run, None)
-    for kind in (Receipt, RunView):
-        shown.mimebundle_formatter.type_printers.pop(kind, None)
-    shown.ipython_display_formatter.pop(f"{_SWEEPS}.sweep.Sweep", None)
-    shown.mimebundle_formatter.pop(f"{_SWEEPS}.sweep_fold.SweepView", None)
+    """Unregister the formatters, so that reprs are shown again."""
+    formatter: Any = ip.display_formatter
+    formatter.ipython_display_formatter.type_printers.pop(Run, None)
+    for shown_type in (Receipt, RunView):
+        formatter.mimebundle_formatter.type_printers.pop(shown_type, None)
+    for kind in kinds():
+        formatter.ipython_display_formatter.pop(kind.handle_type.replace(":", "."), None)
+        formatter.mimebundle_formatter.pop(kind.view_type.replace(":", "."), None)
+
+
+def _table(kind: GroupKind, view: Any, **_: object) -> dict[str, Any]:
+    return cells_of(kind).table(view)
 
 
 def _receipt(receipt: Receipt, **_: object) -> dict[str, Any]:
-    heads = ("", "what became of it", "answers", "words kept", "tokens", "cost")
+    heads = ("", "outcome", "answers", "words saved", "tokens", "cost")
     rows = [
         (
             name,
             agent.outcome,
             str(agent.answers),
             str(agent.words_kept),
-            text.tokens(agent.tokens),
-            text.cost(agent.cost),
+            text.tokens(agent.tokens, agent.is_estimated),
+            dollars(agent.cost),
         )
         for name, agent in receipt.agents.items()
     ]
-    others = [(name, outcome, "", "", "", "") for name, outcome in receipt.steps + receipt.tools]
+    other_rows = [
+        (name, outcome, "", "", "", "") for name, outcome in receipt.steps + receipt.tools
+    ]
     total = (
         repr(receipt).strip("<>"),
         receipt.reason,
         "",
         "",
-        text.tokens(receipt.tokens),
-        text.cost(receipt.cost),
+        text.tokens(receipt.tokens, receipt.is_estimated),
+        dollars(receipt.cost),
     )
-    return harmless(table_bundle(heads, [*rows, *others, total]))
+    return sanitize(table_bundle(heads, [*rows, *other_rows, total]))
 
 
 def _view(view: RunView, **_: object) -> dict[str, Any]:
-    heads = ("agent", "model", "does", "answers", "vote", "words", "tokens", "cost")
-    return harmless(table_bundle(heads, [_agent(agent) for agent in view.agents.values()]))
+    heads = ("agent", "model", "activity", "answers", "vote", "text", "tokens", "cost")
+    return sanitize(table_bundle(heads, [_agent(agent) for agent in view.agents.values()]))
 
 
 def _agent(agent: AgentView) -> tuple[str, ...]:
@@ -86,20 +93,6 @@ def _agent(agent: AgentView) -> tuple[str, ...]:
         str(len(agent.answers)),
         agent.vote.target if agent.vote else "",
         text.clip(agent.partial or "".join(agent.answers[-1:]), 80, tail=bool(agent.partial)),
-        text.tokens(agent.tokens),
-        text.cost(agent.cost),
+        text.tokens(agent.tokens, agent.is_estimated),
+        dollars(agent.cost),
     )
-
-
-def _sweep(view: SweepView, **_: object) -> dict[str, Any]:
-    heads = ("sweep", "status", "rows", "how they stand", "used", "score")
-    rows = ", ".join(words for words, _ in counts(view))
-    cells = (
-        view.name,
-        sweep_chip(view),
-        count(view.total, "row"),
-        rows,
-        spent(view),
-        score_of(view),
-    )
-    return harmless(table_bundle(heads, [cells]))

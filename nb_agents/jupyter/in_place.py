@@ -1,4 +1,4 @@
-"""Resuming a turn from the button of its card, whose output then shows the run."""
+"""Resumes a turn from the button on its card. The card's output then shows the run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from nb_agents.session.lookup import find_turn
 
 
 def resume_in_place(turn: str, trust: bool) -> dict[str, Any]:
-    """Resume an incomplete turn for a page; one that is complete or live meanwhile is shown.
+    """Resume an incomplete turn for a page. A turn that is complete or live by now is only shown.
 
     Args:
-        turn: The turn's directory, as its card has it.
-        trust: Whether to go on with a session that this user has not made.
+        turn: The turn's directory, as recorded in its card.
+        trust: Whether to accept a session that was created by another user or on another machine.
 
     Returns:
-        The ``bundle`` of the run, or a ``refusal``, with ``is_not_yours`` when trust is missing.
+        The ``bundle`` of the run, or a ``refusal`` message. ``is_not_yours`` is true if trust is
+        missing.
     """
     options = RunOptions(trust=trust)
     try:
         paths = TurnPaths(Path(turn).absolute())
-        if not paths.path.is_dir():  # the kernel has left the notebook's folder
+        if not paths.path.is_dir():  # the kernel has changed its working directory
             paths = find_turn(session_root(None), f"{paths.session}/{paths.number}")
         options = replace(options, session_root=paths.root)
         begin = partial(resume, paths.session, options=options)

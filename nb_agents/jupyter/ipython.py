@@ -1,7 +1,7 @@
-"""The names that we use of IPython, typed once: its magics and its display carry no types.
+"""Typed wrappers of IPython's untyped magics and display.
 
-`display` is the one way out: what strangers wrote is shown as a terminal and a Markdown page may,
-and what was written without us (a person's recipe, an old session) without this process's secrets.
+All output goes through `display`, which removes terminal controls, raw HTML in Markdown, and the
+secrets of this process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from IPython.display import display as untyped_display
 from markupsafe import escape
 
 from nb_agents.nouns import nearest
-from nb_agents.presentation.markdown import harmless
+from nb_agents.presentation.markdown import sanitize
 from nb_agents.unicode import without_controls
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,50 +32,53 @@ _display: Callable[..., Any] = untyped_display
 arguments: Callable[[str], Callable[[F], F]] = magic_arguments.magic_arguments
 argument: Callable[..., Callable[[F], F]] = magic_arguments.argument
 
-root_option = argument("--session-root", metavar="DIR", help="where sessions are")
+root_option = argument(
+    "--session-root", metavar="DIR", help="session root: the directory that contains the sessions"
+)
 
 _LINE_END = re.compile(r"\s*\n\s*")
 _OPTION = re.compile(r"--\w[\w-]*[ =]\s*(?:\"[^\"]*\"|'[^']*'|\S+)\s+")
 
 
 def display(bundle: Mapping[str, Any], *, display_id: bool | None = None) -> Any:
-    """Display a mime bundle in the current cell.
+    """Display a mime bundle in the current cell, after passing it through `sanitize`.
 
     Args:
-        bundle: It is made `harmless`.
-        display_id: Whether it can be updated later.
+        bundle: The mime bundle.
+        display_id: Whether the display can be updated later.
 
     Returns:
-        The handle of a display that can be updated, else None.
+        The handle of a display that can be updated, or None.
     """
-    return _display(harmless(bundle), raw=True, display_id=display_id)
+    return _display(sanitize(bundle), raw=True, display_id=display_id)
 
 
 def parse_line(function: Any, line: str) -> Any:
-    """Parse a magic's line by the arguments that its function declares.
+    """Parse a magic's line with the arguments that its function declares.
 
-    IPython's own ``parse_argstring`` leaves the quotes on: ``--reason "too slow"`` would keep them.
+    IPython's ``parse_argstring`` keeps quotes: ``--reason "too slow"`` would include them.
 
     Args:
-        function: Declared with `argument`.
-        line: Words, quoted where they have spaces; a backslash is only itself (Windows' paths).
+        function: A magic, declared with `argument`.
+        line: The arguments. Those with spaces must be quoted. A backslash has no special meaning,
+            because of Windows paths.
 
     Returns:
-        The namespace.
+        The argparse namespace.
 
     Raises:
-        UsageError: The arguments don't fit.
+        UsageError: The arguments are invalid.
         ValueError: A quote is not closed.
     """
     words = _words(line)
     try:
         return function.parser.parse_args(words)
     except UsageError as exc:
-        known = [name for action in actions_of(function) for name in action.option_strings]
+        options = [name for action in actions_of(function) for name in action.option_strings]
         for word in words:
             option = word.partition("=")[0]
-            if option.startswith("--") and option not in known and option in str(exc):
-                near = nearest(option, known)
+            if option.startswith("--") and option not in options and option in str(exc):
+                near = nearest(option, options)
                 hint = f" Did you mean {near}?" if near else ""
                 raise UsageError(f"There is no option {option}.{hint}") from None
         raise
@@ -89,37 +92,33 @@ def _words(line: str) -> list[str]:
 
 
 def actions_of(function: Any) -> Sequence[Action]:
-    """Return the arguments that a magic's function declares, as argparse has them.
-
-    Args:
-        function: Declared with `argument`.
-    """
+    """Return the argparse actions of a magic's function, declared with `argument`."""
     declared: Sequence[Action] = function.parser._actions
     return declared
 
 
 def parse_message(function: Any, line: str) -> Any:
-    """Parse a magic's line of one word and a message, in which quotes are only themselves.
+    """Parse a magic's line of one word and a message. Quotes in the message are ordinary text.
 
     Args:
-        function: Declared with `argument`: the word, and the message as one more.
-        line: The line, options before the word; quotes around the whole message are left out.
+        function: A magic, declared with `argument`, with two positional arguments.
+        line: The line, with options before the word. Quotes around the whole message are removed.
 
     Returns:
-        The namespace.
+        The argparse namespace.
 
     Raises:
         UsageError: There is no word.
     """
     options, line = list[str](), line.strip()
-    while found := _OPTION.match(line):
-        options += _words(found[0])
-        line = line[found.end() :]
+    while option := _OPTION.match(line):
+        options += _words(option[0])
+        line = line[option.end() :]
     word, _, message = line.partition(" ")
     message = message.strip()
     if message[:1] in ("'", '"') and message[:1] == message[-1:]:
         message = message[1:-1]
-    # Without the dashes a message might be taken for an option.
+    # Without "--", a message that starts with dashes would be parsed as an option.
     return function.parser.parse_args([*options, "--", *filter(None, (word, message))])
 
 

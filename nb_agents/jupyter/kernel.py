@@ -1,21 +1,21 @@
-"""Every reach into ipykernel's inside, in one place, each with its reason.
+"""Contains all code that relies on private parts of ipykernel, with the reasons.
 
-- The idle kernel's interrupt: ipykernel ignores SIGINT at start and swaps handlers around each
-  message, so a handler set in a cell is gone when the cell ends; ``saved_sigint_handler`` is what
-  it puts back. https://github.com/ipython/ipykernel/blob/main/ipykernel/kernelbase.py
-- The wake-up descriptor: an interrupt of a cell that awaits takes effect only when the loop next
-  wakes; any ``add_signal_handler`` makes every signal wake it.
+- The interrupt of an idle kernel: ipykernel ignores SIGINT at its start and swaps handlers around
+  each message, so a handler set in a cell is lost when the cell ends. It restores
+  ``saved_sigint_handler``. https://github.com/ipython/ipykernel/blob/main/ipykernel/kernelbase.py
+- The wake-up descriptor: an interrupt of an awaiting cell takes effect only when the loop wakes up
+  the next time. After any ``add_signal_handler``, every signal wakes it up.
   https://github.com/ipython/ipykernel/issues/881
-- A control-channel message is handled while a cell blocks the shell channel, on every ipykernel
-  and with any JupyterLab setting. https://jupyter-client.readthedocs.io/en/stable/messaging.html
-- The shutdown request comes on that channel too. A cell that blocks would keep the interpreter from
-  its orderly end until it is killed, so the runs are saved when the request comes.
-- The comm's route: 7.4 sends comm messages to the subshell that made the widget, which may be
-  blocked. It asks the comm for that on the thread that reads the shell channel, which no cell
-  blocks: front ends without control channel and subshells have no other way into a busy kernel.
-  https://github.com/ipython/ipykernel/pull/1565
+- A control-channel message is handled while a cell blocks the shell channel, with every ipykernel
+  and every JupyterLab setting. https://jupyter-client.readthedocs.io/en/stable/messaging.html
+- The shutdown request arrives on the same channel. A blocking cell would delay an orderly exit
+  until the interpreter is killed, so the runs are saved when the request arrives.
+- The routing of comm messages: ipykernel 7.4 sends comm messages to the subshell that created the
+  widget, which may be blocked. It asks the comm for the subshell on the thread that reads the shell
+  channel, which no cell blocks. For front ends without control channel and subshells, this is the
+  only way into a busy kernel. https://github.com/ipython/ipykernel/pull/1565
 
-Each has a live test that fails when an ipykernel release changes it (tests/kernel).
+Each of these has a test that fails if an ipykernel release changes it (tests/kernel).
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nb_agents.errors import UnknownRunError, UserError
-from nb_agents.loop import interrupts_come_from
+from nb_agents.loop import set_interrupt_source
 from nb_agents.presentation.asking import CELL
-from nb_agents.runs import registry
+from nb_agents.turns import registry
+from nb_agents.turns.groups import kinds
 from nb_agents.verbs.on_runs import find_work
+from nb_agents.verbs.outcome import Reply
 from nb_agents.verbs.requests import BODIES, read, values_of
 from nb_agents.verbs.table import ROUTES
 from nb_agents.verbs.verb import Caller
@@ -43,7 +45,7 @@ from nb_agents.verbs.verb import Caller
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nb_agents.verbs.verb import Work
+    from nb_agents.verbs.outcome import Work
 
 DRAWN_REQUEST = "nb_agents_drawn_request"
 DRAWN_REPLY = "nb_agents_drawn_reply"
@@ -51,56 +53,59 @@ RESUME_REQUEST = "nb_agents_resume_turn_request"
 RESUME_REPLY = "nb_agents_resume_turn_reply"
 
 SWITCH_S = 0.001
-"""How long the agents' thread may keep a cell from the interpreter: Python's 5 ms add up, as a
-cell's answer passes several threads."""
-_SWITCH_S_BEFORE = sys.getswitchinterval()
+"""The interpreter's switch interval in seconds.
+
+With Python's default of 5 ms, a busy agent thread would noticeably delay a cell's reply, which
+passes through several threads.
+"""
+_DEFAULT_SWITCH_S = sys.getswitchinterval()
 
 Handler = Callable[[int, FrameType | None], Any]
 Resume = Callable[[str, bool], dict[str, Any]]
-"""Resumes the turn of a directory, with or without trust; returns what the page is told."""
+"""Resumes the turn in a directory, with or without trust, and returns the reply for the page."""
 
 
 def has_front_end(ip: InteractiveShell) -> bool:
-    """Return whether the shell runs in a kernel: only there are widgets and late updates."""
+    """Return whether the shell runs in a kernel, and so supports widgets and later updates."""
     return getattr(ip, "kernel", None) is not None
 
 
 def is_headless(ip: InteractiveShell) -> bool:
-    """Return whether nobody can look at the cell after it ended: nbclient, papermill, nbconvert.
+    """Return whether the notebook runs without a user, such as in nbclient or papermill.
 
-    They drop output that comes after the cell's end, so runs wait in the cell. They all run cells
-    with ``allow_stdin`` off; front ends with a person have it on.
+    These drop output that arrives after a cell has ended, so cells wait for their runs. They
+    execute cells with ``allow_stdin`` off, which interactive front ends turn on.
     """
     kernel = getattr(ip, "kernel", None)
     return kernel is not None and not kernel._allow_stdin
 
 
 def cell_id(ip: InteractiveShell) -> str:
-    """Return the id of the cell that runs, by which its front end knows it; "" where none says."""
+    """Return the front end's id of the running cell, or "" if it sends none."""
     kernel = getattr(ip, "kernel", None)
     parent = kernel.get_parent() if kernel is not None else {}
     return str(parent.get("metadata", {}).get("cellId") or "")
 
 
 def on_page_message(widget: Any, take: Callable[[Any], object]) -> None:
-    """Call ``take`` with each custom message that a page sends by a widget.
+    """Call ``take`` with each custom message that a page sends through a widget.
 
-    A verb is taken at once, in a thread of its own, whatever cell runs; all else is taken where the
-    front end sent it, and not where the widget was made.
+    A verb is handled immediately in a separate thread, even while a cell runs. Other messages are
+    handled on the shell that the front end sent them to, not on the one that created the widget.
     """
-    taken: deque[Any] = deque()  # and still to come again, by the shell
+    handled: deque[Any] = deque()  # verbs that the shell will deliver again
 
     def route(data: Any, default: str | None) -> str | None:
         match data:
             case {"method": "custom", "content": {"type": str(verb)} as content} if verb in ROUTES:
-                with suppress(RuntimeError):  # the interpreter ends, and starts no thread
+                with suppress(RuntimeError):  # the interpreter is exiting and starts no threads
                     threading.Thread(target=take, args=(content,), daemon=True).start()
-                    taken.append(content)
+                    handled.append(content)
         return default
 
     def on_message(_: object, content: Any, buffers: object) -> None:
         try:
-            taken.remove(content)
+            handled.remove(content)
         except ValueError:
             take(content)
 
@@ -109,26 +114,25 @@ def on_page_message(widget: Any, take: Callable[[Any], object]) -> None:
 
 
 def request_of(route: str) -> str:
-    """Return the type of the control message that asks for a verb."""
+    """Return the message type of a verb's request on the control channel."""
     return f"nb_agents_{route}_request"
 
 
-def open_doors(ip: InteractiveShell, resume: Resume) -> None:
-    """Open the kernel's doors: interrupt when idle, control channel, shutdown.
+def install_handlers(ip: InteractiveShell, resume: Resume) -> None:
+    """Install handlers in the kernel: idle interrupt, control messages and shutdown.
 
-    Cells are answered sooner from then on, see `SWITCH_S`.
+    Also shortens the switch interval of the interpreter; see `SWITCH_S`.
 
     Args:
-        ip: The shell.
         resume: Resumes a turn for a page.
     """
     kernel = getattr(ip, "kernel", None)
     if kernel is None:
         return
     _take_idle_interrupt(kernel)
-    interrupts_come_from(lambda: "notebook" if is_headless(ip) else "interrupt")
-    sys.setswitchinterval(min(_SWITCH_S_BEFORE, SWITCH_S))
-    # Other libraries set the handler too; ours is put back after each cell.
+    set_interrupt_source(lambda: "notebook" if is_headless(ip) else "interrupt")
+    sys.setswitchinterval(min(_DEFAULT_SWITCH_S, SWITCH_S))
+    # Other libraries may replace the handler, so it is installed again after each cell.
     if not _our_callbacks(ip):
         ip.events.register("post_run_cell", partial(_after_cell, kernel))
     _wake_on_signals()
@@ -141,14 +145,14 @@ def open_doors(ip: InteractiveShell, resume: Resume) -> None:
         kernel.control_handlers["shutdown_request"] = partial(_on_shutdown, shut_down)
 
 
-def close_doors(ip: InteractiveShell) -> None:
-    """Close them again."""
+def remove_handlers(ip: InteractiveShell) -> None:
+    """Remove the handlers that `install_handlers` installed."""
     kernel = getattr(ip, "kernel", None)
     if kernel is None:
         return
     for callback in _our_callbacks(ip):
         ip.events.unregister("post_run_cell", callback)
-    sys.setswitchinterval(_SWITCH_S_BEFORE)
+    sys.setswitchinterval(_DEFAULT_SWITCH_S)
     saved = getattr(kernel, "saved_sigint_handler", None)
     if isinstance(saved, _IdleInterrupt):
         kernel.saved_sigint_handler = saved.previous
@@ -160,13 +164,13 @@ def close_doors(ip: InteractiveShell) -> None:
 
 
 def when_idle(ip: InteractiveShell, action: Callable[[], object]) -> None:
-    """Call ``action`` on the kernel's main thread between two cells; not at all in a terminal."""
+    """Call ``action`` on the kernel's main thread between two cells. Does nothing in a terminal."""
     if has_front_end(ip):
         asyncio.get_event_loop().call_soon(action)
 
 
 class _IdleInterrupt:
-    """The handler of an idle kernel: one press for all that lives, else what was there before."""
+    """The SIGINT handler of an idle kernel: stops all live runs, or calls the previous handler."""
 
     def __init__(self, previous: Handler | int | None) -> None:
         self.previous = previous
@@ -184,7 +188,7 @@ def _take_idle_interrupt(kernel: Any) -> None:
         if not isinstance(saved, _IdleInterrupt):
             kernel.saved_sigint_handler = _IdleInterrupt(saved)
     else:
-        # Loaded at kernel start, before the first message: nothing is saved yet.
+        # Loaded when the kernel starts, before the first message, there is no saved handler yet.
         signal.signal(signal.SIGINT, _IdleInterrupt(signal.getsignal(signal.SIGINT)))
 
 
@@ -198,7 +202,7 @@ def _after_cell(kernel: Any, result: object) -> None:
 
 
 def _wake_on_signals() -> None:
-    # SIGURG is ignored by default; the handler does nothing, its registration is what counts.
+    # SIGURG is ignored by default. The handler does nothing. Only its registration matters.
     with suppress(NotImplementedError, ValueError, RuntimeError, AttributeError):
         asyncio.get_event_loop().add_signal_handler(signal.SIGURG, lambda: None)
 
@@ -206,20 +210,20 @@ def _wake_on_signals() -> None:
 async def _on_request(
     kernel: Any, route: str, stream: Any, ident: Any, parent: dict[str, Any]
 ) -> None:
-    # In a thread: it may wait for the loop of the runs, or for a hook of the person's.
-    act = partial(do_as_asked, route, parent.get("content"))
-    done = await asyncio.get_running_loop().run_in_executor(None, act)
-    reply = {"status": "ok", **done._asdict()}
+    # In a thread, because it may wait for the background loop or for a user's hook.
+    act = partial(handle_page_request, route, parent.get("content"))
+    result = await asyncio.get_running_loop().run_in_executor(None, act)
+    reply = {"status": "ok", **result._asdict()}
     kernel.session.send(stream, f"nb_agents_{route}_reply", reply, parent, ident)
 
 
 class PageReply(NamedTuple):
-    """The state that a page receives.
+    """The reply to a page's request.
 
     Attributes:
-        facts: What the verb returned.
-        refusal: "", or why it was not carried out.
-        is_unknown: Whether this process knows of no such run or sweep.
+        facts: The outcome of the verb, as data.
+        refusal: An error message, or "".
+        is_unknown: Whether this process does not know the run or group.
     """
 
     facts: Mapping[str, Any] = {}
@@ -227,70 +231,79 @@ class PageReply(NamedTuple):
     is_unknown: bool = False
 
 
-# Separates the control channel's worker from the shell, where the same message comes again.
-_asking = threading.Lock()
-_done: deque[str] = deque(maxlen=1000)
+# Serializes the control channel's worker and the shell, which may both get a message.
+_handling = threading.Lock()
+_handled_ids: deque[str] = deque(maxlen=1000)
 
 
-def do_as_asked(route: str, content: Any, work: Work | None = None) -> PageReply:
-    """Carry out a verb for a page.
+def handle_page_request(route: str, content: Any, work: Work | None = None) -> PageReply:
+    """Run a verb for a page.
 
     Args:
-        route: The verb's.
-        content: The ``run`` or ``sweep``, and what a request over HTTP holds. What must not be done
-            twice when it comes in two messages has the same ``id`` in both.
-        work: The run or the sweep, if it is known.
+        route: The route of the verb.
+        content: The name of the ``run``, or of the group under the noun of its kind, and the fields
+            of a REST request. A request that is sent twice but must run once has the same ``id`` in
+            both messages.
+        work: The run or group, if the caller has it already.
     """
-    match content:
-        # "" would be the latest run, whichever that is.
-        case {"run": str(name), **sent} | {"sweep": str(name), **sent} if name:
-            asked = {str(key): each for key, each in sent.items()}
-            message_id = str(asked.pop("id", ""))
-            # A stop has none, and waits for nobody.
-            with _asking if message_id else nullcontext():
-                if message_id and message_id in _done:
-                    return PageReply()
-                try:
-                    facts = _act(route, name if work is None else work, asked)
-                except UserError as exc:
-                    return PageReply({}, str(exc), isinstance(exc, UnknownRunError))
-                if message_id:
-                    _done.append(message_id)
-                return PageReply(facts)
-    return PageReply({}, "The message names no run.")
+    name, fields = _name_and_fields(content)
+    if not name:  # "" would mean the latest run
+        return PageReply({}, "The message does not specify a run.")
+    message_id = str(fields.pop("id", ""))
+    # A stop has no id and must not wait for the lock.
+    with _handling if message_id else nullcontext():
+        if message_id and message_id in _handled_ids:
+            return PageReply()
+        try:
+            facts = _act(route, name if work is None else work, fields)
+        except UserError as exc:
+            return PageReply({}, str(exc), isinstance(exc, UnknownRunError))
+        if message_id:
+            _handled_ids.append(message_id)
+        return PageReply(facts)
+
+
+def _name_and_fields(content: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name of a message's run or group, or "", and the message's other fields."""
+    if isinstance(content, Mapping):
+        for key in ("run", *(kind.noun for kind in kinds())):
+            if name := content.get(key):
+                fields = {str(each): value for each, value in content.items() if each != key}
+                return (name if isinstance(name, str) else ""), fields
+    return "", {}
 
 
 def _act(route: str, on: Work | str, sent: Mapping[str, Any]) -> Mapping[str, Any]:
     values, caller = values_of(read(BODIES[route], sent)), Caller("widget", CELL)
     work = find_work(on, caller) if isinstance(on, str) else on
     outcome = ROUTES[route].act(work, caller, **values)
-    if outcome.begin or outcome.begin_sweep:
-        raise UserError(f"A panel can't begin a turn. Write `%agents {route}` in a cell.")
+    if not isinstance(outcome, Reply):
+        raise UserError(f"A panel can't start a turn. Write `%agents {route}` in a cell.")
     return outcome.facts
 
 
-# Called when a page tells that it draws these by itself, by what it calls them.
+# Callbacks for pages that draw a run or group from disk, by the page's name for it.
 _drawn_by_page: dict[str, Callable[[], object]] = {}
 
 
-def drawn_by_page(shown: str, callback: Callable[[], object]) -> Callable[[], object]:
-    """Call back when a page tells that it draws a run or a sweep without this kernel.
+def on_drawn_by_page(page_name: str, callback: Callable[[], object]) -> Callable[[], object]:
+    """Register a callback for when a page reports that it draws a run or group from disk.
 
     Args:
-        shown: What the page calls it: "session/turn", or a sweep's name.
+        page_name: The page's name for the run or group: "session/turn", or the group's name.
         callback: Called on the kernel's control thread.
 
     Returns:
-        Ends it.
+        A function that removes the callback.
     """
-    _drawn_by_page[shown] = callback
-    return lambda: _drawn_by_page.pop(shown, None)
+    _drawn_by_page[page_name] = callback
+    return lambda: _drawn_by_page.pop(page_name, None)
 
 
 async def _on_drawn(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
     match parent.get("content"):
-        case {"shown": str(shown)}:
-            _drawn_by_page.get(shown, lambda: None)()
+        case {"shown": str(page_name)}:
+            _drawn_by_page.get(page_name, lambda: None)()
     kernel.session.send(stream, DRAWN_REPLY, {"status": "ok"}, parent, ident)
 
 
@@ -300,10 +313,10 @@ async def _on_resume(
     match parent.get("content"):
         case {"turn": str(turn), "trust": bool(trust)} if turn:
             act = partial(resume, turn, trust)
-            done = await asyncio.get_running_loop().run_in_executor(None, act)
+            reply = await asyncio.get_running_loop().run_in_executor(None, act)
         case _:
-            done = {"refusal": "The message names no turn."}
-    kernel.session.send(stream, RESUME_REPLY, {"status": "ok", **done}, parent, ident)
+            reply = {"refusal": "The message does not specify a turn."}
+    kernel.session.send(stream, RESUME_REPLY, {"status": "ok", **reply}, parent, ident)
 
 
 async def _on_shutdown(

@@ -1,7 +1,8 @@
-"""The magics: ``%%agents`` starts a run, ``%agents`` looks after runs and sessions.
+"""The magics: ``%%agents`` starts a run, ``%agents`` manages runs and sessions.
 
-Arguments are declared with IPython's magic_arguments, so ``%%agents?`` is the reference. A stopped
-run ends its cell with its card, and a person's mistake with a sentence: neither shows a traceback.
+Arguments are declared with IPython's magic_arguments, so ``%%agents?`` is the reference. If a run
+is stopped, its cell ends with a card. After a user error, it ends with a sentence. Neither shows a
+traceback.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from nb_agents.jupyter.ipython import (
     parse_message,
     root_option,
 )
-from nb_agents.jupyter.panel import show_turn
-from nb_agents.jupyter.sweep_cell import work_over
+from nb_agents.jupyter.panel import cells_of, show_turn
 from nb_agents.jupyter.verbs import declared
 from nb_agents.jupyter.waiting import follow_new
 from nb_agents.masking import Mask
 from nb_agents.nouns import did_you_mean
-from nb_agents.presentation.arguments import context_of, fill_in
+from nb_agents.presentation.arguments import insert_variables, recipe_context
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
+from nb_agents.turns.groups import kind_that_starts
 from nb_agents.unicode import without_controls
 from nb_agents.verbs.parameters import RUN
-from nb_agents.verbs.resuming import begin_of, options_of
+from nb_agents.verbs.resuming import run_options, run_starter
 from nb_agents.verbs.table import VERBS as TABLE
 from nb_agents.verbs.verb import Verb
 
@@ -47,17 +48,17 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 USAGE_WIDTH = 88
-"""Columns of a verb's usage in help."""
+"""Width of a verb's usage in help, in columns."""
 
-_WITH_OVER = ("limit", "name", "max_cost", "score", "retry_failed")
+_WITH_OVER = ("limit", "name", "score", "retry_failed")
 
 
 def show_cancelled_as_cards(ip: Any) -> None:
-    """Show a RunCancelled that ends a cell as the turn's card instead of a traceback.
+    """Show the turn's card instead of a traceback if a cell ends with RunCancelled.
 
-    The cell still counts as ended by an exception, so cells queued behind it don't run on.
+    The cell is still marked as failed, so queued cells after it do not run.
     """
-    previous, others = ip.CustomTB, ip.custom_exceptions
+    previous, custom_exceptions = ip.CustomTB, ip.custom_exceptions
 
     def show(
         shell: InteractiveShell,
@@ -71,12 +72,12 @@ def show_cancelled_as_cards(ip: Any) -> None:
         show_turn(load_turn(TurnPaths(exc.path)))
         return []
 
-    if RunCancelled not in others:
-        ip.set_custom_exc((*others, RunCancelled), show)
+    if RunCancelled not in custom_exceptions:
+        ip.set_custom_exc((*custom_exceptions, RunCancelled), show)
 
 
 def as_usage_error(exc: UserError) -> UsageError:
-    """Return a mistake in a magic as the error that IPython prints as one line, without secrets."""
+    """Return a user error as the exception that IPython prints as one line, without secrets."""
     return UsageError(without_controls(Mask(secrets_of_environment()).text(str(exc))))
 
 
@@ -91,80 +92,88 @@ class AgentsMagics(Magics):
     @root_option
     @cell_magic("agents")
     def agents(self, line: str, cell: str) -> None:
-        r"""Start a team of agents on the task that the cell holds, in the background.
+        r"""Start a team of agents with the task in this cell, in the background.
 
-        {{name}} in the task takes a notebook variable; write \{{name}} for the braces themselves.
+        {{name}} in the task inserts a notebook variable; \{{name}} inserts literal braces.
         @path in the task lets the agents read that file or directory.
-        With --over there is a task for each row, and {{column}} takes its value; the same cell goes
-        on with the rows that are missing.
-        With --recipe the cell holds the values that it starts with, as YAML: one `name: value` a
-        line. A recipe that needs none is started by a line: %agents --recipe FILE
-        Without --config and --model three demo agents run: offline, free, no key needed.
+        With --over, the task runs once for each row, and {{column}} inserts the row's value.
+        Running the same cell again continues with the missing rows.
+        With --recipe, the cell contains the recipe's initial values as YAML, one `name: value` per
+        line. A recipe without values can be started from a line: %agents --recipe FILE
+        Without --config and --model, three demo agents run: offline, free, no key needed.
         """
         args = _parse(type(self).agents, line)
         self._guarded(lambda: self._start(args, cell))
 
     @line_magic("agents")
     def agents_line(self, line: str) -> None:
-        """Look after runs and sessions.
+        """Manage runs and sessions.
 
         %agents                  the same as %agents runs
-        %agents --recipe FILE    starts a recipe, as %%agents does
+        %agents --recipe FILE    starts a recipe, like %%agents
         {verbs}
 
-        A RUN is a run's id, or the name of a session here, else of a live one anywhere. Without
-        one, the latest run of this kernel is meant, else the only live one of this notebook. With
-        --session-root DIR (before RUN where a text follows), a verb looks nowhere else.
+        RUN is a run's id or a session's name. It is looked up in this directory, then among all
+        live runs. By default, it is the latest run of this kernel or, if there is none, the only
+        live run of this notebook. --session-root DIR limits a verb to that directory. Write it
+        before RUN if text follows.
         """
         verb, _, rest = line.strip().partition(" ")
         if verb.startswith("-"):
             self._start_by_line(line)
             return
-        action = verbs.VERBS.get(verb)
+        action = verbs.VERBS.get(verb) or verbs.ALIASES.get(verb)
         if action is None:
-            known = [name for name in verbs.VERBS if name]
-            hint = did_you_mean(verb, known)
-            has = ", ".join(known)
-            raise UsageError(f"%agents has no verb {verb!r}.{hint} It has: {has}. See %agents?")
+            names = [name for name in verbs.VERBS if name]
+            hint = did_you_mean(verb, names)
+            names_text = ", ".join(names)
+            raise UsageError(
+                f"%agents has no verb {verb!r}.{hint} The verbs are: {names_text}. See %agents?"
+            )
         declared = TABLE.get(verb)
         args = _parse(action, rest, has_message=bool(declared and declared.ends_in_text))
         self._guarded(lambda: action(self.shell, args))
 
     def report_dead_turns(self) -> None:
-        """Print which turns were cut off when their kernel died, and mend their files."""
+        """Print the turns that were cut off because their kernel died, and repair their files."""
         self._guarded(report_dead_turns)
 
     def _start_by_line(self, line: str) -> None:
-        """Start a recipe without a cell of values: IPython refuses a cell magic without a body."""
+        """Start a recipe from a line, because IPython rejects a cell magic without a body."""
         args = _parse(type(self).agents, line)
         if not args.recipe and line.split()[0].startswith("--session-root"):
             runs = verbs.VERBS[""]
             self._guarded(lambda: runs(self.shell, _parse(runs, line)))
             return
         if not args.recipe:
-            raise UsageError("A task goes below %%agents; only --recipe starts from a line.")
+            raise UsageError("Write the task below %%agents. Only --recipe can start from a line.")
         self._guarded(lambda: self._start(args, ""))
 
     def _start(self, args: Any, cell: str) -> None:
         names = self.shell.user_ns
         if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
-            raise TaskError(f"--out {args.out} is not a variable name. Write, say, --out run.")
+            raise TaskError(
+                f"--out {args.out} is not a variable name. Write, for example, --out run."
+            )
         if args.over:
-            made = work_over(self.shell, args, cell, options_of(vars(args), names))
+            cells = cells_of(kind_that_starts("--over"))
+            # The budget in dollars is that of the group.
+            options = run_options({**vars(args), "max_cost": None}, names)
+            group = cells.start(self.shell, args, cell, options)
             if args.out:
-                names[args.out] = made
+                names[args.out] = group
             return
         if name := next((n for n in _WITH_OVER if getattr(args, n)), ""):
-            raise TaskError(f"--{name.replace('_', '-')} goes with --over.")
+            raise TaskError(f"--{name.replace('_', '-')} needs --over.")
         if args.settings and not args.recipe:
-            raise TaskError("--set gives a value to a recipe: it goes with --recipe.")
+            raise TaskError("--set can only be used with --recipe.")
         if args.bundles and not args.recipe:
-            raise TaskError("--bundle says where a recipe's bundles are: it goes with --recipe.")
-        # Before variables are put in: what they hold nobody typed.
+            raise TaskError("--bundle can only be used with --recipe.")
+        # Before variables are inserted, because an @path in their values was not typed by the user.
         named = Mentions("", ()) if args.recipe else mentions(cell)
-        named = named._replace(task=fill_in(named.task, names))
-        context = context_of(cell, args.settings, names) if args.recipe else None
-        begin = begin_of(vars(args), named, context, names)
+        named = named._replace(task=insert_variables(named.task, names))
+        context = recipe_context(cell, args.settings, names) if args.recipe else None
+        begin = run_starter(vars(args), named, context, names)
         follow_new(self.shell, begin, wait=args.wait, out=args.out)
 
     def _guarded(self, action: Callable[[], object]) -> None:
@@ -183,18 +192,24 @@ def _lines_of(verb: Verb) -> str:
     return "\n".join([*lines, f"{'':<12}{verb.help}"])
 
 
-_agents_line = AgentsMagics.agents_line
-_agents_line.__doc__ = (_agents_line.__doc__ or "").format(
-    verbs="\n".join(_lines_of(TABLE[name]) for name in verbs.VERBS if name)
-)
+_HELP = AgentsMagics.agents_line.__doc__ or ""
+
+
+def _help() -> str:
+    """Return the help of ``%agents``, with all verbs that are registered."""
+    return _HELP.format(verbs="\n".join(_lines_of(TABLE[name]) for name in verbs.VERBS if name))
+
+
+AgentsMagics.agents_line.__doc__ = _help()
+AgentsMagics.agents_line.getdoc = _help  # type: ignore[attr-defined]  # for `%agents?`
 
 
 def _parse(function: Any, line: str, *, has_message: bool = False) -> Any:
     try:
         return (parse_message if has_message else parse_line)(function, line)
     except UsageError as exc:
-        said = f"{str(exc)[:1].upper()}{str(exc)[1:]}".removesuffix(".")
-        end = "" if said.endswith("?") else "."
-        raise UsageError(f"{said}{end} %%agents? and %agents? list the options.") from None
+        message = f"{str(exc)[:1].upper()}{str(exc)[1:]}".removesuffix(".")
+        end = "" if message.endswith("?") else "."
+        raise UsageError(f"{message}{end} %%agents? and %agents? list the options.") from None
     except ValueError as exc:
-        raise UsageError(f"The line can't be split into words: {exc}. Close the quote.") from None
+        raise UsageError(f"The line can't be parsed: {exc}. Close the quote.") from None

@@ -1,9 +1,10 @@
-"""The live panels of runs and of sweeps: a widget while one is live, its frozen card afterwards.
+"""The live panels of runs and groups: a widget while the work is live, and its card afterwards.
 
-The widget only carries the state. A page with our extension draws from the disk instead, and says
-so: then nothing is sent until some page mounts the widget. At the end the output is replaced by the
-static card and the widget is closed. A page that was reloaded in between has lost the way to
-replace an output, but still sees the widget: for it the widget stays, showing the card.
+The widget only carries the state. A page with the JupyterLab extension of nb_agents draws from disk
+instead and reports that. Nothing is sent then until a page mounts the widget. At the end, the
+static card replaces the output and the widget is closed. A page that was reloaded in between can't
+replace the output but still has the widget, so for such pages the widget stays open and shows the
+card.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from pkgutil import resolve_name
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import anywidget
@@ -23,118 +25,149 @@ import traitlets
 from IPython.display import DisplayHandle
 
 from nb_agents.jupyter.ipython import display
-from nb_agents.jupyter.kernel import do_as_asked, drawn_by_page, on_page_message
+from nb_agents.jupyter.kernel import handle_page_request, on_drawn_by_page, on_page_message
+from nb_agents.launch.finding import find_run
+from nb_agents.launch.run import Run
+from nb_agents.options import RunOptions
 from nb_agents.presentation import text
-from nb_agents.presentation.cards import TURN_MIME, answers_of, card_bundle, card_text, turn_bundle
+from nb_agents.presentation.cards import TURN_MIME, card_bundle, card_text, turn_bundle
 from nb_agents.presentation.panel_state import panel_state
-from nb_agents.presentation.panel_types import PanelState, SweepState
-from nb_agents.presentation.sweep_card import OpenedRow, sweep_bundle, sweep_state, sweep_title
+from nb_agents.presentation.panel_types import PanelState
 from nb_agents.presentation.transcript import read_transcript
-from nb_agents.runs.finding import find_run
-from nb_agents.runs.run import Run
 from nb_agents.session.history import PastTurn
 from nb_agents.session.layout import TurnPaths
+from nb_agents.turns.groups import Group, GroupKind, kind_of
 from nb_agents.verbs.table import ROUTES
 from nb_agents.view.run_view import RunView
 
-if TYPE_CHECKING:
-    from nb_agents.sweeps.sweep_fold import SweepView
-    from nb_agents.sweeps.sweep_handle import SweepHandle
-
 _STATIC = Path(__file__).parent / "static"
 REWRITE_S = 5.0
-"""At least so long between two updates that show progress: each mounts the widget again."""
+"""Minimum seconds between two updates of the output, because each mounts the widget again."""
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
-def show_run(run: Run, beside: Run | None = None) -> None:
-    """Show a run in the current cell: live if it is, its card if it is over.
+def show_run(run: Run, earlier_run: Run | None = None) -> None:
+    """Show a run in the current cell: its panel while it is live, otherwise its card.
 
     Args:
-        run: The run.
-        beside: A run that the cell has begun before and that still works.
+        earlier_run: An earlier run of the cell that is still live.
     """
-    with _lock:
-        # A run whose view is over may still list its files: its panel gets them.
+    with LOCK:
+        # A run that has just ended may still list its files, so it gets a panel, too.
         if not run.is_over:
             panel = _panel_at(run.path, lambda: _RunPanel(run, f"{run.session}/{run.turn}"))
-            panel.beside = beside or panel.beside
+            panel.earlier_run = earlier_run or panel.earlier_run
             panel.show()
             return
     display(_card(run, run.view))
 
 
-def show_sweep(sweep: SweepHandle) -> None:
-    """Show a sweep in the current cell: live if it is, its card if it is over."""
-    with _lock:
-        if not sweep.is_over:
-            _panel_at(sweep.path, lambda: _SweepPanel(sweep)).show()
+class GroupCells(Protocol):
+    """Starts groups of one kind, and shows them in cells."""
+
+    def start(self, shell: Any, args: Any, task: str, options: RunOptions) -> Group:
+        """Start the group of a cell, and show it.
+
+        Args:
+            args: The parsed arguments of the cell magic.
+            task: The cell's text.
+
+        Raises:
+            UserError: The group can't be started.
+        """
+        ...
+
+    def panel(self, group: Group) -> Panel[Any]:
+        """Return a new panel for a live group. Called on a cell's thread."""
+        ...
+
+    def card(self, group: Group) -> dict[str, Any]:
+        """Return the card of a group as a mime bundle."""
+        ...
+
+    def table(self, view: Any) -> dict[str, Any]:
+        """Return a view of a group as a mime bundle."""
+        ...
+
+
+def cells_of(kind: GroupKind) -> GroupCells:
+    """Return the object that starts and shows groups of a kind in cells."""
+    return cast(GroupCells, resolve_name(kind.cells))
+
+
+def show_group(group: Group) -> None:
+    """Show a group in the current cell: its panel while it is live, otherwise its card."""
+    cells = cells_of(kind_of(group))
+    with LOCK:
+        if not group.is_over:
+            _panel_at(group.path, lambda: cells.panel(group)).show()
             return
-    display(_sweep_card(sweep, sweep.view))
+    display(cells.card(group))
 
 
-def show_earlier(run: Run) -> None:
-    """Show a run that is complete since before its cell ran, and say that nothing was paid."""
-    said = f"From {text.when(run.view.ended_at or 0.0)}, complete: nothing was run or paid."
-    view = replace(run.view, notices=(said, *run.view.notices))
+def show_cached_run(run: Run) -> None:
+    """Show the card of an earlier complete run, with a notice that nothing was run or paid for."""
+    when = text.when(run.view.ended_at or 0.0)
+    notice = f"Complete result from {when}. Nothing was run or paid for."
+    view = replace(run.view, notices=(notice, *run.view.notices))
     bundle = _card(run, view)
     display({**bundle, TURN_MIME: {**bundle[TURN_MIME], "is_earlier": True}})
 
 
 def show_text(run: Run) -> None:
-    """Show a run where there are no widgets: a terminal."""
+    """Show a run's card as text, for a terminal."""
     display({"text/plain": card_text(run.view, _shown_path(run), run.preview)})
 
 
 def show_turn(turn: PastTurn) -> None:
-    """Display the card of a turn on disk, and what of it could not be read."""
+    """Display the card of a turn on disk, and warnings about files that could not be read."""
     display(turn_bundle(turn, str(turn.paths.path)))
     for warning in turn.warnings:
         display({"text/plain": f"Not read: {warning}"})
 
 
 class PanelWidget(anywidget.AnyWidget):
-    """The widget; all that it knows is `state`, as `panel_state` makes it."""
+    """The widget of a panel. `state` comes from `panel_state` or a kind of group."""
 
     _esm = _STATIC / "panel.js"
     _css = _STATIC / "panel.css"
     state = traitlets.Dict().tag(sync=True)
 
     def __repr__(self) -> str:
-        """Stay short and the same: the default has an address in it."""
+        """Return a short, stable repr. The default one contains a memory address."""
         return "<nb_agents panel>"
 
 
 class LiveOutputs:
-    """A widget in any number of outputs, until a static bundle takes its place.
+    """A widget shown in any number of outputs, until a static bundle replaces it.
 
-    Made on a cell's thread.
+    Must be created on a cell's thread.
 
     Args:
-        shown: What a page calls what is shown: "session/turn", or a sweep's name.
-        state: Gives what the widget draws.
-        take: Called with each message of a page, but for the one that it is there.
+        page_name: The page's name for the run or group: "session/turn", or the group's name.
+        state: Returns the state that the widget draws.
+        take: Called with each message from a page, except "mounted" and "read".
     """
 
     def __init__(
-        self, shown: str, state: Callable[[], Mapping[str, Any]], take: Callable[[Any], object]
+        self, page_name: str, state: Callable[[], Mapping[str, Any]], take: Callable[[Any], object]
     ) -> None:
         self.widget = PanelWidget(state=state())
-        self._state, self._take = state, take
+        self._state, self._handle_action = state, take
         on_page_message(self.widget, self._on_message)
         self._outputs: list[tuple[DisplayHandle, contextvars.Context]] = []
         self._pages: set[str] = set()
         self._is_drawn_by_page = False
-        self._end = drawn_by_page(shown, self._leave_to_page)
+        self._end = on_drawn_by_page(page_name, self._leave_to_page)
 
     def show(self, bundle: dict[str, Any]) -> None:
-        """Display the widget in the current cell, and the bundle to whoever has no kernel."""
+        """Display the widget in the current cell, with the bundle for viewers without a kernel."""
         handle = display(self._live(bundle), display_id=True)
-        # The context holds the cell that an update belongs to.
+        # The context identifies the cell that later updates belong to.
         self._outputs.append((handle, contextvars.copy_context()))
 
     def draw(self) -> None:
-        """Have the widget draw how it stands, where a page may draw it."""
+        """Send the current state to the widget, unless pages draw without it."""
         if self._pages or not self._is_drawn_by_page:
             self.widget.state = dict(self._state())
 
@@ -143,7 +176,10 @@ class LiveOutputs:
         self._update(self._live(bundle))
 
     def freeze(self, bundle: dict[str, Any]) -> None:
-        """Put the bundle into the widget's place; a page that was reloaded sees it in the state."""
+        """Replace the widget with the bundle.
+
+        A reloaded page gets the bundle as the widget's state.
+        """
         self._update(bundle)
         if len(self._pages) > 1:
             self.draw_last(bundle)
@@ -152,7 +188,7 @@ class LiveOutputs:
             self.widget.close()
 
     def draw_last(self, bundle: dict[str, Any]) -> None:
-        """Have the widget draw the bundle from now on."""
+        """Send the final card to the widget, as its last state."""
         self._end()
         last = {**self._state(), "card": bundle["text/html"]}
         self._state = lambda: last
@@ -184,35 +220,53 @@ class LiveOutputs:
                 transcript = read_transcript(TurnPaths(find_run(run).path), agent, after)
                 self.widget.send({"type": "transcript", "id": message_id, "transcript": transcript})
             case _:
-                self._take(content)
+                self._handle_action(content)
 
 
-class _Milestones(NamedTuple):
-    """What makes a static output out of date when it changes.
+class Milestones(NamedTuple):
+    """Values whose change makes a static output out of date.
 
     Attributes:
-        state: As on the chip, and what waits for a person: written at once.
-        done: Answers, votes and steps: written now and then.
+        state: The state and the open gates. A change is written immediately.
+        done: Answers, votes and steps. Changes are written every `REWRITE_S` seconds.
     """
 
     state: tuple[object, ...]
     done: tuple[object, ...] = ()
 
 
-_Work = TypeVar("_Work", bound="Run | SweepHandle")
+class LiveWork(Protocol):
+    """A run or group that a panel follows."""
+
+    @property
+    def path(self) -> Path:
+        """The directory of the run or group."""
+        ...
+
+    @property
+    def view(self) -> Any:
+        """The current state of the run or group."""
+        ...
+
+    def subscribe(self, callback: Callable[[Any], None]) -> Callable[[], None]:
+        """Call a function with each new view. Returns a function that unsubscribes it."""
+        ...
 
 
-class _Panel(ABC, Generic[_Work]):
-    """Shows a live run or sweep in any number of outputs. Made on a cell's thread.
+_Work = TypeVar("_Work", bound=LiveWork)
+
+
+class Panel(ABC, Generic[_Work]):
+    """The panel of a live run or group, in any number of outputs. Created on a cell's thread.
 
     Args:
-        work: The run or sweep.
-        shown: As for `LiveOutputs`.
+        work: The run or group.
+        page_name: As for `LiveOutputs`.
     """
 
-    def __init__(self, work: _Work, shown: str) -> None:
+    def __init__(self, work: _Work, page_name: str) -> None:
         self._work = work
-        self._outputs = LiveOutputs(shown, self._state, self._take)
+        self._outputs = LiveOutputs(page_name, self._state, self._handle_action)
         self._written, self._written_at = self._milestones(work.view), time.monotonic()
         work.subscribe(self._on_news)
 
@@ -229,19 +283,19 @@ class _Panel(ABC, Generic[_Work]):
     def _state(self) -> Mapping[str, Any]: ...
 
     @abstractmethod
-    def _milestones(self, view: Any) -> _Milestones: ...
+    def _milestones(self, view: Any) -> Milestones: ...
 
     @abstractmethod
     def _bundle(self, view: Any) -> dict[str, Any]:
-        """Return what is shown without a kernel: the card, once it is over."""
+        """Return the static bundle: a summary, or the card once the work is over."""
 
-    def _take(self, content: Any) -> None:
-        _carry_out(content)
+    def _handle_action(self, content: Any) -> None:
+        carry_out(content)
 
     def _on_news(self, view: Any) -> None:
-        # The card of a large sweep takes a while: no cell waits for it.
+        # The card of a large group takes a while, so it is created before the lock is taken.
         card = self._bundle(view) if view.is_over else None
-        with _lock:
+        with LOCK:
             self._outputs.draw()
             if card is not None:
                 self._freeze(card)
@@ -249,7 +303,7 @@ class _Panel(ABC, Generic[_Work]):
                 self._rewrite(view)
 
     def _rewrite(self, view: Any) -> None:
-        """Bring the outputs up to date with the milestones; words are the widget's alone."""
+        """Update the outputs if a milestone changed. Streamed text appears in the widget only."""
         reached = self._milestones(view)
         waited = time.monotonic() - self._written_at
         if reached == self._written or (
@@ -264,47 +318,47 @@ class _Panel(ABC, Generic[_Work]):
         _panels.pop(self._work.path, None)
 
 
-class _RunPanel(_Panel[Run]):
-    """Shows a run.
+class _RunPanel(Panel[Run]):
+    """The panel of a run.
 
     Attributes:
-        beside: A run that the cell has begun before and that may still work.
+        earlier_run: An earlier run of the cell that may still be live.
     """
 
-    beside: Run | None = None
+    earlier_run: Run | None = None
 
     def _state(self) -> PanelState:
         state = panel_state(self._work.view, self._work.address, time.time())
-        if (before := self.beside) is not None and not before.is_over:
-            said = (
-                f"An earlier run of this cell, {before.id}, still works: "
+        if (before := self.earlier_run) is not None and not before.is_over:
+            notice = (
+                f"An earlier run of this cell, {before.id}, is still running: "
                 f"`%agents stop {before.id}` stops it, `%agents show {before.id}` shows it."
             )
-            return {**state, "notices": [*state["notices"], said]}
+            return {**state, "notices": [*state["notices"], notice]}
         return state
 
-    def _milestones(self, view: RunView) -> _Milestones:
+    def _milestones(self, view: RunView) -> Milestones:
         agents = view.agents.values()
         done = [(a.id, len(a.answers), a.vote, a.outcome) for a in agents]
         over = [step.address for step in view.steps.values() if step.is_over]
-        return _Milestones((text.chip(view), *view.gates), (*done, *over))
+        return Milestones((text.chip(view), *view.gates), (*done, *over))
 
     def _bundle(self, view: RunView) -> dict[str, Any]:
         if view.is_over:
             return _card(self._work, view)
         bundle = card_bundle(view, _shown_path(self._work))
-        if self.beside is not None:
-            bundle[TURN_MIME]["beside"] = _shown_path(self.beside)
+        if self.earlier_run is not None:
+            bundle[TURN_MIME]["earlier_run"] = _shown_path(self.earlier_run)
         return bundle
 
 
 def panel_of(run: Run) -> PanelWidget:
-    """Return a run's panel as a widget for any front end; it is the card when the run is over."""
+    """Return a run's panel as a widget. It shows the card when the run is over."""
     if run not in _public:
         outputs = LiveOutputs(
             f"{run.session}/{run.turn}",
             lambda: panel_state(run.view, run.address, time.time()),
-            _carry_out,
+            carry_out,
         )
 
         def follow(view: RunView) -> None:
@@ -323,21 +377,21 @@ def panel_of(run: Run) -> PanelWidget:
 _public: WeakKeyDictionary[Run, PanelWidget] = WeakKeyDictionary()
 
 
-def _carry_out(content: Any, sweep: SweepHandle | None = None) -> None:
-    """Carry out the verb that a page asks for, if it is one."""
+def carry_out(content: Any, group: Group | None = None) -> None:
+    """Run the verb in a page's message, if there is one."""
     match content:
-        case {"type": str(verb), **asked} if verb in ROUTES:
-            do_as_asked(verb, asked, sweep)
+        case {"type": str(verb), **fields} if verb in ROUTES:
+            handle_page_request(verb, fields, group)
 
 
-# Separates cells, which show a panel and open rows of it, from the threads that draw it.
-_lock = threading.RLock()
-_panels: dict[Path, _Panel[Any]] = {}
-_Shown = TypeVar("_Shown", bound=_Panel[Any])
+# Serializes the cells that show panels and open rows, and the threads that draw panels.
+LOCK = threading.RLock()
+_panels: dict[Path, Panel[Any]] = {}
+_Shown = TypeVar("_Shown", bound=Panel[Any])
 
 
 def _panel_at(path: Path, make: Callable[[], _Shown]) -> _Shown:
-    """Return the panel of the run or sweep in a directory, which has one alone."""
+    """Return the panel of the run or group in a directory, creating it if necessary."""
     if path not in _panels:
         _panels[path] = make()
     return cast(_Shown, _panels[path])
@@ -349,60 +403,3 @@ def _card(run: Run, view: RunView) -> dict[str, Any]:
 
 def _shown_path(run: Run) -> str:
     return text.shown_path(run.path)
-
-
-class _SweepPanel(_Panel["SweepHandle"]):
-    """Shows a sweep."""
-
-    def __init__(self, sweep: SweepHandle) -> None:
-        self._title, self._path = sweep_title(sweep.path), text.shown_path(sweep.path)
-        self._opened: _Opened | None = None
-        super().__init__(sweep, sweep.name)
-
-    def _state(self) -> SweepState:
-        view = self._work.view
-        opened = self._opened.row() if self._opened and not view.is_over else None
-        return sweep_state(view, self._title, self._path, time.time(), opened)
-
-    def _milestones(self, view: SweepView) -> _Milestones:
-        return _Milestones((view.status, view.waiting > 0))
-
-    def _bundle(self, view: SweepView) -> dict[str, Any]:
-        return _sweep_card(self._work, view)
-
-    def _take(self, content: Any) -> None:
-        match content:
-            case {"sweep": str()}:
-                _carry_out(content, self._work)
-            case {"type": "open", "row": str(row)} if not self._work.view.is_over:
-                self._open(row)
-            case {"run": str()}:
-                _carry_out(content)
-
-    def _open(self, row: str) -> None:
-        """Open a row that is worked on; "" closes the one that is open."""
-        run = self._work.runs.get(row)
-        with _lock:
-            self._opened = _Opened(row, run) if run is not None else None
-            self._outputs.draw()
-
-
-class _Opened:
-    """The run of the row that is open; its card is made once."""
-
-    def __init__(self, name: str, run: Run) -> None:
-        self._name, self._run, self._card = name, run, ""
-        self._answers: tuple[str, ...] = ()
-
-    def row(self) -> OpenedRow:
-        """Return the row as it stands."""
-        view = self._run.view
-        if view.is_over and not self._card:
-            bundle = card_bundle(view, text.shown_path(self._run.path))
-            self._card, self._answers = bundle["text/html"], tuple(answers_of(bundle))
-        return OpenedRow(self._name, self._run.address, view, self._card, self._answers)
-
-
-def _sweep_card(sweep: SweepHandle, view: SweepView) -> dict[str, Any]:
-    table = sweep.table() if view.is_over else []
-    return sweep_bundle(view, sweep_title(sweep.path), text.shown_path(sweep.path), table)

@@ -1,42 +1,51 @@
-"""The verbs of ``%agents``, made from the table of verbs, and what a cell shows of them."""
+"""Creates the verbs of ``%agents`` from the table of verbs, and displays their outcomes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import argument, arguments, display, root_option, table_bundle
-from nb_agents.jupyter.panel import show_run, show_sweep, show_text, show_turn
-from nb_agents.jupyter.sweep_cell import follow_sweep
-from nb_agents.jupyter.waiting import follow, follow_new, pressing_new
+from nb_agents.jupyter.panel import show_group, show_run, show_text, show_turn
+from nb_agents.jupyter.waiting import follow, follow_group, follow_new, interrupts_stop_new_runs
+from nb_agents.launch.run import Run
 from nb_agents.presentation.asking import CELL
-from nb_agents.runs.run import Run
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
+from nb_agents.turns.groups import Group
 from nb_agents.unicode import without_controls
-from nb_agents.verbs.table import VERBS as TABLE
-from nb_agents.verbs.table import carry_out
-from nb_agents.verbs.verb import Caller, Outcome, Parameter, Verb
+from nb_agents.verbs.outcome import (
+    CheckReport,
+    EventStream,
+    Log,
+    NewGroup,
+    NewRun,
+    Outcome,
+    Reply,
+    ShownWork,
+    Table,
+    Work,
+    text_of,
+)
+from nb_agents.verbs.table import VerbMapping, run_verb
+from nb_agents.verbs.verb import Caller, Parameter, Verb
 
-if TYPE_CHECKING:
-    from nb_agents.verbs.verb import Work
 
-
-def _made(verb: Verb) -> Callable[[Any, Any], None]:
-    """Return what ``%agents`` does with a verb of the table."""
+def _magic_of(verb: Verb) -> Callable[[Any, Any], None]:
+    """Return the function with which ``%agents`` runs a verb from the table of verbs."""
 
     def act(ip: Any, args: Any) -> None:
         caller = Caller("magic", CELL, args.session_root, _confirm, ip.user_ns)
-        _show(ip, carry_out(verb, caller, vars(args)))
+        _show(ip, run_verb(verb, caller, vars(args)))
 
     act.__doc__ = verb.help
-    made: Callable[[Any, Any], None] = declared(*verb.on_line("cell"))(root_option(act))
-    return arguments(f"agents {verb.name}")(made)
+    function: Callable[[Any, Any], None] = declared(*verb.on_line("cell"))(root_option(act))
+    return arguments(f"agents {verb.name}")(function)
 
 
 def declared(*parameters: Parameter) -> Callable[[Any], Any]:
-    """Declare the arguments of a magic."""
+    """Return a decorator that declares the arguments of a magic."""
 
     def declare(function: Any) -> Any:
         for each in reversed(parameters):
@@ -72,42 +81,66 @@ def _confirm(question: str) -> bool:
 
 
 def _show(ip: Any, outcome: Outcome) -> None:
-    if outcome.begin:
-        follow_new(ip, outcome.begin, wait=outcome.waits)
-        return
-    if outcome.begin_sweep:
-        with pressing_new(ip, wait=outcome.waits):
-            follow_sweep(ip, outcome.begin_sweep(), wait=outcome.waits)
-        return
-    if outcome.shows is not None:
-        _show_work(ip, outcome.shows, outcome.waits)
-        return
-    if outcome.rows:
+    match outcome:
+        case NewRun(begin, waits):
+            follow_new(ip, begin, wait=waits)
+        case NewGroup(begin_group):
+            with interrupts_stop_new_runs(ip, wait=False):
+                follow_group(ip, begin_group(), wait=False)
+        case ShownWork(work, waits):
+            _show_work(ip, work, waits)
+        case EventStream(run):
+            _show_run(ip, run, waits=False)
+        case _:
+            _display(outcome)
+
+
+def _display(outcome: Reply | CheckReport | Table | Log) -> None:
+    if isinstance(outcome, Table | CheckReport) and outcome.rows:
         display(table_bundle(outcome.heads, outcome.rows))
-    said = "\n".join(filter(None, (outcome.said, *outcome.notes)))
-    if outcome.markdown:
-        display({"text/markdown": outcome.markdown, "text/plain": said})
-    elif said:
-        display({"text/plain": said})
+    notes = outcome.notes if isinstance(outcome, Table | Log) else ()
+    lines = "\n".join(filter(None, (text_of(outcome), *notes)))
+    if isinstance(outcome, Reply) and outcome.markdown:
+        display({"text/markdown": outcome.markdown, "text/plain": lines})
+    elif lines:
+        display({"text/plain": lines})
 
 
 def _show_work(ip: Any, work: Work, waits: bool) -> None:
     if isinstance(work, Run):
-        if waits:
-            follow(ip, work, wait=True)
-        elif work.where and work.is_over:
-            show_turn(load_turn(TurnPaths(work.path)))
-        else:
-            (show_run if kernel.has_front_end(ip) else show_text)(work)
-    elif waits:
-        follow_sweep(ip, work, wait=True)
-    elif kernel.has_front_end(ip) or work.is_over:
-        show_sweep(work)
+        _show_run(ip, work, waits)
     else:
-        display({"text/plain": repr(work)})
+        _show_group(ip, work, waits)
 
 
-VERBS: dict[str, Callable[[Any, Any], None]] = {
-    "": _made(TABLE["runs"]),
-    **{name: _made(verb) for name, verb in TABLE.items() if "cell" in verb.interfaces},
-}
+def _show_run(ip: Any, run: Run, waits: bool) -> None:
+    if waits:
+        follow(ip, run, wait=True)
+    elif run.where and run.is_over:
+        show_turn(load_turn(TurnPaths(run.path)))
+    else:
+        (show_run if kernel.has_front_end(ip) else show_text)(run)
+
+
+def _show_group(ip: Any, group: Group, waits: bool) -> None:
+    if waits:
+        follow_group(ip, group, wait=True)
+    elif kernel.has_front_end(ip) or group.is_over:
+        show_group(group)
+    else:
+        display({"text/plain": repr(group)})
+
+
+def _names(verb: Verb) -> Iterator[str]:
+    if "cell" in verb.interfaces:
+        yield from ("", "runs") if verb.name == "runs" else (verb.name,)
+
+
+def _aliases(verb: Verb) -> Iterator[str]:
+    if "cell" in verb.interfaces:
+        yield from verb.aliases
+
+
+VERBS = VerbMapping(_names, _magic_of)
+ALIASES = VerbMapping(_aliases, _magic_of)
+"""The verbs by their old names, which are neither listed nor completed."""

@@ -1,9 +1,9 @@
-"""Showing a cell's run, and waiting in the cell for one that may ask something.
+"""Shows a cell's run, and waits in the cell until it ends.
 
-A gate of a recipe waits for a person, perhaps for ever. A cell must not wait for ever with it where
-nobody could answer: in a headless notebook the run is stopped at the gate, to be resumed where
-people are; in a terminal the cell ends, and the next line answers. In a notebook the panel can be
-answered while the cell waits; the cell says so too, for front ends that show no panel.
+A gate waits until a user decides, and a cell must not wait forever if nobody can. In a headless
+notebook, the run is stopped at the gate and can be resumed later. In a terminal, the cell ends and
+the next input can answer. In a notebook, the user can answer in the panel while the cell waits; the
+cell also prints the question, for front ends without panels.
 """
 
 from __future__ import annotations
@@ -14,117 +14,134 @@ from typing import Any
 
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import display
-from nb_agents.jupyter.panel import show_earlier, show_run, show_text
-from nb_agents.launch.once import EarlierOrNew
-from nb_agents.loop import interrupt_calls
+from nb_agents.jupyter.panel import show_cached_run, show_group, show_run, show_text
+from nb_agents.launch.once import CachedRun
+from nb_agents.launch.run import Run
+from nb_agents.loop import redirect_interrupts
 from nb_agents.presentation.asking import CELL, how_to_answer, question, wait_for_gate
-from nb_agents.runs import registry
-from nb_agents.runs.run import Run
+from nb_agents.turns import registry
+from nb_agents.turns.groups import Group
 
 
 def follow_new(
-    ip: Any, begin: Callable[[], EarlierOrNew], *, wait: bool, out: str | None = None
+    ip: Any, begin: Callable[[], CachedRun], *, wait: bool, out: str | None = None
 ) -> None:
-    """Begin a run and show it as `follow` does.
+    """Start a run and show it with `follow`.
 
-    An interrupt of a cell that waits is one of its run from the moment that there is a run.
+    If the cell waits, an interrupt stops the run, even before the run is shown.
 
     Args:
         ip: The shell.
-        begin: Begins the run, or returns an earlier one.
-        wait: Whether the person asked to wait.
-        out: The variable that gets the run.
+        begin: Starts the run, or returns an earlier one.
+        wait: Whether the user requested to wait.
+        out: Name of the variable to assign the run to.
     """
-    with pressing_new(ip, wait=wait):
+    with interrupts_stop_new_runs(ip, wait=wait):
         run, is_earlier = begin()
         if out:
             ip.user_ns[out] = run
         before = _begun_before(kernel.cell_id(ip), run)
         if is_earlier and run.is_over:
-            show_earlier(run)
+            show_cached_run(run)
         else:
-            follow(ip, run, wait=wait, beside=before)
+            follow(ip, run, wait=wait, earlier_run=before)
 
 
-_begun: dict[str, Run] = {}
-"""The run that each cell has begun last, by the cell's id."""
+_runs: dict[str, Run] = {}
+"""The latest run of each cell, by the cell's id."""
 
 
 def _begun_before(cell: str, run: Run) -> Run | None:
-    """Note a cell's run; return the one that it had begun before, if that still works."""
-    before = _begun.get(cell)
+    """Record a cell's run, and return the cell's previous run if it is still live."""
+    before = _runs.get(cell)
     if cell:
-        _begun[cell] = run
+        _runs[cell] = run
     return None if before is None or before.is_over or before.path == run.path else before
 
 
-def pressing_new(ip: Any, *, wait: bool) -> AbstractContextManager[None]:
-    """Make an interrupt of a cell that waits one of what it has begun, before it waits too.
+def interrupts_stop_new_runs(ip: Any, *, wait: bool) -> AbstractContextManager[None]:
+    """Make an interrupt stop the runs started in the block, if the cell waits for them.
 
     Args:
         ip: The shell.
-        wait: Whether the person asked to wait.
+        wait: Whether the user requested to wait.
     """
-    return registry.interrupts_press_new() if waits_for(ip, wait) else nullcontext()
+    return registry.interrupts_stop_new_runs() if waits_for(ip, wait) else nullcontext()
 
 
-def follow(ip: Any, run: Run, *, wait: bool, beside: Run | None = None) -> None:
-    """Show a run, and wait for it if asked to, or if nobody could see it later.
+def follow_group(ip: Any, group: Group, *, wait: bool) -> None:
+    """Show a group of runs. Wait for it if requested, or if later output would be lost.
 
     Args:
         ip: The shell.
-        run: The run.
-        wait: Whether the person asked to wait.
-        beside: A run that the cell has begun before and that still works.
+        wait: Whether the user requested to wait.
+    """
+    has_front_end, waits = kernel.has_front_end(ip), waits_for(ip, wait)
+    # Includes the display, because an interrupt may arrive while the panel is created.
+    with redirect_interrupts(group.press) if waits else nullcontext():
+        if has_front_end:
+            show_group(group)
+        if waits:
+            group.wait()
+        if not has_front_end:
+            display({"text/plain": repr(group)})
+
+
+def follow(ip: Any, run: Run, *, wait: bool, earlier_run: Run | None = None) -> None:
+    """Show a run. Wait for it if requested, or if later output would be lost.
+
+    Args:
+        ip: The shell.
+        wait: Whether the user requested to wait.
+        earlier_run: An earlier run of the cell that is still live.
     """
     has_front_end = kernel.has_front_end(ip)
     if not waits_for(ip, wait):
         if has_front_end:
-            show_run(run, beside)
+            show_run(run, earlier_run)
         else:
             show_text(run)
         return
-    # From here on, as an interrupt may come while the panel is made.
-    with interrupt_calls(run.press):
+    # Includes the display, because an interrupt may arrive while the panel is created.
+    with redirect_interrupts(run.press):
         if has_front_end:
-            show_run(run, beside)
-            said = stay(ip, run)
+            show_run(run, earlier_run)
+            message = wait_for_run(ip, run)
         else:
             with _live_rows(run):
-                said = stay(ip, run)
+                message = wait_for_run(ip, run)
             show_text(run)
-    if said:
-        display({"text/plain": said})
+    if message:
+        display({"text/plain": message})
 
 
 def _live_rows(run: Run) -> AbstractContextManager[Any]:
-    """Show a run in a terminal as its commands do, with their keys."""
-    from nb_agents.cli.live_view import live_view  # what no notebook needs
+    """Show a run in a terminal with the rows and keys of the command line."""
+    from nb_agents.cli.live_view import live_view  # not needed in notebooks
 
     return live_view(run, asks=False)
 
 
 def waits_for(ip: Any, wait: bool) -> bool:
-    """Return whether a cell waits: it was asked to, or nobody could see its work later."""
+    """Return whether a cell waits for its run, on request or because later output would be lost."""
     return wait or (kernel.has_front_end(ip) and kernel.is_headless(ip))
 
 
-def stay(ip: Any, run: Run) -> str:
-    """Wait until a run is over, or until it asks what nobody could answer while this cell waits.
+def wait_for_run(ip: Any, run: Run) -> str:
+    """Wait until a run ends, or reaches a gate that can't be answered while this cell waits.
 
     Args:
         ip: The shell.
-        run: The run.
 
     Returns:
-        What the person should know besides, or "".
+        A message for the user about the gate, or "".
     """
     if not kernel.has_front_end(ip):
-        return _until_asked(run)
-    return _stop_when_asked(run) if kernel.is_headless(ip) else _tell_when_asked(run)
+        return _wait_until_gate(run)
+    return _stop_at_gate(run) if kernel.is_headless(ip) else _announce_gates(run)
 
 
-def _until_asked(run: Run) -> str:
+def _wait_until_gate(run: Run) -> str:
     gate = wait_for_gate(run)
     if gate is None:
         run.wait(raise_on_stop=False)
@@ -132,26 +149,26 @@ def _until_asked(run: Run) -> str:
     return f"{question(gate)} {how_to_answer(gate, run.view, run.id, CELL)}"
 
 
-def _stop_when_asked(run: Run) -> str:
+def _stop_at_gate(run: Run) -> str:
     gate = wait_for_gate(run)
     if gate is not None:
-        why = f"nobody is there to answer {gate.address!r}"
+        why = f"nobody can answer {gate.address!r}"
         run.stop(reason=why, source="approval")
     run.wait(raise_on_stop=False)
     if gate is None:
         return ""
     return (
-        f"{question(gate)} Nobody can answer in a notebook that runs by itself, so the run was "
-        f"stopped. `%agents resume {run.session}` in an open notebook asks again; a gate with "
-        "`timeout` and `default` decides by itself."
+        f"{question(gate)} Nobody can answer in a headless notebook, so the run was stopped. "
+        f"`%agents resume {run.session}` in an open notebook asks again. A gate with `timeout` and "
+        "`default` needs no answer."
     )
 
 
-def _tell_when_asked(run: Run) -> str:
+def _announce_gates(run: Run) -> str:
     announced: list[str] = []
     while gate := wait_for_gate(run, announced):
         announced.append(gate.address)
-        how = "Answer on the panel. An interrupt stops the run here, and a resume asks again."
+        how = "Answer in the panel. An interrupt stops the run here. It asks again on resume."
         display({"text/plain": f"{question(gate)} {how}"})
     run.wait(raise_on_stop=False)
     return ""

@@ -1,1 +1,1 @@
-"""Beginning runs: loading what they are given, here or in another process."""
+"""Starts runs: loads their team, session and recipe, in this process or another."""

@@ -1,8 +1,8 @@
-"""Starting a run in another process, which outlives this one.
+"""Starts a run in another process, which outlives this one.
 
-The run gets a process of its own, or a worker of a cluster (`nb_agents.launch.cluster`). The job is
-sent through a pipe or the cluster's connection, and keys with the environment: neither is ever
-written to disk or to a command line.
+The run gets a separate process, or a worker of a cluster (`nb_agents.launch.cluster`). The job is
+sent through a pipe or the cluster's connection, and API keys through the environment. Neither is
+ever written to disk or to a command line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import TypeVar
 
 from nb_agents.config.agent_objects import MAIN
 from nb_agents.config.backends import BackendSpec
@@ -26,79 +26,94 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.launch.here import Begun, Job, Loaded, RunRequest
 from nb_agents.options import Cluster, RunOptions
-from nb_agents.runs.finding import attach
-from nb_agents.runs.live_runs import remember
-from nb_agents.runs.offering import Offering
-from nb_agents.runs.run import Run
-from nb_agents.runs.turn_spec import cancel_policy, checked_functions, mask_for
-from nb_agents.session.layout import session_root
-from nb_agents.session.lookup import origin_here
+from nb_agents.session.layout import TurnPaths, session_root
+from nb_agents.session.lookup import current_origin
+from nb_agents.turns.budget import MAX_COST, budget_of, dollars_in_environment
+from nb_agents.turns.handle import RunHandle, check_turn
+from nb_agents.turns.live_runs import remember
+from nb_agents.turns.offering import Offering
+from nb_agents.turns.reader import TurnReader
+from nb_agents.turns.turn_spec import cancel_policy, checked_functions, mask_for
 
-PROCESS = "a process of its own"
-"""Description of where a detached run is that is not on a cluster."""
+PROCESS = "a separate process"
+"""Describes where a detached run without a cluster is running."""
 
 START_S = 120.0
-"""Time limit for the process to start: a cold import takes seconds on a busy machine."""
+"""Time limit in seconds for the process to start. A cold import is slow on a busy machine."""
 
 END_S = 2.0
-"""How long to wait for the end of a process that was killed."""
+"""How long to wait for a killed process to end, in seconds."""
 
 MAX_LOG_BYTES = 1_000_000
-"""Bytes read of the log of a process that could not start."""
+"""Maximum bytes to read of the log of a process that could not start."""
 
 MAX_LOG_CHARS = 2_000
-"""Characters shown of the end of that log."""
+"""Maximum characters to show of the end of that log."""
 
 
 def is_detached(options: RunOptions, team: TeamSpec) -> bool:
-    """Return whether a run's options, or else its team's file, request another process."""
+    """Return whether the options or, by default, the team file request another process."""
     if options.cluster is not None:
         return True
     return team.detach if options.detach is None else options.detach
 
 
-def begin_elsewhere(request: RunRequest, loaded: Loaded) -> Run:
-    """Begin a run in another process, and return its handle.
+_Handle = TypeVar("_Handle", bound=RunHandle)
+
+
+def begin_elsewhere(request: RunRequest, loaded: Loaded, handle: type[_Handle]) -> _Handle:
+    """Start a run in another process and return its handle.
 
     Args:
         request: The request, which the other process loads again. Its functions stay in this
             process and are called from the other one, unless they are shipped to a cluster.
-        loaded: The request as loaded here.
+        loaded: The request as loaded in this process.
+        handle: The class of the handle.
 
     Raises:
-        UserError: An argument can't leave this process, or the run can't start.
-        StorageError: Tools are given, and the session root can't be written.
+        UserError: An argument can't be sent to another process, or the run can't start.
+        StorageError: Tools are given, but the session root can't be written.
     """
     options = request.options
-    begun = _begin(request, loaded)
+    begun = _start(request, loaded, handle)
     grace_s = cancel_policy(loaded.team, options).grace_timeout_s
-    return remember(attach(*begun[:2], options, request.tools, begun.restart, grace_s))
+    paths = TurnPaths(begun.path.absolute())
+    check_turn(paths)
+    reader = TurnReader(paths, restart=begun.restart, grace_s=grace_s)
+    run = handle(f"{paths.session}/{paths.number}", reader, paths, where=begun.where)
+    run.options, run.functions = options, tuple(request.tools)
+    return remember(run)
 
 
-def _begin(request: RunRequest, loaded: Loaded) -> Begun:
+def _start(request: RunRequest, loaded: Loaded, handle: type[RunHandle]) -> Begun:
     options, team, tools = request.options, loaded.team, request.tools
-    if bound := next(_bound(options, team), ""):
+    if argument := next(_unsendable_arguments(options, team), ""):
         raise UserError(
-            f"A detached run outlives this process, and {bound} can't. Leave it out, or don't "
+            f"A detached run outlives this process, but {argument} can't. Leave it out, or don't "
             "detach the run."
         )
     root = session_root(options.session_root)
-    sent = replace(
-        request,
-        session=loaded.session,
-        config=_absolute(request.config),
-        recipe=_absolute(request.recipe),
-        options=replace(options, detach=False, cluster=None, session_root=root, trust=False),
+    outgoing = request.outgoing(loaded.session).changed(
+        options=replace(
+            options,
+            detach=False,
+            cluster=None,
+            session_root=root,
+            trust=False,
+            max_cost=_max_cost(team, options),
+        )
     )
     cluster = _cluster_of(options)
     if cluster is not None and cluster.ship:
-        return _send(replace(sent, tools=checked_functions(tools)), loaded, root, cluster)
+        return _send(
+            outgoing.changed(tools=checked_functions(tools)), loaded, root, cluster, handle
+        )
     if not tools:
-        return _send(sent, loaded, root, cluster)
-    # Created before the run, whose first call may come at once.
+        return _send(outgoing, loaded, root, cluster, handle)
+    # Created before the run, which may call the functions immediately.
     offering = Offering(tools, root, team)
     try:
-        begun = _send(replace(sent, tools=offering.functions), loaded, root, cluster)
+        begun = _send(outgoing.changed(tools=offering.functions), loaded, root, cluster, handle)
     except BaseException:
         offering.withdraw()
         raise
@@ -106,21 +121,26 @@ def _begin(request: RunRequest, loaded: Loaded) -> Begun:
     return begun
 
 
+def _max_cost(team: TeamSpec, options: RunOptions) -> float | None:
+    """Return the cost limit to send: on another machine, the environment does not limit it."""
+    is_limited = options.cluster is not None and dollars_in_environment(MAX_COST) is not None
+    return budget_of(team, options).max_cost if is_limited else options.max_cost
+
+
 def _cluster_of(options: RunOptions) -> Cluster | None:
-    given = options.cluster
-    return given if given is None or isinstance(given, Cluster) else Cluster(given)
+    cluster = options.cluster
+    return cluster if cluster is None or isinstance(cluster, Cluster) else Cluster(cluster)
 
 
-def _absolute(value: Any) -> Any:
-    """Return a file's absolute path, and any other value as it is."""
-    if isinstance(value, str | os.PathLike):
-        return Path(value).expanduser().absolute()
-    return value
-
-
-def _send(request: RunRequest, loaded: Loaded, root: Path, cluster: Cluster | None) -> Begun:
-    """Have a run begin in another process."""
-    job = Job(request, loaded.mark, origin_here(root), Path.cwd())
+def _send(
+    request: RunRequest,
+    loaded: Loaded,
+    root: Path,
+    cluster: Cluster | None,
+    handle: type[RunHandle],
+) -> Begun:
+    """Start a run in another process."""
+    job = Job(request, loaded.mark, current_origin(root), Path.cwd(), handle)
     if cluster is None:
         return Begun(_begin_process(job, loaded.team), PROCESS)
     try:
@@ -129,13 +149,13 @@ def _send(request: RunRequest, loaded: Loaded, root: Path, cluster: Cluster | No
         raise UserError(
             f"Runs on a cluster need Dask ({exc}): `pip install 'nb_agents[cluster]'`."
         ) from None
-    worked_in = tuple({each for each in (loaded.team.project, loaded.project) if each is not None})
-    return start_on_worker(cluster, job, root, worked_in)
+    projects = tuple({each for each in (loaded.team.project, loaded.project) if each is not None})
+    return start_on_worker(cluster, job, root, projects)
 
 
 def _begin_process(job: Job, team: TeamSpec) -> Path:
-    """Start the run in a process of its own, and wait until it has started."""
-    # An unnamed file, as a library may log a key there.
+    """Start the run in a separate process. Wait until it has started."""
+    # An unnamed file, because a library might log a key.
     with TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "nb_agents.launch.host"],
@@ -144,30 +164,30 @@ def _begin_process(job: Job, team: TeamSpec) -> Path:
             stderr=log,
             start_new_session=True,  # ending this process group must not end the run
         )
-        reply = _reply_of(process, pickle.dumps(job))
+        reply = _wait_for_reply(process, pickle.dumps(job))
         log.seek(0)
-        written = log.read(MAX_LOG_BYTES).decode("utf-8", "replace")
+        log_text = log.read(MAX_LOG_BYTES).decode("utf-8", "replace")
     answer = _parse(reply)
     if "path" in answer:
         return Path(answer["path"])
     if "error" in answer:
         raise UserError(answer["error"])
-    # Masked before it is cut, as part of a key would not be recognised.
-    text = mask_for(team).text(written.strip())[-MAX_LOG_CHARS:]
+    # Masked before it is shortened: part of a key would not be recognized.
+    text = mask_for(team).text(log_text.strip())[-MAX_LOG_CHARS:]
     raise UserError(f"The run's process ended before the run began. Its log:\n{text}")
 
 
-def _reply_of(process: subprocess.Popen[bytes], job: bytes) -> bytes:
-    """Return the answer of the run's process; whoever gets none leaves no process behind."""
+def _wait_for_reply(process: subprocess.Popen[bytes], job: bytes) -> bytes:
+    """Return the reply of the run's process. Without a reply, end the process."""
     try:
         return process.communicate(job, timeout=START_S)[0]
     except subprocess.TimeoutExpired as exc:
-        if _parse(answered := exc.output or b""):  # a process that it has started holds the pipe
-            return answered
+        if _parse(partial_reply := exc.output or b""):  # a child process of it holds the pipe
+            return partial_reply
         _end(process)
         raise UserError(
-            f"The run's process had not begun the run within {START_S:g} s and was ended: nothing "
-            "runs. Try again when this machine is less busy."
+            f"The run did not start within {START_S:g} s, so its process was ended. Try again when "
+            "this machine is less busy."
         ) from None
     except BaseException:  # an interrupt
         _end(process)
@@ -175,7 +195,7 @@ def _reply_of(process: subprocess.Popen[bytes], job: bytes) -> bytes:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    # Its group, as it may have forked, and exited itself.
+    # The whole group: the process may have forked and exited.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
@@ -190,10 +210,12 @@ def _parse(reply: bytes) -> Mapping[str, str]:
     return {}
 
 
-def _bound(options: RunOptions, team: TeamSpec) -> Iterator[str]:
+def _unsendable_arguments(options: RunOptions, team: TeamSpec) -> Iterator[str]:
     """Yield descriptions of arguments that can't be sent to another process."""
-    here = (a for a in team.everyone if a.backend.type == "python" and not _is_named(a.backend))
-    yield from (f"the agent {agent.id!r}, an object of this process," for agent in here)
+    local_agents = (
+        a for a in team.everyone if a.backend.type == "python" and not _is_named(a.backend)
+    )
+    yield from (f"the agent {agent.id!r}, an object of this process," for agent in local_agents)
     yield from (f"the function {name} of the options" for name in _functions(options))
 
 

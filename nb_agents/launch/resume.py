@@ -1,132 +1,125 @@
-"""Resuming an incomplete turn exactly where it stopped.
+"""Resumes an incomplete turn exactly where it stopped.
 
 The old turn's journal is folded into the state of its agents (`nb_agents.launch.resume_plan`), from
-which the new turn continues. No finished model or tool call is repeated, and the calls that are
+which the new turn continues. Finished model and tool calls are not repeated, and the calls that are
 repeated are announced first.
 """
 
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Self, cast, get_args
 
-from nb_agents.agents.programs.program_objects import check_objects
-from nb_agents.agents.replay import replay
+from nb_agents.config.secrets import snapshot
+from nb_agents.config.spec import Spec
 from nb_agents.config.team import TeamSpec
+from nb_agents.config.tools import NotebookAccess
 from nb_agents.errors import ConfigError, RecipeError, SessionBusyError, UserError
-from nb_agents.events import Event, FilesKept, TurnStarted
-from nb_agents.launch.here import Loaded, RunRequest, launch
+from nb_agents.events import Event, FilesSaved, TurnStarted
+from nb_agents.launch.carry_over import CarryOver, carry_over
+from nb_agents.launch.here import Loaded, RunRequest, absolute, launch
 from nb_agents.launch.resume_plan import (
     Preview,
     Resumption,
     checked,
-    started_of,
-    stored_team,
     what_resumes,
     would_run_of,
 )
+from nb_agents.launch.team_findings import check_start
+from nb_agents.launch.team_kind import kind_of, started_of, stored_team
 from nb_agents.launch.trust import trusted_mark
 from nb_agents.models.fit import check_fit
-from nb_agents.models.providers import check_team, load
-from nb_agents.runs.live_runs import owner_of, wait_until_saved
-from nb_agents.runs.run import Run
-from nb_agents.runs.turn_spec import Resumed, TurnSpec, checked_functions, config_path, timeout_of
+from nb_agents.models.providers import load
+from nb_agents.options import RunOptions
 from nb_agents.session import layout
 from nb_agents.session.history import PastTurn, Session, load_session, past_events
-from nb_agents.session.layout import find_task, turns_of
-from nb_agents.session.lookup import find_session, with_task
+from nb_agents.session.layout import TurnPaths, find_task, turns_of
+from nb_agents.session.lookup import find_session, parse_session_reference, with_task
 from nb_agents.session.ownership import OwnerMark
+from nb_agents.signatures import described
+from nb_agents.turns.budget import asks_at_budget, budget_of, with_budget_of
+from nb_agents.turns.day_budget import check_day_budget
+from nb_agents.turns.handle import RunHandle
+from nb_agents.turns.live_runs import owner_of, wait_until_saved
+from nb_agents.turns.task_ledger import check_budget, past_task
+from nb_agents.turns.turn_spec import Resumed, TurnSpec, checked_functions, config_path, timeout_of
 from nb_agents.view.timeline import TimelineFold
 
-if TYPE_CHECKING:
-    from nb_agents.config.recipe import Recipe
 
+@dataclass(frozen=True)
+class ContinuingRequest(RunRequest):
+    """The arguments of a function that starts a turn from the state of another one."""
 
-def preview(
-    session: str = "",
-    config: str | os.PathLike[str] | TeamSpec | None = None,
-    *,
-    agent: str = "",
-    recipe: str | os.PathLike[str] | Recipe | None = None,
-    context: Mapping[str, Any] | None = None,
-    from_step: str = "",
-    session_root: str | os.PathLike[str] | None = None,
-) -> Preview:
-    """Return what `resume` would do with the same arguments, without doing it.
+    @property
+    @abstractmethod
+    def config(self) -> str | os.PathLike[str] | TeamSpec | None:
+        """The team to use. None means the turn's own team."""
 
-    Args:
-        session: The session's id; "" means the last one of this notebook, else of a
-            terminal.
-        config: The team.
-        agent: Id of an agent that failed or was stopped alone and is to take part again.
-        recipe: A recipe that replaces the turn's.
-        context: Values that are added to the recipe's context, or outputs of its steps.
-        from_step: Id of the recipe's step that runs again, with all that comes after it.
-        session_root: The session root.
-
-    Raises:
-        UserError: There is nothing to resume.
-    """
-    turn, found = _find(session, session_root, agent, from_step)
-    events = turn.events
-    try:
-        team = _team(config, events).spec
-    except UserError:
-        if config is not None or recipe is not None:
-            raise
-        team = None  # models created in Python are needed for a resume, but not for its preview
-    kept = _resumption(events, team, agent, recipe, context, from_step)
-    return checked(kept, team or stored_team(started_of(events)), found.path)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResumeRequest(RunRequest):
-    """The arguments of `nb_agents.resume`."""
-
-    agent: str
-    from_step: str
+    @property
+    def again(self) -> tuple[str, ...]:
+        """Agents that failed or were stopped individually, and that the user restarts."""
+        return ()
 
     def load(self) -> Loaded:
         """Load the turn to resume and its team, and fold its journal."""
-        options = self.options
-        if options.from_turn is not None:
-            raise UserError(
-                "from_turn names a turn to go on from: it goes with start and continue_."
-            )
+        if self.options.from_turn is not None:
+            raise UserError("from_turn can only be used with start and continue_.")
         turn, session = self.find()
         events = turn.events
-        team = self.team_of(events)
-        kept = _resumption(events, team.spec, self.agent, self.recipe, self.context, self.from_step)
-        if kept.going and kept.going.stuck:
-            raise RecipeError(kept.going.stuck)
-        mark = trusted_mark(session.path, options, lambda: would_run_of(kept, team.spec))
-        if options.cluster is None:  # on a cluster, the worker's keys count
-            check_team(team.spec)
-            check_objects(team.spec)
+        options = _with_notebook_of(started_of(events), with_budget_of(turn.view, self.options))
+        team = self.team_of(events).with_notebook(options.notebook)
+        resumption = self.resumption(events, team.spec)
+        if resumption.going.stuck:
+            raise RecipeError(resumption.going.stuck)
+        check_day_budget()
+        if not asks_at_budget(team.spec, options):
+            check_budget(turn, session, budget_of(team.spec, options))
+        mark = trusted_mark(session.path, options, lambda: would_run_of(resumption, team.spec))
+        if options.cluster is None:  # on a cluster, the keys of the worker's environment are used
+            check_start(team.spec)
         return Loaded(
             team.spec,
             session.path.name,
             mark,
-            partial(self._begin, session, turn, team, mark, kept),
-            project_of(events) if options.cluster is not None else None,
+            partial(self._start, session, turn, team, mark, resumption, options),
+            kind_of(started_of(events)).past_project(events)
+            if options.cluster is not None
+            else None,
         )
 
+    def outgoing(self, session: str | None) -> Self:
+        """Return a copy of the request for another process, with absolute paths."""
+        return self.changed(config=absolute(self.config))
+
+    @abstractmethod
     def find(self) -> tuple[PastTurn, Session]:
-        """Return the turn to go on with, as far as it counts, and its session."""
-        return _find(self.session or "", self.options.session_root, self.agent, self.from_step)
+        """Return the turn to continue from and its session."""
+
+    def resumption(self, events: Sequence[Event], team: TeamSpec | None) -> Resumption:
+        """Return the state that the turn continues from.
+
+        Args:
+            events: The events of the turn to continue from.
+            team: The team, or None if it can't be restored.
+
+        Raises:
+            UserError: The turn can't use the arguments.
+        """
+        return what_resumes(events, (), team)
 
     def team_of(self, events: Sequence[Event]) -> ResumedTeam:
-        """Return the team that goes on with a turn.
+        """Return the team that resumes a turn.
 
         Args:
             events: The turn's events.
 
         Raises:
-            UserError: It can't be made from the turn, or is not the turn's.
+            UserError: The turn's team can't be restored, or the given team does not match it.
         """
         return _team(self.config, events)
 
@@ -134,54 +127,164 @@ class ResumeRequest(RunRequest):
         """Return the new turn's first notice."""
         return str(preview)
 
+    def changes_request(self, turn: PastTurn, team: TeamSpec) -> bool:
+        """Return whether the new turn answers a different request than the old turn.
+
+        If so, `nb_agents.once` does not return it for the old turn's request.
+        """
+        return self.config is not None and snapshot(team) != started_of(turn.events).team
+
+    def carried(self, turn: TurnPaths) -> CarryOver:
+        """Return what extensions add to the new turn."""
+        return carry_over(turn)
+
     def resumed(self, resumed: Resumed) -> Resumed:
-        """Return what the new turn goes on from."""
+        """Return the state from which the new turn continues."""
         return resumed
 
-    def _begin(
+    def _start(
         self,
         session: Session,
         turn: PastTurn,
         team: ResumedTeam,
         mark: OwnerMark,
-        kept: Resumption,
-    ) -> Run:
+        resumption: Resumption,
+        options: RunOptions,
+        handle: type[RunHandle],
+    ) -> RunHandle:
         load({agent.backend.type for agent in team.spec.everyone})
-        fit, going, events = check_fit(team.spec), kept.going, turn.events
-        about = (self.about(kept.preview), f"Session: {with_task(session.path, turn.view.task)}")
+        fit, continuation, events = check_fit(team.spec), resumption.going, turn.events
+        about = (
+            self.about(resumption.preview),
+            f"Session: {with_task(session.path, turn.view.task)}",
+        )
         before = [e.resumes for e in events if isinstance(e, TurnStarted) and e.resumes]
         spec = TurnSpec(
             task=turn.view.task,
             team=team.spec,
             paths=session.next_turn,
             mark=mark,
-            timeout_s=timeout_of(self.options.timeout_s, team.spec, is_recipe=going is not None),
-            notices=(*about, *team.notices, *fit, *(going.notices if going else ())),
+            timeout_s=timeout_of(
+                options.timeout_s, team.spec, has_default=continuation.work.has_default_timeout
+            ),
+            notices=(*about, *team.notices, *fit, *continuation.notices),
             config=team.path,
-            digest=turn.view.digest,
-            recipe=going.recipe if going else None,
-            given=going.progress.context if going else {},
+            digest="" if self.changes_request(turn, team.spec) else turn.view.digest,
+            work=continuation.work,
             functions=checked_functions(self.tools),
-            options=self.options,
+            options=options,
             resumed=self.resumed(
                 Resumed(
                     turn.paths.number,
-                    kept.past,
+                    resumption.past,
                     turn.view,
                     TimelineFold(events),
-                    going.progress if going else None,
-                    (self.agent,) if self.agent else (),
-                    going.revised if going else {},
+                    self.again,
+                    continuation.revised,
                     find_task(session.path, [turn.paths.number, *before]),
-                    kept={e.workspace: e.tree for e in events if isinstance(e, FilesKept)},
+                    kept={e.workspace: e.tree for e in events if isinstance(e, FilesSaved)},
+                    started=started_of(events),
+                    carried=self.carried(turn.paths).events,
+                    task_budget=past_task(events, turn, session),
                 )
             ),
         )
-        return launch(spec, session)
+        return launch(spec, session, handle)
+
+
+@dataclass(frozen=True)
+class ResumeRequest(ContinuingRequest):
+    """The arguments of `nb_agents.resume`, which describes them."""
+
+    session: str | os.PathLike[str] = field(
+        default="",
+        metadata=described(
+            "session id or path (default: the last session of this notebook or terminal)"
+        ),
+    )
+    config: str | os.PathLike[str] | TeamSpec | None = field(
+        default=None,
+        metadata=described(
+            "team file (default: the turn's team file)",
+            metavar="F",
+            flags=("--config", "-c", "--agents-config"),
+        ),
+    )
+    _: KW_ONLY
+    agent: str = field(
+        default="",
+        metadata=described("an agent to restart, which failed or was stopped", metavar="A"),
+    )
+    recipe: str | os.PathLike[str] | Spec | None = field(
+        default=None,
+        metadata=described(
+            "a changed recipe that replaces the turn's recipe",
+            metavar="F",
+            flags=("--recipe", "-r"),
+        ),
+    )
+    context: Mapping[str, Any] | None = field(
+        default=None,
+        metadata=described("values to add to the recipe's context, or outputs of its steps"),
+    )
+    from_step: str = field(
+        default="",
+        metadata=described(
+            "run the recipe again from this step on", metavar="STEP", flags=("--from",)
+        ),
+    )
+
+    def _locate(self) -> None:
+        if not self.session:
+            return
+        location = parse_session_reference(self.session, self.options.session_root)
+        options = replace(self.options, session_root=location.root)
+        self._set(session=location.name, options=options)
+
+    def outgoing(self, session: str | None) -> Self:
+        """Return a copy of the request for another process, with absolute paths."""
+        request = super().outgoing(session)
+        return request.changed(session=session, recipe=absolute(self.recipe))
+
+    @property
+    def again(self) -> tuple[str, ...]:
+        """The agent that the user restarts, if any."""
+        return (self.agent,) if self.agent else ()
+
+    def find(self) -> tuple[PastTurn, Session]:
+        """Return the turn to resume and its session."""
+        name, root = os.fspath(self.session or ""), self.options.session_root
+        return _find(name, root, self.agent, self.from_step)
+
+    def resumption(self, events: Sequence[Event], team: TeamSpec | None) -> Resumption:
+        """Return the state from which the resume continues."""
+        again, given = (self.agent,) if self.agent else (), self.context
+        return what_resumes(events, again, team, self.recipe, given, self.from_step)
+
+    def changes_request(self, turn: PastTurn, team: TeamSpec) -> bool:
+        """Return whether the new turn answers a different request than the old turn."""
+        return bool(self.recipe or self.context) or super().changes_request(turn, team)
+
+    def preview(self) -> Preview:
+        """Return what the resume would do, without doing it.
+
+        Raises:
+            UserError: There is nothing to resume.
+        """
+        turn, session = self.find()
+        events = turn.events
+        try:
+            team = self.team_of(events).spec
+        except UserError:
+            if self.config is not None or self.recipe is not None:
+                raise
+            team = None  # a model created in Python is only needed for the resume itself
+        resumption = self.resumption(events, team)
+        return checked(resumption, team or stored_team(started_of(events)), session.path)
 
 
 def would_resume(session: Path, team: TeamSpec) -> tuple[str, ...]:
-    """Return what a resume of a session with a team would run; nothing where there is none."""
+    """List what resuming a session would run. Returns () if it can't be resumed."""
     begun = [turn for turn in turns_of(session) if turn.has_begun]
     try:
         return would_run_of(what_resumes(past_events(begun[-1]), (), team), team)
@@ -194,93 +297,50 @@ def _find(
 ) -> tuple[PastTurn, Session]:
     path = find_session(layout.session_root(root), session)
     wait_until_saved(path)
-    found = load_session(path)
-    last = (found.begun or found.turns)[-1]
-    name = f"{found.path.name}/{last.paths.number}"
+    loaded = load_session(path)
+    last = (loaded.begun or loaded.turns)[-1]
+    name = f"{loaded.path.name}/{last.paths.number}"
     if last.is_live and agent:
         raise UserError(
-            f"Turn {name} still goes on, and an agent takes part again in the next one. Wait for "
-            f"its end or stop it, then resume {agent!r}."
+            f"Turn {name} is still running, and an agent can only be restarted in the next turn. "
+            f"Wait until it ends or stop it, then resume {agent!r}."
         )
     if last.is_live:
-        raise SessionBusyError(found.path.name, owner_of(found.path))
+        raise SessionBusyError(loaded.path.name, owner_of(loaded.path))
     if last.is_complete and not agent and not from_step:
         raise UserError(
-            f"Turn {name} is complete: there is nothing to resume. "
-            f"`%%agents --continue --session {found.path.name}` asks something new."
+            f"Turn {name} is complete, so there is nothing to resume. To start a new task in this "
+            f"session, use `%%agents --continue --session {loaded.path.name}`."
         )
-    if not last.view.recipe and not _agents(last.events):
+    if not any(isinstance(event, TurnStarted) for event in last.events):
         raise UserError(
-            f"Turn {name} has no journal, so that its calls are not known one by one. "
-            f"`%%agents --continue --session {found.path.name}` goes on with what it holds."
+            f"Turn {name} has no journal, so its calls are unknown. To continue from its answers, "
+            f"use `%%agents --continue --session {loaded.path.name}`."
         )
-    return last, found
-
-
-def project_of(events: Sequence[Event]) -> Path | None:
-    """Return the user's directory that a turn's recipe works in, if any."""
-    if not started_of(events).recipe:
-        return None
-    from nb_agents.launch.recipes import fold_turns
-
-    progress = fold_turns(events)
-    is_there = progress.recipes[""].workspace == "project"
-    return Path(progress.context["_project"]) if is_there else None
-
-
-def _resumption(
-    events: Sequence[Event],
-    team: TeamSpec | None,
-    agent: str,
-    recipe: str | os.PathLike[str] | Recipe | None,
-    context: Mapping[str, Any] | None,
-    from_step: str,
-) -> Resumption:
-    """Return what a resume keeps; refuse arguments that are of no use for the turn."""
-    given = context or {}
-    useless = {"--set": context, "--from": from_step, "--recipe": recipe}
-    if not started_of(events).recipe and (named := [key for key in useless if useless[key]]):
-        raise UserError(f"The turn ran no recipe: leave out {named[0]}.")
-    if agent:
-        _check_agent(agent, events)
-    changed = None
-    if recipe is not None and team is not None:
-        from nb_agents.launch.recipes import fold_turns, read_recipe
-
-        changed = read_recipe(recipe, {**fold_turns(events).context, **given}, team)
-    return what_resumes(events, (agent,) if agent else (), team, changed, given, from_step)
-
-
-def _agents(events: Sequence[Event]) -> list[str]:
-    started = [e for e in events if isinstance(e, TurnStarted)]
-    return [a.id for a in started[-1].agents] if started else []
-
-
-def _check_agent(agent: str, events: Sequence[Event]) -> None:
-    """Raise `UserError` unless an agent failed or was stopped, so that it can take part again."""
-    if started_of(events).recipe:
-        raise UserError(f"The turn ran a recipe, which has no agent {agent!r} to resume alone.")
-    known = _agents(events)
-    if agent not in known:
-        raise UserError(f"The turn has no agent {agent!r} to resume. It has: {', '.join(known)}.")
-    past = replay(known, events)
-    if agent not in past.state.out and agent not in past.failed:
-        raise UserError(
-            f"Agent {agent!r} was not stopped alone, nor has it failed: there is nothing to resume "
-            "of it by itself."
-        )
+    return last, loaded
 
 
 class ResumedTeam(NamedTuple):
-    """The team of a resume, the path of its file or "", and notices for the user."""
+    """The team for a resume, the path of its file (or ""), and notices for the user."""
 
     spec: TeamSpec
     path: str = ""
     notices: tuple[str, ...] = ()
 
+    def with_notebook(self, access: NotebookAccess | None) -> ResumedTeam:
+        """Return the team with this access to the notebook, if given."""
+        return self._replace(spec=self.spec.with_notebook(access))
+
+
+def _with_notebook_of(started: TurnStarted, options: RunOptions) -> RunOptions:
+    """Return the options of a resume. If they don't set the notebook access, the task keeps its."""
+    if options.notebook is not None or started.notebook not in get_args(NotebookAccess):
+        return options
+    return replace(options, notebook=cast(NotebookAccess, started.notebook))
+
 
 def _team(config: str | os.PathLike[str] | TeamSpec | None, events: Sequence[Event]) -> ResumedTeam:
-    """Return the team of a resume: the turn's agents from the given config, else from the turn."""
+    """Return the team for a resume, from the given config or, if there is none, from the turn."""
     started = started_of(events)
     if isinstance(config, TeamSpec):
         return ResumedTeam(_same_agents(config, started))
@@ -296,37 +356,37 @@ def _team(config: str | os.PathLike[str] | TeamSpec | None, events: Sequence[Eve
                 raise
     if started.team is None:
         raise UserError(
-            "The team of this turn can't be made from its journal: a model was made in Python, or "
-            "a base_url has a password. Give the team again: --config FILE, or config=."
+            "The journal does not contain the whole team: a model was created in Python, or a "
+            "base_url has a password. Pass the team again with --config FILE or config=."
         )
-    changed = f"{started.config} is not that team any more; it goes on as the journal has it."
+    notice = f"{started.config} now has a different team. The team in the journal is used."
     stored = stored_team(started)
     if stored is None:
         raise UserError(
-            "The team of this turn can't be read from its journal. Give the team again: "
-            "--config FILE, or config=."
+            "The team in the turn's journal is invalid. Pass the team again with --config FILE or "
+            "config=."
         )
     spec = _same_agents(stored, started)
-    return ResumedTeam(spec, started.config, (changed,) if is_there else ())
+    return ResumedTeam(spec, started.config, (notice,) if is_there else ())
 
 
 def _same_agents(spec: TeamSpec, started: TurnStarted) -> TeamSpec:
     spec = spec.without(_skipped(spec, started))
-    if started.recipe:
+    ids = [a.id for a in started.agents]
+    if not ids:
         return spec
-    wanted = [a.id for a in started.agents]
-    same = spec.without({a.id for a in spec.agents} - {*wanted})
-    if [a.id for a in same.agents] != wanted:
+    same = spec.without({a.id for a in spec.agents} - {*ids})
+    if [a.id for a in same.agents] != ids:
         raise ConfigError(
-            f"The turn's agents are {', '.join(wanted)}; the team has "
-            f"{', '.join(a.id for a in spec.agents)}. Resume it with its own, or use --continue."
+            f"The turn's agents are {', '.join(ids)}, but the team has "
+            f"{', '.join(a.id for a in spec.agents)}. Use the turn's own team, or --continue."
         )
     return same
 
 
 def _skipped(spec: TeamSpec, started: TurnStarted) -> set[str]:
-    """Return the agents that can't run here and that the turn was started without."""
+    """Return the agents that can't run here and were already left out when the turn started."""
     stored = started.team or {}
     everyone = [*stored.get("agents", ()), *stored.get("callable_agents", ())]
-    known = {a.id for a in started.agents} | {a.get("id") for a in everyone}
-    return {each.agent for each in spec.unsupported} - known
+    ids = {a.id for a in started.agents} | {a.get("id") for a in everyone}
+    return {each.id for each in spec.unsupported} - ids

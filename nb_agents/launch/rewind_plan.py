@@ -1,4 +1,4 @@
-"""Computing what a rewind keeps and leaves out, from a turn's events."""
+"""Computes what a rewind keeps and what it leaves out, from a turn's events."""
 
 from __future__ import annotations
 
@@ -15,49 +15,63 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.disk.entry import join_names, printable_name
 from nb_agents.errors import UserError
 from nb_agents.events import Event
-from nb_agents.launch.resume_plan import Preview, started_of, stored_team, what_resumes
-from nb_agents.nouns import count
+from nb_agents.launch.carry_over import carry_over
+from nb_agents.launch.resume_plan import Preview, what_resumes
+from nb_agents.launch.team_kind import started_of, stored_team
+from nb_agents.nouns import count, dollars
 from nb_agents.process.writable import WritablePath
-from nb_agents.runs.turn_spec import RESERVED_NAMES
-from nb_agents.session.file_changes import MAX_FILES, FileChange, change_of, file_changes
-from nb_agents.session.history import PastTurn, as_died, with_past
+from nb_agents.session.history import PastTurn, as_killed, with_resumed_events
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, turns_of
-from nb_agents.session.own_files import OwnFiles, OwnHistory, changes_after
-from nb_agents.session.own_rewind import OwnPlan, lines_of, plan_of
-from nb_agents.session.snapshots import SnapshotStore
+from nb_agents.snapshots.diff import MAX_FILES, FileChange, change_of, file_changes
+from nb_agents.snapshots.store import SnapshotStore
+from nb_agents.snapshots.user_file_restore import RestorePlan, plan_restore, refusal_lines
+from nb_agents.snapshots.user_files import UserFileHistory, UserFiles, changes_after
 from nb_agents.tools.base import BUILT_IN
+from nb_agents.turns.turn_spec import RESERVED_NAMES
+from nb_agents.unicode import visible
 from nb_agents.view.fold import fold
-from nb_agents.view.points import Point, find_point, points_of
+from nb_agents.view.points import Checkpoint, checkpoints_of, find_checkpoint
 from nb_agents.view.prefix import Prefix, prefix_of
 from nb_agents.view.run_view import RunView
 
+_USER_FILES = "yours"
 MAX_NAMED = 20
-"""Files that the words of a preview name."""
+"""Maximum number of files listed in the text of a preview."""
 
-_OUR_TOOLS = RESERVED_NAMES - {tool.name for tool in BUILT_IN.values() if tool.action == "code"}
-"""Tools whose effects are in files or in the journal alone; an interpreter has variables, too."""
+_CONTAINED_TOOLS = RESERVED_NAMES - {
+    tool.name for tool in BUILT_IN.values() if tool.action == "code"
+}
+"""Tools that only affect files or the journal. Not the interpreter, which has variables."""
+
+
+MAX_WORDS = 80
+"""Maximum length of the first words of an answer, in characters."""
 
 
 @dataclass(frozen=True)
 class RewindPreview:
-    """What a rewind keeps, leaves out and can't take back.
+    """The work that a rewind keeps, leaves out and can't undo.
 
     Attributes:
         turn: The turn, as SESSION/TURN.
         point: The number of the last event that is kept.
-        at: The point in words.
-        kept: What a resume from there keeps and runs again.
-        left_out: What comes behind the point and is left out, counted, in words.
-        dropped: US dollars that were paid for what is left out; None when a price is unknown.
-        files: What becomes of files, the first of them.
-        file_count: How many files that are; -1 when files were not kept, and stay as they are.
-        not_taken_back: Calls behind the point whose effects lie elsewhere, as "agent: tool".
-        points: All points of the turn.
-        outside: What agents changed behind the point in files of yours and stays, absolute names.
-        refused: Files of yours that stay as they are though agents changed them, and why.
-        worktrees: Git worktrees that were in use by the point, as "agent/place".
-        about_model: A sentence on the agents that another model is not for, or "".
+        at: A description of the checkpoint.
+        kept: What a resume from the checkpoint keeps and runs again.
+        left_out: Counts of what is left out after the checkpoint, such as "2 votes".
+        dropped: Cost of what is left out, in US dollars. None if a price is unknown.
+        files: The files that change, up to a limit.
+        file_count: The number of files that change. -1 if no files were saved and none can change.
+        not_taken_back: Calls after the checkpoint with effects that can't be undone, as
+            "agent: tool".
+        points: All checkpoints of the turn.
+        words: For each of `points`, the first words of its answer, or "".
+        outside: Absolute paths of user files that agents changed after the checkpoint and that are
+            not restored.
+        refused: User files that agents changed but that can't be restored, with the reasons.
+        worktrees: Git worktrees that were in use before the checkpoint, as "agent/place".
+        about_model: A sentence about agents that can't use the other model, or "".
+        carried: Sentences of extensions, such as on changes of cells that are taken back.
     """
 
     turn: str
@@ -69,56 +83,57 @@ class RewindPreview:
     not_taken_back: tuple[str, ...]
     files: tuple[FileChange, ...] = ()
     file_count: int = 0
-    points: tuple[Point, ...] = ()
+    points: tuple[Checkpoint, ...] = ()
+    words: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     worktrees: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     about_model: str = ""
+    carried: tuple[str, ...] = ()
 
     @property
     def lines(self) -> list[str]:
-        """The preview in sentences, but for what becomes of files."""
+        """The preview as sentences, without the list of files."""
         kept = self.kept
-        what = f"{count(kept.answers, 'answer')}, {count(kept.votes, 'vote')}"
-        if kept.recipe is not None:
-            what = count(kept.recipe.finished, "finished step")
-        cost = "" if not self.dropped else f", ${self.dropped:.3f}"
-        left_out = ", ".join(self.left_out) + f"{cost}; turn {self.turn} keeps it"
+        spent = dollars(self.dropped)
+        price = f", {spent}" if spent else ""
+        left_out = ", ".join(self.left_out) + f"{price}; turn {self.turn} keeps it"
         lines = [
             f"Goes back to event {self.point} of {self.turn}: {self.at}.",
-            f"Kept, and not paid again: {what}, {count(kept.calls, 'model call')}.",
+            f"Kept at no new cost: {kept.kept_work}, {count(kept.calls, 'model call')}.",
             f"Left out: {left_out if self.left_out else 'nothing'}.",
         ]
         if kept.runs_again != "nothing":
-            lines.append(f"Open at that moment, and made again: {kept.runs_again}.")
+            lines.append(f"In progress at that checkpoint, and repeated: {kept.runs_again}.")
         if kept.tools_told:
-            lines.append(f"May have happened in part, and not made again: {kept.not_again}.")
+            lines.append(f"Possibly done in part, and not repeated: {kept.not_again}.")
         if self.not_taken_back:
-            lines.append(f"Can't be taken back: {', '.join(self.not_taken_back)}.")
+            lines.append(f"Can't be undone: {', '.join(self.not_taken_back)}.")
         if kept.goes_on:
             agents = ", ".join(kept.goes_on)
-            lines.append(f"From the ends of their prompts, not call by call, go on: {agents}.")
+            lines.append(f"Continued from a summary, so calls may be repeated: {agents}.")
+        lines += self.carried
         if self.outside:
             names = join_names(self.outside)
-            lines.append(f"Changed outside the workspaces, and left as it is: {names}.")
-        lines += [f"Not put back: {each}" for each in self.refused]
+            lines.append(f"Changed outside the workspaces, and not restored: {names}.")
+        lines += [f"Not restored: {each}" for each in self.refused]
         if self.worktrees:
             names = join_names(self.worktrees)
-            lines.append(f"Files of git worktrees go back, their branches do not: {names}.")
+            lines.append(f"Files of git worktrees are restored, but not their branches: {names}.")
         if self.about_model:
             lines.append(self.about_model)
         if self.file_count < 0:
-            lines.append("Files stay as they are now: none were kept in this turn.")
+            lines.append("Files are not restored, because none were saved in this turn.")
         return lines
 
     def __str__(self) -> str:
-        """Return the preview in lines."""
+        """Return the preview as lines of text."""
         return "\n".join([*self.lines, *self._file_lines()])
 
     def _file_lines(self) -> Iterator[str]:
-        """Yield what becomes of files."""
+        """Yield a line for each file that changes."""
         if self.file_count > 0:
-            yield f"Files that become as they were ({self.file_count}):"
+            yield f"Files to restore ({self.file_count}):"
         signs = {"back": "A", "gone": "D", "changed": "M"}
         for file in self.files[:MAX_NAMED]:
             lines = "" if file.plus < 0 else f"  +{file.plus} -{file.minus}"
@@ -128,11 +143,10 @@ class RewindPreview:
 
 
 class TurnPrefix:
-    """A turn up to a point. It is read and folded once; another process reads it again.
+    """A turn up to a checkpoint. It is read once. A process that receives it reads it again.
 
     Args:
-        paths: The turn.
-        to: The point.
+        to: The checkpoint, as the user describes it.
     """
 
     def __init__(self, paths: TurnPaths, to: str) -> None:
@@ -143,10 +157,10 @@ class TurnPrefix:
         return TurnPrefix, (self.paths, str(self.point.seq))
 
     def in_copy(self, paths: TurnPaths) -> TurnPrefix:
-        """Return the same of a copy of the turn, without reading it."""
-        found = TurnPrefix(paths, self.to)
-        vars(found).update({**vars(self), "paths": paths})
-        return found
+        """Return the same prefix for a copy of the turn, without reading the copy."""
+        copy = TurnPrefix(paths, self.to)
+        vars(copy).update({**vars(self), "paths": paths})
+        return copy
 
     @property
     def name(self) -> str:
@@ -159,137 +173,155 @@ class TurnPrefix:
         return read_journal(self.paths.journal).events
 
     @cached_property
-    def points(self) -> list[Point]:
-        """All points of the turn."""
-        return points_of(self.own)
+    def points(self) -> list[Checkpoint]:
+        """All checkpoints of the turn."""
+        return checkpoints_of(self.own)
 
     @cached_property
-    def point(self) -> Point:
-        """The point.
+    def point(self) -> Checkpoint:
+        """The checkpoint.
 
         Raises:
-            UserError: There is no such point.
+            UserError: It does not exist.
         """
         last = self.own[-1].seq if self.own else 0
-        return find_point(self.points, self.to, self.name, last)
+        return find_checkpoint(self.points, self.to, self.name, last)
 
     @cached_property
     def prefix(self) -> Prefix:
-        """The turn up to the point, preceded by the turns that it resumed."""
-        return prefix_of(with_past(self.paths, self.own), self.point.seq)
+        """The turn up to the checkpoint, preceded by the turns that it resumed."""
+        return prefix_of(with_resumed_events(self.paths, self.own), self.point.seq)
 
     @property
     def events(self) -> Sequence[Event]:
-        """The events that count."""
+        """The events up to the checkpoint."""
         return self.prefix.events
 
     @property
     def left_out(self) -> list[Event]:
-        """The turn's events behind the point."""
+        """The turn's events after the checkpoint."""
         return [event for event in self.own if event.seq > self.point.seq]
 
     def file_changes(self) -> list[FileChange]:
-        """Return what becomes of the files of the workspaces, and of the person's own."""
+        """Return the changes to the files of the workspaces and to user files."""
         store = SnapshotStore(self.paths.path.parent)
-        found: list[FileChange] = []
+        changes: list[FileChange] = []
         for name, tree in self.prefix.trees.items():
             with files_read(name):
-                found += file_changes(store, tree, self.paths.workspaces / name)
-        for own in self.own_plan.back:
-            found.append(change_of(store, own.name, Path(own.name), own.before, own.after))
-        return found
+                changes += file_changes(store, tree, self.paths.workspaces / name)
+        with files_read(_USER_FILES):
+            changes += [
+                change_of(store, c.name, Path(c.root), c.path, c.before, c.after)
+                for c in self.own_plan.changes
+            ]
+        return changes
 
     @cached_property
-    def own_changes(self) -> OwnHistory:
-        """What was changed behind the point in files of the person's own."""
-        with files_read("your own"):
+    def own_changes(self) -> UserFileHistory:
+        """The changes to user files after the checkpoint."""
+        with files_read(_USER_FILES):
             return changes_after(self.paths.path.parent, self.paths.number, self.point.seq)
 
     @cached_property
-    def own_plan(self) -> OwnPlan:
-        """What becomes of files of the person's own, where the team may write what it could."""
-        roots = dict.fromkeys(change.place for change in self.own_changes.changes)
-        places = [WritablePath(Path(root)) for root in roots]
-        return plan_of(self.own_changes, OwnFiles(self.paths.path.parent), places)
+    def own_plan(self) -> RestorePlan:
+        """The changes that restore user files, if the team may write to the same paths."""
+        roots = dict.fromkeys(change.root for change in self.own_changes.changes)
+        locations = [WritablePath(Path(root)) for root in roots]
+        return plan_files(self.own_changes, UserFiles(self.paths.path.parent), locations)
 
     @cached_property
     def _view(self) -> RunView:
-        return as_died(fold(self.events))
+        return as_killed(fold(self.events))
 
     @property
     def turn(self) -> PastTurn:
-        """The turn as if its process had died at the point."""
+        """The turn as if its process had died at the checkpoint."""
         view = replace(self._view, session=self.paths.session, turn=self.paths.number)
         return PastTurn(self.paths, view, events=tuple(self.events))
 
 
+def plan_files(
+    history: UserFileHistory, own: UserFiles, locations: Sequence[WritablePath]
+) -> RestorePlan:
+    """Return how to restore user files. Takes the arguments of `plan_restore`.
+
+    Raises:
+        UserError: The saved content of a file is missing or damaged.
+    """
+    with files_read(_USER_FILES):
+        return plan_restore(history, own, locations)
+
+
 @contextmanager
 def files_read(name: str, failure: type[OSError] = OSError) -> Iterator[None]:
-    """Raise a `UserError` where files of a point can't be read.
+    """Raise `UserError` if the block can't read the files of a checkpoint.
 
     Args:
-        name: Whose they are.
-        failure: The errors that mean so.
+        name: The agent of the files, for the message.
+        failure: The type of exceptions that the block raises in this case.
     """
     try:
         yield
     except failure as exc:
         raise UserError(
-            f"The files of {name} at that point can't be read: {exc.strerror or exc}. Go back to "
-            "a later point, or restore the session's `snapshots` from a copy."
+            f"Files of {name} at that checkpoint can't be read: {exc.strerror or exc}. Go back to "
+            "a later checkpoint, or restore the session's `snapshots` from a backup."
         ) from None
 
 
 def models_of_their_own(team: TeamSpec) -> list[str]:
-    """Return the agents that choose their models themselves, so that no other can be set."""
+    """Return the agents that choose their models themselves, so that their model can't be set."""
     return [agent.id for agent in team.everyone if chooses_models(agent)]
 
 
 def about_model(model: str, team: TeamSpec | None) -> str:
-    """Return a sentence that names the agents that don't ask another model, or ""."""
-    own = models_of_their_own(team) if team is not None and model else ()
-    named = ", ".join(own)
-    return f"Do not ask {model}, as they choose their models themselves: {named}." if own else ""
+    """Return a sentence on the agents that do not use the model, or ""."""
+    agents = models_of_their_own(team) if team is not None and model else ()
+    names = ", ".join(agents)
+    return f"These agents choose their own model, not {model}: {names}." if agents else ""
 
 
 def preview_rewind(prefix: TurnPrefix, model: str) -> RewindPreview:
     """Return what a rewind of a turn would do, without doing it.
 
     Args:
-        prefix: The turn up to the point, live or over.
-        model: The model that all its agents would ask, or "" for their own.
+        prefix: The turn up to the checkpoint. The turn may be live.
+        model: The model for all agents, or "" for their own models.
     """
     team = stored_team(started_of(prefix.events))
     kept = what_resumes(prefix.events, (), team).preview
     files = prefix.file_changes()
-    return RewindPreview(
+    rewind_preview = RewindPreview(
         turn=prefix.name,
         point=prefix.point.seq,
         at=str(prefix.point),
         kept=kept,
-        left_out=tuple(_counted(prefix)),
+        left_out=tuple(_counts(prefix)),
         dropped=_cost_of(prefix.left_out),
         files=tuple(files[:MAX_FILES]),
         file_count=len(files) if prefix.prefix.is_kept else -1,
         points=tuple(prefix.points),
-        not_taken_back=tuple(dict.fromkeys(_beyond_reach(prefix.left_out))),
-        outside=tuple(dict.fromkeys(_outside(prefix))),
-        refused=_refused(prefix),
+        words=tuple(_first_words(prefix)),
+        not_taken_back=tuple(dict.fromkeys(_irreversible_calls(prefix.left_out))),
+        outside=tuple(dict.fromkeys(_outside_changes(prefix))),
+        refused=_refusal_lines(prefix),
         worktrees=tuple(dict.fromkeys(_worktrees(prefix.events))),
         about_model=about_model(model, team),
+        carried=carry_over(prefix.paths, prefix.point.seq).lines,
     )
+    return visible(rewind_preview)  # contains names and text chosen by agents and servers
 
 
-def _counted(prefix: TurnPrefix) -> list[str]:
+def _counts(prefix: TurnPrefix) -> list[str]:
     nouns = {
         ev.AnswerGiven: "answer",
         ev.VoteCast: "vote",
         ev.StepFinished: "step",
         ev.ModelFinished: "model call",
         ev.ToolFinished: "tool call",
-        ev.Said: "follow-up text",
+        ev.UserMessage: "follow-up text",
     }
-    # Those of agents and commands alone, as what is kept is counted.
+    # Only agent and command steps, as in the number of kept steps.
     steps = {
         event.step
         for event in prefix.own
@@ -305,33 +337,33 @@ def _counted(prefix: TurnPrefix) -> list[str]:
 
 def _cost_of(events: Sequence[Event]) -> float | None:
     costs = [event.usage.cost for event in events if isinstance(event, ev.ModelFinished)]
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if len(known) == len(costs) else None
+    priced = [each for each in costs if each is not None]
+    return sum(priced) if len(priced) == len(costs) else None
 
 
-def _beyond_reach(events: Sequence[Event]) -> list[str]:
-    """Return the calls that began behind the point and whose effects are not in workspaces."""
+def _irreversible_calls(events: Sequence[Event]) -> list[str]:
+    """Return the calls after the checkpoint with effects outside the workspaces."""
     calls = [event for event in events if isinstance(event, ev.ToolStarted)]
-    return [f"{call.agent}: {call.tool}" for call in calls if _is_beyond(call)]
+    return [f"{call.agent}: {call.tool}" for call in calls if _is_irreversible(call)]
 
 
-def _outside(prefix: TurnPrefix) -> Iterator[str]:
-    """Yield the files that changed outside the workspaces and were not kept, as far as named."""
-    kept = {change.name for change in prefix.own_changes.changes}
+def _outside_changes(prefix: TurnPrefix) -> Iterator[str]:
+    """Yield the recorded files outside the workspaces that changed and were not saved."""
+    saved = {change.name for change in prefix.own_changes.changes}
     for event in prefix.left_out:
         if isinstance(event, ev.ContextChanged):
             names = (*event.made, *event.changed, *event.deleted)
-            yield from map(printable_name, [name for name in names if name not in kept])
-            if event.count > len(names) and not kept:
+            yield from map(printable_name, [name for name in names if name not in saved])
+            if event.count > len(names) and not saved:
                 yield f"{event.count - len(names)} more of {event.agent}"
 
 
-def _refused(prefix: TurnPrefix) -> tuple[str, ...]:
-    """Return a line for each file of the person's own that stays as it is."""
+def _refusal_lines(prefix: TurnPrefix) -> tuple[str, ...]:
+    """Return a line for each user file that can't be restored."""
     following = turns_of(prefix.paths.path.parent)[-1].number + 1
-    found = [*lines_of(prefix.own_plan.refused, f"turn_{following}")]
-    more = len(found) - MAX_NAMED
-    return (*found[:MAX_NAMED], *([count(more, "more file")] if more > 0 else ()))
+    lines = [*refusal_lines(prefix.own_plan.refusals, f"turn_{following}")]
+    more = len(lines) - MAX_NAMED
+    return (*lines[:MAX_NAMED], *([count(more, "more file")] if more > 0 else ()))
 
 
 def _worktrees(events: Sequence[Event]) -> Iterator[str]:
@@ -340,5 +372,12 @@ def _worktrees(events: Sequence[Event]) -> Iterator[str]:
             yield printable_name(f"{event.agent}/{event.place}")
 
 
-def _is_beyond(call: ev.ToolStarted) -> bool:
-    return call.tool not in _OUR_TOOLS and not call.is_repeatable
+def _is_irreversible(call: ev.ToolStarted) -> bool:
+    return call.tool not in _CONTAINED_TOOLS and not call.is_repeatable
+
+
+def _first_words(prefix: TurnPrefix) -> Iterator[str]:
+    answers = {e.seq: e.answer for e in prefix.own if isinstance(e, ev.AnswerGiven)}
+    for point in prefix.points:
+        line = " ".join(answers.get(point.seq, "")[: 4 * MAX_WORDS].split())
+        yield line if len(line) <= MAX_WORDS else f"{line[:MAX_WORDS]}…"

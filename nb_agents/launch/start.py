@@ -1,52 +1,127 @@
-"""Starting a run: loading its team, session and recipe."""
+"""Starts a run: loads its team, session and work."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Self
 
-from nb_agents.agents.programs.program_objects import check_objects
+from nb_agents.config.spec import Spec
 from nb_agents.config.team import TeamSpec
+from nb_agents.config.uploads import mentions
 from nb_agents.errors import SessionBusyError, TaskError, UserError
-from nb_agents.launch.here import Loaded, RunRequest, launch
+from nb_agents.launch.estimate import Estimate, start_lines
+from nb_agents.launch.here import Loaded, RunRequest, absolute, launch
+from nb_agents.launch.past_runs import estimate_of
+from nb_agents.launch.team_findings import check_start, load_team
+from nb_agents.launch.team_kind import kind_of_source
 from nb_agents.launch.team_report import skipped
 from nb_agents.launch.trust import trusted_mark, would_run
+from nb_agents.launch.work_kind import WorkKind
 from nb_agents.models.fit import check_fit
-from nb_agents.models.providers import check_team, load_or_leave
+from nb_agents.models.prices import prices_of
+from nb_agents.models.providers import load_or_leave
 from nb_agents.options import RunOptions
-from nb_agents.runs.live_runs import owner_of, wait_until_saved
-from nb_agents.runs.run import Run
-from nb_agents.runs.turn_spec import TurnSpec, checked_functions, config_path, timeout_of
 from nb_agents.session import layout
-from nb_agents.session.copying import not_copied
+from nb_agents.session.copying import skipped_notice
 from nb_agents.session.history import Session, load_session
-from nb_agents.session.lookup import find_session, with_task
-from nb_agents.session.manage import fork_session
+from nb_agents.session.lookup import find_session, parse_session_reference, with_task
+from nb_agents.session.manage import fork_session, last_resumption
 from nb_agents.session.ownership import OwnerMark
+from nb_agents.signatures import described
+from nb_agents.turns.budget import budget_of
+from nb_agents.turns.day_budget import check_day_budget
+from nb_agents.turns.handle import RunHandle
+from nb_agents.turns.live_runs import owner_of, wait_until_saved
+from nb_agents.turns.turn_spec import TurnSpec, checked_functions, config_path, timeout_of
 from nb_agents.unicode import well_formed
 
-if TYPE_CHECKING:
-    from nb_agents.config.recipe import Recipe
-
 DEMO_NOTICE = (
-    "Demo model: offline, free, nobody's key is used. For real models give --config team.yaml "
+    "Demo model: offline and free, without an API key. To use real models, add --config team.yaml "
     "(see the README)."
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class StartRequest(RunRequest):
-    """The arguments of `nb_agents.start`, and their digest when it was made."""
+def named_in(task: str, options: RunOptions) -> tuple[str, RunOptions]:
+    """Return a task without @ marks, and options that let agents read the files it mentions.
 
-    task: str
-    continue_: bool
-    digest: str = ""
+    Raises:
+        TaskError: A mentioned file does not exist, is hidden, or is outside the working directory.
+    """
+    if not isinstance(task, str) or "@" not in task:  # another type is refused later
+        return task, options
+    mentioned = mentions(task, Path.cwd().resolve())
+    paths = (*options.context_paths, *mentioned.paths)
+    return mentioned.task, replace(options, context_paths=paths)
+
+
+@dataclass(frozen=True)
+class StartRequest(RunRequest):
+    """The arguments of `nb_agents.start`, which describes them.
+
+    Attributes:
+        digest: The request's digest if `nb_agents.once` computed it, or "".
+        estimates: Whether a new session's first turn shows an estimate of its cost.
+    """
+
+    task: str = field(default="", metadata=described("the task; empty for a recipe"))
+    config: str | os.PathLike[str] | TeamSpec | None = field(
+        default=None,
+        metadata=described(
+            "team file, in MassGen's YAML or JSON format",
+            metavar="F",
+            flags=("--config", "-c", "--agents-config"),
+        ),
+    )
+    session: str | os.PathLike[str] | None = field(
+        default=None,
+        metadata=described(
+            "session to continue, or to create under this name",
+            metavar="S",
+            flags=("--session", "-s"),
+        ),
+    )
+    continue_: bool = field(
+        default=False,
+        metadata=described(
+            "continue the last session (or the one given with --session)", flags=("--continue",)
+        ),
+    )
+    _: KW_ONLY
+    recipe: str | os.PathLike[str] | Spec | None = field(
+        default=None,
+        metadata=described("recipe file to run", metavar="F", flags=("--recipe", "-r")),
+    )
+    context: Mapping[str, Any] | None = field(
+        default=None, metadata=described("initial values of the recipe")
+    )
+    digest: str = field(default="", init=False)
+    estimates: bool = field(default=True, init=False)
+
+    def _locate(self) -> None:
+        if self.session:
+            location = parse_session_reference(self.session, self.options.session_root)
+            options = replace(self.options, session_root=location.root)
+            self._set(session=location.name, options=options)
+
+    def reading_mentions(self) -> Self:
+        """Return the request without the @ marks of the task. Agents may read the marked files.
+
+        Raises:
+            TaskError: As for `named_in`.
+        """
+        task, options = named_in(self.task, self.options)
+        return self.changed(task=task, options=options)
+
+    def outgoing(self, session: str | None) -> Self:
+        """Return a copy of the request for another process, with absolute paths."""
+        config, recipe = absolute(self.config), absolute(self.recipe)
+        return self.changed(session=session, config=config, recipe=recipe)
 
     def load(self) -> Loaded:
         """Load the team and the session."""
@@ -54,30 +129,37 @@ class StartRequest(RunRequest):
         task = _task(self.task, self.recipe)
         _check_arguments(self.config, self.context, self.recipe, options)
         team, notices = team_for(self.config, options)
-        found = _find_session(options, self.session, self.continue_)
-        mark = trusted_mark(found, options, lambda: would_run(team, _recipes(self.recipe)))
+        check_day_budget()
+        budget_of(team, options)  # reports a mistake in the environment before the run exists
+        session = os.fspath(self.session) if self.session else None
+        existing = _find_session(options, session, self.continue_)
+        kind = kind_of_source(self.recipe)
+        mark = trusted_mark(existing, options, lambda: would_run(team, kind.would_run(self.recipe)))
         return Loaded(
             team,
-            found.name if found else self.session,
+            existing.name if existing else session,
             mark,
-            partial(self._begin, task, team, notices, found, mark),
-            _project_of(self.recipe) if options.cluster is not None else None,
+            partial(self._start, kind, task, team, notices, existing, mark),
+            kind.project(self.recipe) if options.cluster is not None else None,
         )
 
-    def _begin(
+    def _start(
         self,
+        kind: WorkKind,
         task: str,
         team: TeamSpec,
         notices: tuple[str, ...],
-        found: Path | None,
+        existing: Path | None,
         mark: OwnerMark,
-    ) -> Run:
+        handle: type[RunHandle],
+    ) -> RunHandle:
         functions = checked_functions(self.tools)
-        recipe, given, title, recipe_notices = _load_recipe(self.recipe, self.context or {}, team)
-        timeout_s = timeout_of(self.options.timeout_s, team, is_recipe=recipe is not None)
+        work, title, work_notices = kind.load(self.recipe, self.context or {}, team)
+        timeout_s = timeout_of(self.options.timeout_s, team, has_default=work.has_default_timeout)
         load_or_leave({agent.backend.type for agent in team.everyone})
         fit = check_fit(team)
-        session, left_out = _open_session(self.options, found)
+        estimate = self._estimate(team, existing, work.name)
+        session, left_out = _open_session(self.options, existing)
         past = [f"Session: {with_task(session.path, t.view.task)}" for t in session.turns[-1:]]
         spec = TurnSpec(
             task=title or task,
@@ -85,96 +167,73 @@ class StartRequest(RunRequest):
             paths=session.next_turn,
             mark=mark,
             timeout_s=timeout_s,
-            notices=(*notices, *fit, *recipe_notices, *session.restored(), *past, *left_out),
+            notices=(
+                *notices,
+                *fit,
+                *work_notices,
+                *session.restored(),
+                *past,
+                *left_out,
+                *start_lines(estimate),
+            ),
             config=config_path(self.config),
             digest=self.digest,
-            recipe=recipe,
-            given=given,
+            work=work,
             functions=functions,
             options=replace(self.options, from_turn=None),
+            unpriced=estimate.unpriced,
         )
         try:
-            return launch(spec, session)
+            return launch(spec, session, handle)
         except BaseException:
-            if found is None and not layout.turns_of(session.path):
+            if existing is None and not layout.turns_of(session.path):
                 shutil.rmtree(session.path, ignore_errors=True)
             raise
 
-
-class _LoadedRecipe(NamedTuple):
-    """The recipe of a run; all fields are empty for a run without one.
-
-    Attributes:
-        recipe: The recipe.
-        given: The values that it starts with.
-        title: The turn's title.
-        notices: Notices for the user.
-    """
-
-    recipe: Recipe | None = None
-    given: dict[str, Any] = {}
-    title: str = ""
-    notices: tuple[str, ...] = ()
-
-
-def _recipes(recipe: str | os.PathLike[str] | Recipe | None) -> tuple[Recipe, ...]:
-    """Read the recipe of a run, if any."""
-    if isinstance(recipe, str | os.PathLike):
-        from nb_agents.config.recipe import Recipe
-
-        recipe = Recipe.from_file(recipe)
-    return () if recipe is None else (recipe,)
-
-
-def _load_recipe(
-    recipe: str | os.PathLike[str] | Recipe | None, context: Mapping[str, Any], team: TeamSpec
-) -> _LoadedRecipe:
-    if recipe is None:
-        return _LoadedRecipe()
-    from nb_agents.launch.recipes import given_values, read_recipe, recipe_notices, title, unread
-
-    given = given_values(context)
-    read = read_recipe(recipe, given, team)
-    notices = (*recipe_notices(read, team, given), *unread(read, given))
-    return _LoadedRecipe(read, given, title(read), notices)
+    def _estimate(self, team: TeamSpec, existing: Path | None, work: str) -> Estimate:
+        """Return the estimate of the run. It has earlier runs only in a new session."""
+        budget = budget_of(team, self.options)
+        with_prices = budget.max_cost is not None  # otherwise, importing the libraries can wait
+        if self.estimates and not (existing and layout.turns_of(existing)):
+            return estimate_of(team, self.options, work=work, with_prices=with_prices)
+        prices = prices_of(team.everyone) if with_prices else {}
+        return Estimate(len(team.agents), prices=prices, budget=budget)
 
 
 def _task(task: str, recipe: object) -> str:
     if not isinstance(task, str):
-        raise TaskError(f"The task is of type {type(task).__name__!r}. Give a string.")
+        raise TaskError(f"The task is of type {type(task).__name__!r}. Use a string.")
     task = well_formed(task.strip())
     if task and recipe is not None:
-        raise TaskError("A task and a recipe are both given. A recipe asks for itself.")
+        raise TaskError("Provide either a task or a recipe, not both.")
     if not task and recipe is None:
         raise TaskError(
-            "The task is empty. Write what the agents are to do; in a cell, below its first line."
+            "The task is empty. Describe what the agents should do (in a cell, below %%agents)."
         )
     return task
 
 
 def _check_arguments(config: object, context: object, recipe: object, options: object) -> None:
     if context and recipe is None:
-        raise TaskError("Values (--set, `context=`) are given without a recipe. Add --recipe FILE.")
+        raise TaskError(
+            "Values (--set, `context=`) can only be used with a recipe. Add --recipe FILE."
+        )
     if not isinstance(config, str | os.PathLike | TeamSpec | None):
-        kind = type(config).__name__
-        raise UserError(f"config is of type {kind!r}. Give the path of a team file, or a TeamSpec.")
+        type_ = type(config).__name__
+        raise UserError(f"config is of type {type_!r}. Use the path of a team file or a TeamSpec.")
     if not isinstance(options, RunOptions):
-        kind = type(options).__name__
-        raise UserError(f"options is of type {kind!r}. Give RunOptions, as RunOptions(timeout=60).")
+        type_ = type(options).__name__
+        raise UserError(
+            f"options is of type {type_!r}. Use RunOptions, for example RunOptions(timeout=60)."
+        )
 
 
-def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
-    """Return the team without the agents that can't run here, and a notice about those."""
-    gone = spec.unsupported
-    if not gone:
+def _without_unsupported(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
+    """Return the team without the agents that can't run here, and a notice about them."""
+    unsupported = spec.unsupported
+    if not unsupported:
         return spec, ()
-    return spec.without_unsupported(), (f"Skipped, not supported here: {skipped(gone)}",)
-
-
-def _project_of(recipe: str | os.PathLike[str] | Recipe | None) -> Path | None:
-    """Return the user's directory that a recipe works in, if any."""
-    is_there = any(each.workspace == "project" for each in _recipes(recipe))
-    return Path.cwd() if is_there else None
+    return spec.without_unsupported(), (f"Skipped unsupported agents: {skipped(unsupported)}",)
 
 
 def team_for(
@@ -184,20 +243,20 @@ def team_for(
 
     Args:
         config: As for `start`.
-        options: The options. On a cluster, keys are not checked here, as the workers' keys count.
+        options: The options. With a cluster, API keys are not checked, because those of the workers
+            are used.
 
     Raises:
-        ConfigError: The team is not valid.
+        ConfigError: The team is invalid.
         MissingKeyError: A provider's key is not set.
     """
     spec, notices = (demo_team(), (DEMO_NOTICE,)) if config is None else _own_team(config)
-    spec = spec.reading(options.context_paths)
+    spec = spec.reading(options.context_paths).with_notebook(options.notebook)
     if options.skip_unsupported:
-        spec, skipped = _skipping(spec)
+        spec, skipped = _without_unsupported(spec)
         notices += skipped
     if options.cluster is None:
-        check_team(spec)
-        check_objects(spec)
+        check_start(spec)
     return spec, notices
 
 
@@ -208,30 +267,39 @@ def demo_team() -> TeamSpec:
 
 
 def _own_team(config: str | os.PathLike[str] | TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
-    spec = config if isinstance(config, TeamSpec) else TeamSpec.from_file(config)
+    spec = config if isinstance(config, TeamSpec) else load_team(config)
     return spec, spec.notices
 
 
 def _find_session(options: RunOptions, session: str | None, continue_: bool) -> Path | None:
-    """Return the session that a run goes on with, made if it is named; None for a new one."""
-    where = layout.session_root(options.session_root)
+    """Return the session to continue, which is created if it is missing. None means a new one."""
+    root = layout.session_root(options.session_root)
     if options.from_turn is not None and not continue_:
-        raise UserError("--from names a turn to go on from: it goes with --continue.")
+        raise UserError("--from can only be used with --continue.")
     if continue_:
-        return find_session(where, session or "")
-    return layout.named_session(where, session) if session else None
+        return find_session(root, session or "")
+    return layout.named_session(root, session) if session else None
 
 
 def _open_session(options: RunOptions, path: Path | None) -> tuple[Session, tuple[str, ...]]:
-    """Load or create the session of a run; return it with notices on what could not be copied."""
+    """Load or create the session of a run.
+
+    Also returns notices, such as about files that could not be copied.
+    """
     if path is None:
-        where = layout.session_root(options.session_root)
-        return Session(layout.new_session(where, datetime.now())), ()
+        root = layout.session_root(options.session_root)
+        return Session(layout.new_session(root, datetime.now())), ()
     if options.from_turn is not None:
-        fork = fork_session(path, options.from_turn, datetime.now())
-        return load_session(fork.path), not_copied(fork.left_out)
+        turn = last_resumption(path, options.from_turn)
+        fork = fork_session(path, turn, datetime.now())
+        resumed = f"Turn {options.from_turn} was resumed as turn {turn}, which is continued."
+        notices = skipped_notice(fork.left_out)
+        return load_session(fork.path), (
+            resumed,
+            *notices,
+        ) if turn != options.from_turn else notices
     wait_until_saved(path)
-    found = load_session(path)
-    if any(turn.is_live for turn in found.turns[-1:]):
+    existing = load_session(path)
+    if any(turn.is_live for turn in existing.turns[-1:]):
         raise SessionBusyError(path.name, owner_of(path))
-    return found, ()
+    return existing, ()

@@ -1,6 +1,6 @@
-"""Checking a team file without a run, for ``%agents check``.
+"""Checks a team file without running it, for ``%agents check``.
 
-The report has each error with which a start would refuse, and each of its notices, in their words.
+The report contains every error and notice of a start, with the same wording.
 """
 
 from __future__ import annotations
@@ -11,39 +11,40 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from nb_agents.agents.programs.program_objects import check_objects
 from nb_agents.agents.runner_types import promise_of
-from nb_agents.config.report import Unsupported
+from nb_agents.config.file_findings import Finding
 from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.disk.private import make_folder
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
+from nb_agents.launch.team_findings import combined_errors, errors_of, findings_and_notices
 from nb_agents.loop import submit
-from nb_agents.models.fit import fit_of
-from nb_agents.models.providers import find_key, raised_by, refusals
+from nb_agents.models.providers import find_key
 from nb_agents.process.git import has_git
-from nb_agents.runs.drivers import withheld_keys
-from nb_agents.runs.turn_spec import mask_for
-from nb_agents.tools.custom import without_file
-from nb_agents.tools.mcp import without_variables
+from nb_agents.tools.custom import missing_file_notices
+from nb_agents.tools.mcp import missing_variable_notices
 from nb_agents.tools.policy import ApprovalDecision
-from nb_agents.tools.run_tools import RunTools, ToolPlaces, announcements
+from nb_agents.tools.run_tools import RunTools, RunToolSettings, tool_notices
+from nb_agents.turns.drivers import withheld_keys
+from nb_agents.turns.turn_spec import mask_for
 
 CAN_START = "Can start."
 PROMISES = {
-    "goes on": "A resume goes on from what they had said and done",
+    "goes on": "A resume continues from a summary of their work",
     "in steps": "A resume starts them again, with their finished calls and steps kept",
     "starts again": "A resume starts them again, with nothing kept",
 }
-"""What a resume makes of agents that are no models of ours, by what their runners promise."""
+"""How a resume continues external agents, by what their runners guarantee."""
 
 
 class AgentReport(NamedTuple):
-    """An agent in the report.
+    """The part of the report about one agent.
 
     Attributes:
         agent: The agent's id.
         type: The backend type.
         model: The model, or "".
-        key: Where the key comes from, or which variable is missing; "" when it can't run here.
+        key: Where the API key comes from, or which variable is missing. "" if the agent can't run
+            here.
     """
 
     agent: str
@@ -58,37 +59,45 @@ class TeamReport:
 
     Attributes:
         agents: The team's agents.
-        lines: Timeouts, context paths, ignored options and tools that are not available.
-        verdict: Whether the team can start, and if not, why.
+        lines: Timeouts, context paths, ignored options and unavailable tools.
+        verdict: Text that says whether the team can start, and if not, why.
+        findings: What prevents a start, and notices.
     """
 
     agents: tuple[AgentReport, ...]
     lines: tuple[str, ...]
     verdict: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def can_start(self) -> bool:
+        """Whether the team can start."""
+        return all(each.severity == "info" for each in self.findings)
 
 
 def report_on(team: TeamSpec, *, connects: bool = False) -> TeamReport:
-    """Return a report on a team, with the checks of a start.
+    """Check a team in the same way as a start.
 
     Args:
-        team: The team.
-        connects: Whether to load the files of custom tools and start the MCP servers, which are
-            ended again.
+        connects: Whether to load the files of custom tools, and start and stop the MCP servers.
 
     Returns:
-        The report, which never contains a key.
+        The report. It never contains a key.
     """
-    gone = {each.agent for each in team.unsupported}
-    agents = tuple(_agent(agent, agent.id not in gone) for agent in team.everyone)
-    able = [agent for agent in team.everyone if agent.id not in gone]
-    lines = [_timeouts(team), *_context_paths(team), *team.notices, *fit_of(team).notices]
+    unsupported = {each.id for each in team.unsupported}
+    agents = tuple(_agent(agent, agent.id not in unsupported) for agent in team.everyone)
+    able = [agent for agent in team.everyone if agent.id not in unsupported]
+    errors = errors_of(team, imports=True)
+    findings = tuple(findings_and_notices(team, errors))
+    notices = [each.message for each in findings if each.severity == "info"]
+    lines = [_timeouts(team), *_context_paths(team), *notices]
     lines += [*_tools(team, able, connects), *_promises(able)]
-    return TeamReport(agents, tuple(dict.fromkeys(lines)), _verdict(team))
+    return TeamReport(agents, tuple(dict.fromkeys(lines)), _verdict(team, errors), findings)
 
 
-def skipped(gone: Sequence[Unsupported]) -> str:
+def skipped(unsupported: Sequence[AgentSpec]) -> str:
     """Return the names and types of agents that can't run here."""
-    return ", ".join(f"{each.agent} ({each.type})" for each in gone)
+    return ", ".join(f"{each.id} ({each.backend.type})" for each in unsupported)
 
 
 def _agent(agent: AgentSpec, is_supported: bool) -> AgentReport:
@@ -104,9 +113,9 @@ def _key(agent: AgentSpec) -> str:
 
 
 def _promises(agents: Sequence[AgentSpec]) -> Iterator[str]:
-    for promise, told in PROMISES.items():
-        if named := [agent.id for agent in agents if promise_of(agent) == promise]:
-            yield f"{told}: {', '.join(named)}"
+    for promise, meaning in PROMISES.items():
+        if agents_ := [agent.id for agent in agents if promise_of(agent) == promise]:
+            yield f"{meaning}: {', '.join(agents_)}"
 
 
 def _timeouts(team: TeamSpec) -> str:
@@ -124,57 +133,60 @@ def _seconds(limit: float | None) -> str:
 
 
 def _context_paths(team: TeamSpec) -> list[str]:
-    given = team.orchestrator
-    paths = [each.path for each in given.context_paths]
-    writable = [each.path for each in given.context_paths if each.permission == "write"]
+    orchestrator = team.orchestrator
+    paths = [each.path for each in orchestrator.context_paths]
+    writable = [each.path for each in orchestrator.context_paths if each.permission == "write"]
     lines = [f"Context paths: {', '.join(paths)}"] if paths else []
-    if given.writes_context_paths:
-        lines.append(f"Written by the agent that presents: {', '.join(writable)}")
-    if given.copies_context_paths and has_git():
-        lines.append(f"Changed in copies, which are merged at the end: {', '.join(writable)}")
+    if orchestrator.writes_context_paths:
+        lines.append(f"Written by the presenter: {', '.join(writable)}")
+    if orchestrator.copies_context_paths and has_git():
+        lines.append(f"Changed in copies that are merged at the end: {', '.join(writable)}")
     return lines
 
 
 def _tools(team: TeamSpec, able: Sequence[AgentSpec], connects: bool) -> list[str]:
-    """Return notices on the tools that agents do not get, as far as known without ``connects``."""
+    """Return notices about unavailable tools.
+
+    Without ``connects``, only those known without a test.
+    """
     protects = team.orchestrator.protects_paths
-    lines = [*announcements([(a.id, a.backend) for a in able], has_protected_paths=protects)]
+    lines = [*tool_notices([(a.id, a.backend) for a in able], has_protected_paths=protects)]
     if connects:
-        return [*lines, *_tried(team, able)]
-    untried: dict[str, None] = {}
+        return [*lines, *_test_tools(team, able)]
+    untested: dict[str, None] = {}
     for agent in able:
-        for what, missing in _by_part(agent):
+        for part, missing in _tool_parts(agent):
             lines += missing
-            untried |= {} if missing else {what: None}
-    return [*lines, *([f"Not tried, as --connect does: {', '.join(untried)}."] if untried else [])]
+            untested |= {} if missing else {part: None}
+    return [*lines, *([f"Not tested (use --connect): {', '.join(untested)}."] if untested else [])]
 
 
-def _by_part(agent: AgentSpec) -> Iterator[tuple[str, list[str]]]:
-    """Yield each file and server of an agent's tools, and what is known to be missing of it."""
-    keys, here = agent.backend, Path.cwd()
+def _tool_parts(agent: AgentSpec) -> Iterator[tuple[str, list[str]]]:
+    """Yield each file and server of an agent's tools, with notices about missing parts."""
+    keys, directory = agent.backend, Path.cwd()
     for tool in keys.custom_tools:
         if tool.path:
-            missing = without_file(agent.id, [tool], keys.takes)
+            missing = missing_file_notices(agent.id, [tool], keys.takes)
             yield f"the custom tools of {tool.path!r}", [*missing]
     for server in keys.mcp_servers:
         if not server.fault:
-            missing = without_variables(agent.id, [server], here)
+            missing = missing_variable_notices(agent.id, [server], directory)
             yield f"MCP server {server.name!r}", [*missing]
 
 
-def _tried(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
-    """Start and end the tools of agents; return the notices of a run."""
-    trying = submit(_try, team, able)
+def _test_tools(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
+    """Start and stop the tools of agents. Return the notices that a run would have."""
+    future = submit(_open_tools, team, able)
     try:
-        lines = trying.result()
+        lines = future.result()
     except BaseException:
-        trying.cancel()
+        future.cancel()
         raise
     mask = mask_for(team)
     return [mask.text(line) for line in lines]
 
 
-async def _try(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
+async def _open_tools(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
     lines: list[str] = []
 
     async def nobody(agent: str, tool: str, about: str, stops: bool) -> ApprovalDecision:
@@ -182,35 +194,30 @@ async def _try(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
 
     with TemporaryDirectory(prefix="nb_agents-check-") as name:
         folder = Path(name)
-        places = ToolPlaces(folder, folder / "kept", (), withheld_keys(team), mask_for(team))
-        async with RunTools(places, (), lines.append, nobody, lambda: None) as tools:
+        tool_settings = RunToolSettings(
+            folder, folder / "kept", (), withheld_keys(team), mask_for(team)
+        )
+        async with RunTools(tool_settings, (), lines.append, nobody, lambda: None) as tools:
             for agent in able:
                 space = folder / agent.id
-                space.mkdir()
+                make_folder(space)
                 await tools.open(agent.id, space, agent.backend)
     return lines
 
 
-def _verdict(team: TeamSpec) -> str:
-    """Return whether a team can start, with the error messages of a start."""
-    reasons = _reasons(team)
-    if not reasons:
+def _verdict(team: TeamSpec, errors: list[UserError]) -> str:
+    """Return the report's last lines: whether the team can start, and the errors if it can't."""
+    if not errors:
         return CAN_START
+    error = combined_errors(team, errors)
+    reasons = "\n".join(map(str, getattr(error, "others", ()) or (error,)))
     if not team.unsupported:
-        return "\n".join(["Can't start.", *reasons])
+        return f"Can't start.\n{reasons}"
     try:
-        others = _reasons(team.without_unsupported())
+        able = team.without_unsupported()
+        others = "\n".join(map(str, errors_of(able, imports=True)))
     except ConfigError as exc:
-        others = [str(exc)]
+        others = str(exc)
     head = f"Can start with --skip-unsupported, without {skipped(team.unsupported)}."
-    return "\n".join(dict.fromkeys(["Can't start." if others else head, *reasons, *others]))
-
-
-def _reasons(team: TeamSpec) -> list[str]:
-    """Return the error messages, with only the first of those about the same variable."""
-    found: dict[str, str] = {}
-    bad = raised_by(check_objects, team)
-    for exc in (*refusals(team), *bad, *fit_of(team).refusals, *team.missing_paths):
-        said = str(exc)
-        found.setdefault(exc.variable if isinstance(exc, MissingKeyError) else said, said)
-    return list(found.values())
+    lines = ["Can't start." if others else head, reasons]
+    return "\n".join([*lines, *(each for each in others.splitlines() if each not in reasons)])

@@ -1,8 +1,8 @@
-"""Tickets: files in a session root by which a run of a cluster begins at most once.
+"""Tickets: files in a session root that let a run on a cluster start at most once.
 
-A ticket waits until a worker takes it, and has begun once that worker is about to start the run.
-The submitter puts a taken one back when its worker dies. Each step renames the file, so that of two
-processes only one takes it; a worker whose ticket was put back does not start the run.
+A ticket waits until a worker takes it. It counts as started once that worker is about to start the
+run. If the worker dies before that, the submitter puts the ticket back. Each step renames the file,
+so only one of two processes succeeds. A worker does not start a run if its ticket was put back.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from nb_agents.disk.private import make_folder, open_private
 from nb_agents.errors import as_storage_error
 from nb_agents.session.layout import TICKETS
+from nb_agents.unicode import json_text
 
 _TAKEN = ".taken-"
 _BEGUN = ".begun"
@@ -26,14 +28,14 @@ class Ticket:
     """The ticket of a run.
 
     Attributes:
-        path: Its file while it waits.
+        path: The file of a waiting ticket.
     """
 
     path: Path
 
     @classmethod
     def new(cls, root: Path, name: str) -> Ticket:
-        """Create a ticket in a session root, waiting.
+        """Create a waiting ticket in a session root.
 
         Raises:
             StorageError: The session root can't be written.
@@ -42,7 +44,7 @@ class Ticket:
 
     @property
     def name(self) -> str:
-        """Its name, which is unique."""
+        """The ticket's unique name."""
         return self.path.name
 
     @property
@@ -52,74 +54,74 @@ class Ticket:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no worker has taken it."""
+        """Whether no worker has taken the ticket."""
         return self.path.exists()
 
     @property
     def worker(self) -> str:
-        """The worker that has taken it and not begun; "" without one."""
-        return next((unquote(path.name.split(_TAKEN)[1]) for path in self._taken()), "")
+        """The worker that has taken the ticket and not begun, or ""."""
+        return next((unquote(path.name.split(_TAKEN)[1]) for path in self._taken_files()), "")
 
     @property
     def answer(self) -> Mapping[str, str] | None:
-        """The worker's report at its start; None before that."""
+        """The worker's report when it started, or None."""
         try:
-            answer: Mapping[str, str] = json.loads(self._begun.read_bytes())
+            answer: Mapping[str, str] = json.loads(self._begun_file.read_bytes())
         except (OSError, ValueError):
             return None
         return answer
 
     def take(self, worker: str) -> bool:
-        """Take it for a worker; return whether it was waiting, and is seen here."""
-        return _renamed(self.path, self._taken_by(worker))
+        """Take the ticket for a worker. Return False if it is not waiting or not visible here."""
+        return _renamed(self.path, self._file_of(worker))
 
     def begin(self, worker: str, answer: Mapping[str, str]) -> bool:
-        """Begin what a worker has taken; return False if it was put back or withdrawn."""
-        taken = self._taken_by(worker)
+        """Mark a taken ticket as begun. Return False if it was put back or withdrawn."""
+        claimed = self._file_of(worker)
         try:
-            with open(taken, "r+b") as file:  # creates no file where it was put back
-                file.write(json.dumps(answer).encode())
+            with open(claimed, "r+b") as file:  # does not create the file if it was put back
+                file.write(json_text(answer).encode())
         except OSError:
             return False
-        return _renamed(taken, self._begun)
+        return _renamed(claimed, self._begun_file)
 
     def put_back(self) -> bool:
-        """Let another worker take it; return whether it was taken and had not begun."""
-        return any(_renamed(path, self.path) for path in self._taken())
+        """Let another worker take the ticket. Return whether it was taken and had not begun."""
+        return any(_renamed(path, self.path) for path in self._taken_files())
 
     def take_away(self) -> bool:
-        """Let no worker take it again; return whether it was taken and had not begun."""
-        return any(_removed(path) for path in self._taken())
+        """Remove a taken ticket. Return whether it was taken and had not begun."""
+        return any(_removed(path) for path in self._taken_files())
 
     def withdraw(self) -> bool:
-        """Remove it; return whether the run has not begun, and never will."""
-        return any(_removed(path) for path in (self.path, *self._taken(), self.path))
+        """Remove the ticket. Return True if the run had not begun. In that case, it never will."""
+        return any(_removed(path) for path in (self.path, *self._taken_files(), self.path))
 
     def close(self) -> None:
-        """Remove it, now that it is known what became of the run."""
-        for path in (self.path, *self._taken(), self._begun):
+        """Remove the ticket, after the result of the run is known."""
+        for path in (self.path, *self._taken_files(), self._begun_file):
             _removed(path)
 
     @property
-    def _begun(self) -> Path:
+    def _begun_file(self) -> Path:
         return self.path.with_name(self.name + _BEGUN)
 
-    def _taken_by(self, worker: str) -> Path:
+    def _file_of(self, worker: str) -> Path:
         return self.path.with_name(self.name + _TAKEN + quote(worker, safe=""))
 
-    def _taken(self) -> Iterator[Path]:
+    def _taken_files(self) -> Iterator[Path]:
         return self.path.parent.glob(f"{self.name}{_TAKEN}*")
 
 
 def new_file(path: Path) -> Path:
-    """Create a file, and the directory that it is in.
+    """Create a file and its directory.
 
     Raises:
-        StorageError: It can't be created.
+        StorageError: The file can't be created.
     """
     with as_storage_error(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(exist_ok=False)
+        make_folder(path.parent)
+        open_private(path, "xb").close()
     return path
 
 

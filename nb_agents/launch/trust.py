@@ -1,6 +1,6 @@
-"""Going on with a session: only with one's own, or with one that its user has looked at and trusts.
+"""Decides whether a session may be continued: only the user's own, or one that the user trusts.
 
-Every run is given its session's mark, and only `trusted_mark` has one to give.
+Every run needs its session's owner mark, which only `trusted_mark` returns.
 """
 
 from __future__ import annotations
@@ -13,105 +13,111 @@ from typing import TYPE_CHECKING
 from nb_agents.agents.message_json import calls_of
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.disk.entry import printable_name
 from nb_agents.errors import NotYoursError
 from nb_agents.options import RunOptions
-from nb_agents.runs.turn_spec import mask_for
+from nb_agents.session.layout import PROGRAMS
 from nb_agents.session.ownership import (
     OwnerMark,
     confirm_turns,
     evidence_of,
-    judge,
-    known_mark,
+    find_owner_mark,
     new_mark,
+    user_mark,
 )
+from nb_agents.turns.turn_spec import mask_for
 
 if TYPE_CHECKING:
     from nb_agents.agents.replay import Past
-    from nb_agents.config.recipe import Recipe
 
 MAX_LINES = 200
 MAX_CHARS = 2_000
-"""Characters of each line."""
+"""Maximum characters of each line."""
 
 
 def trusted_mark(
     session: Path | None, options: RunOptions, would_run: Callable[[], Iterable[str]]
 ) -> OwnerMark:
-    """Return the mark that the next turn of a session gets.
+    """Return the owner mark for the next turn of a session.
 
     Args:
-        session: The session's directory; None for a new one.
-        options: The run's options; with `trust`, the session counts as this user's from now on.
-        would_run: Returns what the run would run, in lines; called only for a stranger's session.
+        session: The session's directory, or None for a new one.
+        options: The run's options. With `trust`, the session counts as this user's from now on.
+        would_run: Returns lines about what would run. Only called for another user's session.
 
     Raises:
-        NotYoursError: The session is neither this user's, nor was it trusted before.
+        NotYoursError: The session is not this user's and was not trusted before.
         StorageError: The session can't be written.
     """
     turns = evidence_of(session) if session else ()
     if session is None or not turns:
         return new_mark()
-    mark = judge(turns, known_mark)
+    mark = find_owner_mark(turns, user_mark)
     if mark is not None:
         return mark
     if not options.trust:
-        raise NotYoursError(session.name, tuple(would_run()))
+        raise NotYoursError(session.name, (*would_run(), *_settings_of_programs(session)))
     return confirm_turns(turns)
 
 
+def _settings_of_programs(session: Path) -> Iterator[str]:
+    """Yield a line for each external agent's settings, which no mark covers."""
+    for path in sorted((session / PROGRAMS).glob("*")):
+        path_text = printable_name(str(path))
+        yield f"commands in the settings {path_text} of the agent {printable_name(path.name)}"
+
+
 def is_yours(session: Path) -> bool:
-    """Return whether `trusted_mark` lets the session be gone on with unasked."""
+    """Return whether a session can be continued without asking the user for trust."""
     turns = evidence_of(session)
-    return not turns or judge(turns, known_mark) is not None
+    return not turns or find_owner_mark(turns, user_mark) is not None
 
 
 def would_run(
-    team: TeamSpec, recipes: Iterable[Recipe] = (), calls: Iterable[str] = ()
+    team: TeamSpec, work: Iterable[str] = (), calls: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return what a run would run and whom it would ask, in lines that a person can check.
+    """Return lines about everything that a run would run or call, for a user to check.
 
     Args:
-        team: The team.
-        recipes: The recipes that it would run.
-        calls: The calls of tools that it would make first.
+        work: Lines about what the turn's work would run.
+        calls: Tool calls that would run first.
     """
     mask = mask_for(team)
-    lines = [*_of_recipes(recipes), *calls, *(each for a in team.everyone for each in _of_agent(a))]
-    shown = [mask.text(" ".join(line.split())) for line in dict.fromkeys(lines)]
-    cut = [line if len(line) <= MAX_CHARS else f"{line[:MAX_CHARS]}…" for line in shown]
-    left = len(cut) - MAX_LINES
-    more = [f"… and {left} more: read the session's files before you trust it"] if left > 0 else []
-    return (*cut[:MAX_LINES], *more)
-
-
-def _of_recipes(recipes: Iterable[Recipe]) -> Iterator[str]:
-    for recipe in recipes:
-        for step in recipe.walk():
-            if step.command:
-                yield f"command of {step.id}: {step.command}"
-            elif step.recipe:
-                yield f"recipe of {step.id}: {step.recipe}"
+    lines = [*work, *calls, *(each for a in team.everyone for each in _of_agent(a))]
+    masked_lines = [mask.text(" ".join(line.split())) for line in dict.fromkeys(lines)]
+    shortened = [
+        line if len(line) <= MAX_CHARS else f"{line[:MAX_CHARS]}…" for line in masked_lines
+    ]
+    omitted = len(shortened) - MAX_LINES
+    more = (
+        [f"… and {omitted} more: read the session's files before you trust it"]
+        if omitted > 0
+        else []
+    )
+    return (*shortened[:MAX_LINES], *more)
 
 
 def _of_agent(agent: AgentSpec) -> Iterator[str]:
-    spec, who = agent.backend, agent.id
+    spec, name = agent.backend, agent.id
     kind = BACKEND_TYPES.get(spec.type)
     address = spec.base_url or (kind.base_url if kind else None)
     if spec.enable_mcp_command_line:
-        yield f"commands that {who} writes{'' if spec.sandbox else ', without a sandbox'}"
+        yield f"commands that {name} writes{'' if spec.sandbox else ', without a sandbox'}"
     for tool in spec.custom_tools:
-        yield f"custom tools of {who}: {', '.join(tool.function)} of {tool.path or 'MassGen'}"
+        yield f"custom tools of {name}: {', '.join(tool.function)} of {tool.path or 'MassGen'}"
+    if spec.recipes:
+        yield f"recipes that {name} may run: {', '.join(spec.recipes)}"
     for server in spec.mcp_servers:
-        where = server.url or shlex.join([*server.command, *server.args])
-        yield f"MCP server {server.name} of {who}: {where}"
+        target = server.url or shlex.join([*server.command, *server.args])
+        yield f"MCP server {server.name} of {name}: {target}"
     if spec.object:
-        yield f"code of {who}: imports {spec.object}"
+        yield f"code of {name}: imports {spec.object}"
     model = f"{spec.type} {spec.model or ''}".strip()
-    yield f"model of {who}: {model}{f' at {address}' if address else ''}"
+    yield f"model of {name}: {model}{f' at {address}' if address else ''}"
 
 
 def calls_again(past: Past) -> Iterator[str]:
-    """Yield the calls of tools that agents have not had the results of."""
+    """Yield the tool calls that have no result yet."""
     for agent, each in past.rounds.items():
         if each.was_asking or not each.exchanges:
             continue

@@ -1,1 +1,1 @@
-"""Speaking to models: one small protocol over pydantic-ai, the demo model, and retries."""
+"""Model requests: a small protocol on top of pydantic-ai, the demo model, and retries."""

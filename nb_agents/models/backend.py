@@ -1,20 +1,22 @@
-"""Requests to a model: a stream of pydantic-ai events, and how the reply ended.
+"""Sends requests to models and reports how their replies end.
 
-The message types, their JSON, tool schemas, usage and prices are pydantic-ai's. Always streaming:
-a server notices a lost client only then, so a stop ends the spending. The SDKs' own retries are
-off, because each would be a model call that no stop can see; `nb_agents.models.retry` has ours.
+Message types, their JSON, tool schemas, usage and prices come from pydantic-ai. All requests
+stream, because only a streaming server notices a closed connection and stops generating. The SDKs'
+retries are turned off, because a stop could not interrupt them; see `nb_agents.models.retry`
+instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from nb_agents.config.uploads import UploadSpec
 from nb_agents.errors import ConfigError
-from nb_agents.events import Usage
+from nb_agents.models.message_order import normalize_messages
+from nb_agents.models.tool_rules import rules_of
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, UserContent
@@ -25,16 +27,13 @@ _MEDIA = ("image/", "audio/", "video/", "application/pdf")
 
 
 def read_uploads(uploads: Sequence[UploadSpec]) -> list[UserContent]:
-    """Read the files that an agent is shown.
-
-    Args:
-        uploads: The files.
+    """Read the files that a model receives with its task.
 
     Returns:
-        The name and content of each; a file that is neither media nor a PDF is sent as text.
+        The name and content of each file. Files other than media and PDFs are read as text.
 
     Raises:
-        ConfigError: A file can't be read, or is not text.
+        ConfigError: A file can't be read, or is neither media, PDF nor text.
     """
     return [part for upload in uploads for part in _read(upload)]
 
@@ -43,7 +42,7 @@ def _read(upload: UploadSpec) -> list[UserContent]:
     from pydantic_ai.messages import BinaryContent
 
     if upload.url:
-        return [f"File {upload.name}:", _by_address(upload)]
+        return [f"File {upload.name}:", _url_content(upload)]
     path, kind = upload.path, upload.media_type
     try:
         if kind.startswith(_MEDIA):
@@ -52,11 +51,11 @@ def _read(upload: UploadSpec) -> list[UserContent]:
     except OSError as exc:
         raise ConfigError(f"Upload {str(path)!r} can't be read: {exc.strerror}.") from None
     except UnicodeDecodeError:
-        what = f"Upload {str(path)!r} is neither an image, audio, video, PDF nor text in UTF-8."
-        raise ConfigError(f"{what} Remove it.") from None
+        message = f"Upload {str(path)!r} is neither an image, audio, video, PDF nor UTF-8 text."
+        raise ConfigError(f"{message} Remove it.") from None
 
 
-def _by_address(upload: UploadSpec) -> UserContent:
+def _url_content(upload: UploadSpec) -> UserContent:
     from pydantic_ai.messages import DocumentUrl, ImageUrl, VideoUrl
 
     if upload.kind in ("image", "video"):
@@ -68,48 +67,48 @@ def _by_address(upload: UploadSpec) -> UserContent:
 def with_uploads(
     messages: Sequence[ModelMessage], content: Sequence[UserContent]
 ) -> Sequence[ModelMessage]:
-    """Return the conversation with files added to the person's first request.
+    """Return the conversation with files added to the user's first request.
 
     Args:
         messages: The conversation.
-        content: The files, as `read_uploads` gives them.
+        content: The files, as `read_uploads` returns them.
     """
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 
-    for place, message in enumerate(messages if content else ()):
+    for index, message in enumerate(messages if content else ()):
         for number, part in enumerate(message.parts):
             if isinstance(message, ModelRequest) and isinstance(part, UserPromptPart):
-                said = [part.content] if isinstance(part.content, str) else part.content
+                prompt = [part.content] if isinstance(part.content, str) else part.content
                 parts = [*message.parts]
-                parts[number] = replace(part, content=[*said, *content])
-                return [*messages[:place], replace(message, parts=parts), *messages[place + 1 :]]
+                parts[number] = replace(part, content=[*prompt, *content])
+                return [*messages[:index], replace(message, parts=parts), *messages[index + 1 :]]
     return messages
 
 
 _MAKE_IMAGES = frozenset({"image_generation", "code_execution"})
-"""Tools of providers whose replies may hold images."""
+"""Built-in provider tools whose results may contain images."""
 
 _NORMAL = frozenset({"end_turn", "eos", "eos_token", "stop_sequence"})
-"""Reasons that pydantic-ai has no word for, and that are a reply's own end all the same.
+"""Finish reasons of complete replies that pydantic-ai does not map.
 
-Source: Together's and TGI's OpenAI-like servers, and Anthropic's words behind gateways.
+Source: the OpenAI-compatible servers of Together and TGI, and Anthropic's reasons as passed on by
+gateways.
 """
 
 MAX_REASON = 100
 MAX_WORDS = 300
 
-_LENGTH = frozenset(
-    {"length", "max_output_tokens", "max_tokens", "MAX_TOKENS", "model_context_window_exceeded"}
-)
+_FULL = "model_context_window_exceeded"  # Anthropic's
+_LENGTH = frozenset({"length", "max_output_tokens", "max_tokens", "MAX_TOKENS", _FULL})
 
 
 class Backend(Protocol):
     """A model that agents send requests to.
 
     Attributes:
-        name: The model's name, for users.
-        server: Where its calls go, and to which model; "" when they go nowhere.
-        calls_tools: Whether its model calls tools; one that does not is offered none.
+        name: The model's display name.
+        server: The server's address and the model, or "" if there is no server.
+        calls_tools: Whether the model can call tools. If not, no tools are sent.
     """
 
     name: str
@@ -119,28 +118,45 @@ class Backend(Protocol):
     def stream(
         self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Open one request.
+        """Open a request; only `open_request` calls this.
 
         Args:
-            messages: The conversation so far, ending in a request.
-            tools: What the model may call.
+            messages: The conversation, in the order that `normalize_messages` returns.
+            tools: The tools that the model may call.
 
         Returns:
-            A context manager over pydantic-ai's stream: iterate it for events, then `get()` for
-            the whole response. Leaving the context closes the connection.
+            A context manager for pydantic-ai's stream. Iterate over it for events, then call
+            `get()` for the whole response. Leaving the context closes the connection.
         """
         ...
 
 
-class PydanticBackend:
-    """A backend over any pydantic-ai model.
+def open_request(
+    backend: Backend, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition] = ()
+) -> AbstractAsyncContextManager[StreamedResponse]:
+    """Open a request to a model. All requests to models go through this function.
 
     Args:
-        model: The model.
-        name: Its name, for users; by default the model's own.
+        backend: The model.
+        messages: The conversation in chronological order. It is passed through
+            `normalize_messages`.
+        tools: The tools that the model may call.
+    """
+    return backend.stream(normalize_messages(messages), tools)
+
+
+class PydanticBackend:
+    """A backend for any pydantic-ai model.
+
+    Args:
+        name: The model's display name. Defaults to pydantic-ai's name.
         settings: pydantic-ai model settings, such as temperature.
-        native_tools: Tools that the provider runs, as pydantic-ai names them.
-        files: Content added to the first request; see `read_uploads`.
+        native_tools: The provider's built-in tools to enable, by their pydantic-ai names.
+        files: Content that is added to the first request; see `read_uploads`.
+        is_free: Whether calls to the model are free.
+        context_window: The model's context window in tokens; by default the known one.
+        find_window: Asks a server that drops the beginning of longer conversations without an error
+            for the context window. It returns 0 if the server does not report it.
     """
 
     def __init__(
@@ -150,14 +166,23 @@ class PydanticBackend:
         settings: dict[str, Any] | None = None,
         native_tools: Sequence[str] = (),
         files: Sequence[UserContent] = (),
+        is_free: bool = False,
+        context_window: int | None = None,
+        find_window: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
         self._model = model
+        self.is_free = is_free
         self._native_tools = native_tools
         self._files = files
         self._settings: Any = {**(settings or {}), "max_retries": 0}
+        self.context_window = context_window or model.context_window or 0
+        self.find_window = find_window
+        self.max_reply: int = self._settings.get("max_tokens") or 0
+        self.file_chars = sum(len(each) for each in files if isinstance(each, str))
         self.name = name or model.model_name
         url = model.base_url
         self.server = f"{url} {model.model_name}" if url else ""
+        self.tool_rules = rules_of(model)
         self.calls_tools = bool(model.profile.get("supports_tools", True))
         self._makes_images = bool(model.profile.get("supports_image_output", False))
         self._makes_images |= not _MAKE_IMAGES.isdisjoint(native_tools)
@@ -166,22 +191,22 @@ class PydanticBackend:
     async def stream(
         self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]
     ) -> AsyncIterator[StreamedResponse]:
-        """Open one request; see `Backend.stream`."""
+        """Open a request; see `Backend.stream`."""
         from pydantic_ai.direct import model_request_stream
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
-        from nb_agents.models.response_limits import expecting_images, finishing
+        from nb_agents.models.response_limits import closing_responses, expecting_images
 
         tools = tools if self.calls_tools else ()
-        # One that this model lacks is left out, instead of the request being refused.
+        # Optional: pydantic-ai leaves a tool out if the model lacks it, instead of raising.
         native = [NATIVE_TOOL_TYPES[kind](optional=True) for kind in self._native_tools]
         parameters = ModelRequestParameters(
             function_tools=list(tools), native_tools=native, allow_text_output=True
         )
         with expecting_images(self._makes_images):
             async with (
-                finishing(),
+                closing_responses(),
                 model_request_stream(
                     self._model,
                     with_uploads(messages, self._files),
@@ -196,9 +221,10 @@ class PydanticBackend:
     ) -> Any:
         """Return the settings of a request that offers these tools.
 
-        Which tools there are follows the choice already. So one by name makes a round's first reply
-        call one of them: if each had to, no turn would ever end. Then a tool must be called where
-        one ends the turn; elsewhere the model must be able to end in words.
+        They already match `tool_choice`. Named tools are forced only in the first reply of a round,
+        because otherwise the round could never end. After that, and with "required", a tool call is
+        required only if one of the tools ends the round. Otherwise the model must be able to finish
+        with text.
         """
         settings = {name: each for name, each in self._settings.items() if name != "tool_choice"}
         choice = self._settings.get("tool_choice")
@@ -210,36 +236,18 @@ class PydanticBackend:
         return settings
 
 
-def usage_of(response: ModelResponse) -> Usage:
-    """Return the tokens and cost of a response.
-
-    Args:
-        response: A finished response.
-
-    Returns:
-        Tokens, and the cost where genai-prices (offline data) knows the model, else None.
-    """
-    try:
-        cost: float | None = float(response.cost().total_price)
-    except (LookupError, AssertionError, ValueError):
-        # ValueError: the server sent no usage, as some local ones do.
-        cost = None
-    usage = response.usage
-    return Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost=cost)
-
-
 class BrokenReplyError(Exception):
-    """A reply ended without being usable; the call is retried."""
+    """Raised when a complete reply is unusable. The call may be retried."""
 
 
 class ReplyEnding(NamedTuple):
     """How a reply ended.
 
     Attributes:
-        kind: Whole; cut by a token limit or by its server; refused by the model or a filter; or
-            broken, so that a retry may succeed.
-        reason: The provider's word, such as "length" or "SAFETY".
-        words: The text of a refusal, or "".
+        kind: Whether the reply is complete, cut off by a token limit or its server, refused by the
+            model or a filter, or broken in a way that a retry may fix.
+        reason: The provider's finish reason, such as "length" or "SAFETY".
+        words: The text of the refusal, if any.
     """
 
     kind: Literal["whole", "cut", "refused", "broken"]
@@ -248,7 +256,9 @@ class ReplyEnding(NamedTuple):
 
     @property
     def by(self) -> str:
-        """Where a cut reply ended, in words."""
+        """Where or why the reply was cut off, phrased to follow "was cut off"."""
+        if self.reason == _FULL:
+            return "at the end of the model's context window"
         if self.reason in _LENGTH:
             return "at its token limit (max_tokens)"
         return f"by its server ({self.reason})"
@@ -257,16 +267,15 @@ class ReplyEnding(NamedTuple):
 def ending_of(response: ModelResponse) -> ReplyEnding:
     """Return how a reply ended.
 
-    Args:
-        response: The whole of it.
+    A reply without a finish reason counts as complete, because some servers send none. So does a
+    reply that its provider paused. A reply with an unknown reason counts as cut off.
 
-    Returns:
-        Its ending; a pause is none, and counts as a whole. A server that gives no reason, as some
-        do, and a reason that is known as an end make it whole; one that is not known makes it cut.
+    Args:
+        response: The complete response.
     """
     details = response.provider_details or {}
-    given = details.get("finish_reason") or details.get("block_reason") or ""
-    reason = str(given)[:MAX_REASON]
+    raw_reason = details.get("finish_reason") or details.get("block_reason") or ""
+    reason = str(raw_reason)[:MAX_REASON]
     if response.state == "suspended":
         return ReplyEnding("whole", reason)
     match response.finish_reason:

@@ -1,9 +1,9 @@
-"""The demo model: deterministic, offline, free, at a speed that a person can follow.
+"""The demo model: deterministic, offline and free, at a readable speed.
 
-It plays an agent's part: writes a note into its workspace, answers, reads the others, votes, and
-presents when it wins; in a recipe it does one step, and gives what later steps read. It says in its
-answers that it is the demo model. All of it follows from the conversation alone, so the same task
-gives the same run.
+It works like an agent: it writes a note to its workspace, answers, reads other answers, votes, and
+presents if it wins. In a recipe it completes a step with the fields that later steps read. Its
+answers state that it is the demo model. They depend only on the conversation, so the same task
+always produces the same run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import anyio
 
 from nb_agents.config.decision_tools import ANSWER, VOTE
 from nb_agents.models.backend import PydanticBackend
+from nb_agents.models.message_order import team_messages
 from nb_agents.nouns import count
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models.function import AgentInfo
 
 DEMO_WORDS_PER_SECOND = 25.0
-"""A readable speed, about that of a mid-sized hosted model."""
+"""Slow enough to read, and similar to a mid-sized hosted model."""
 
 _TASK = re.compile(r"<TASK>\n?(.*?)\n?</TASK>", re.DOTALL)
 _PEERS = re.compile(r'<ANSWER from="(agent\d+)">')
@@ -37,14 +38,11 @@ _WORDS = re.compile(r"^Later steps compare your whole result with (.*)\.$", re.M
 
 
 def demo_backend(name: str, words_per_second: float | None = None) -> PydanticBackend:
-    """Return a demo model.
+    """Return a backend with the demo model, which needs no network and no key.
 
     Args:
-        name: Signs its answers, so that no two of a team are the same.
-        words_per_second: Its speed; by default `DEMO_WORDS_PER_SECOND`.
-
-    Returns:
-        A backend that needs no network and no key.
+        name: The name that the model uses in its answers, so that the answers of a team differ.
+        words_per_second: The speed. Defaults to `DEMO_WORDS_PER_SECOND`.
     """
     from pydantic_ai.models.function import FunctionModel
 
@@ -55,7 +53,8 @@ def demo_backend(name: str, words_per_second: float | None = None) -> PydanticBa
         async for delta in _stream(text, tool, args, pause_s, f"demo_{len(messages)}"):
             yield delta
 
-    return PydanticBackend(FunctionModel(stream_function=write, model_name="demo"), "demo")
+    model = FunctionModel(stream_function=write, model_name="demo")
+    return PydanticBackend(model, "demo", is_free=True)
 
 
 async def _stream(
@@ -80,8 +79,8 @@ def _words(text: str) -> list[str]:
 
 
 def _next_move(messages: list[Any], tools: set[str], name: str) -> tuple[str, str, dict[str, str]]:
-    """Return the next text, tool and arguments, from the conversation alone."""
-    # The others' answers come with the first prompt, and later ones between two calls.
+    """Return the next text, tool and arguments for a conversation."""
+    # Other agents' answers are in the first prompt; later ones arrive between two calls.
     prompt = _prompts(messages)
     done = [p.tool_name for m in messages for p in m.parts if p.part_kind == "tool-return"]
     if not tools & {ANSWER.name, VOTE.name}:
@@ -103,20 +102,24 @@ def _next_move(messages: list[Any], tools: set[str], name: str) -> tuple[str, st
 
 
 def _step(prompt: str, tools: set[str], name: str) -> tuple[str, str, dict[str, str]]:
-    """Write and read a note of the step's own, as steps share a workspace; then finish it."""
+    """Write a note named after the step, because steps share a workspace; then finish."""
     if "write_file" not in tools:
         return _result(prompt, name), "", {}
-    asked = _RIDER.split(prompt)[0].strip()
-    words = "-".join(re.findall(r"[a-z0-9]+", asked.lower())[:6])[:60] or "step"
-    note = f"# Notes on a step\n\n{asked}\n\nWritten by the demo model; no LLM was called.\n"
-    said = f"I am the demo model. Let me first note down the step: {_short(asked)}. "
-    return said, "write_file", {"path": f"notes/{words}.md", "content": note}
+    task = _RIDER.split(prompt)[0].strip()
+    slug = "-".join(re.findall(r"[a-z0-9]+", task.lower())[:6])[:60] or "step"
+    note = f"# Notes on a step\n\n{task}\n\nWritten by the demo model; no LLM was called.\n"
+    text = f"I am the demo model. Let me first note down the step: {_short(task)}. "
+    return text, "write_file", {"path": f"notes/{slug}.md", "content": note}
 
 
 def _result(prompt: str, name: str) -> str:
-    """Return a step's result; where later steps ask for one of a set of words, only such a word."""
+    """Return the demo model's result of a step.
+
+    If later steps compare the result with fixed values, this is one of those; otherwise a demo
+    text.
+    """
     for words in _WORDS.findall(prompt)[-1:]:
-        with suppress(ValueError):  # somebody else's words
+        with suppress(ValueError):  # not our prompt, but similar text in a task
             word, _ = json.JSONDecoder().raw_decode(words)
             return word if isinstance(word, str) else json.dumps(word)
     fields = "".join(f"\n\n```json\n{each}\n```" for each in _FIELDS.findall(prompt)[-1:])
@@ -127,14 +130,14 @@ def _result(prompt: str, name: str) -> str:
 
 
 def _judge(peers: list[str], done: list[str], prompt: str) -> tuple[str, str, dict[str, str]]:
-    mine = re.search(r'<ANSWER from="(agent\d+)">\n\(this one is yours\)', prompt)
-    others = [peer for peer in peers if mine is None or peer != mine[1]]
-    best = others[0] if others else peers[0]
+    own_answer = re.search(r'<ANSWER from="(agent\d+)">\n\(your own answer\)', prompt)
+    other_agents = [peer for peer in peers if own_answer is None or peer != own_answer[1]]
+    best = other_agents[0] if other_agents else peers[0]
     if "read_file" not in done:
-        path = f"peers/{best}/notes.md" if others else "notes.md"
-        said = f"I look at {best}'s notes. " if others else "Mine is the only answer so far. "
-        return said, "read_file", {"path": path}
-    reason = "It covers the task in full. (The demo model prefers the first answer of another.)"
+        path = f"peers/{best}/notes.md" if other_agents else "notes.md"
+        text = f"I look at {best}'s notes. " if other_agents else "Mine is the only answer so far. "
+        return text, "read_file", {"path": path}
+    reason = "It covers the task in full. (The demo model prefers the first answer of a peer.)"
     return (
         f"I compared {count(len(set(peers)), 'answer')}. ",
         VOTE.name,
@@ -149,7 +152,7 @@ def _answer(task: str, name: str) -> str:
         f"1. A team of real models would now each draft an answer, as I, {name}, do here.\n"
         "2. They read each other's drafts and files, and improve on them or vote.\n"
         "3. The one with most votes presents the final answer.\n\n"
-        "Name real models in a team file and give it as `--config team.yaml`."
+        "To use real models, list them in a team file and pass it with `--config team.yaml`."
     )
 
 
@@ -157,9 +160,9 @@ def _presentation(task: str) -> str:
     return (
         f"**This is the demo model**, presenting for the team.\n\n"
         f"You asked: {_short(task)}\n\n"
-        "All agents answered, read one another and voted; this is the answer that won. "
+        "All agents answered, read each other's answers and voted; this is the answer that won. "
         "My notes are in `notes.md` in the workspace of this turn. "
-        "For an answer by real models, give a team file: `--config team.yaml`."
+        "To get an answer from real models, pass a team file with `--config team.yaml`."
     )
 
 
@@ -169,10 +172,18 @@ def _short(task: str, limit: int = 120) -> str:
 
 
 def _task(prompt: str) -> str:
-    found = _TASK.search(prompt)
-    return found[1].strip() if found else prompt.strip()
+    match = _TASK.search(prompt)
+    return match[1].strip() if match else prompt.strip()
 
 
 def _prompts(messages: list[Any]) -> str:
-    parts = (part for message in messages for part in message.parts)
-    return "\n".join(str(part.content) for part in parts if part.part_kind == "user-prompt")
+    return "\n".join(
+        text for message in messages for part in message.parts for text in _texts(part)
+    )
+
+
+def _texts(part: Any) -> tuple[str, ...]:
+    """Return the text of a request part, without tool results."""
+    if part.part_kind == "tool-return":
+        return team_messages(str(part.content))
+    return (str(part.content),) if part.part_kind == "user-prompt" else ()

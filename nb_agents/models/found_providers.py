@@ -1,7 +1,7 @@
-"""Which providers can be used here: those with a key, and servers that answer on this machine.
+"""Finds usable providers: those with an API key, and model servers on this machine.
 
-No provider elsewhere is asked for anything: the names of its models are those that pydantic-ai
-knows.
+Only local servers are contacted. For other providers, the model names known to pydantic-ai are
+listed.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import Any, NamedTuple, get_args
 
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.new_team import FIRST_MODELS
-from nb_agents.config.programs import PROGRAM_TYPES
 
 LOCAL = ("ollama", "lmstudio", "vllm", "sglang")
-"""Types whose servers are on this machine, by their usual ports."""
+"""Backend types whose servers run locally on a default port."""
 ASK_S = 1.0
-"""Limit of a question to such a server, seconds."""
+"""Time limit of a request to a local server, in seconds."""
 MAX_MODELS = 100
-"""Names of models of one provider."""
+"""Maximum number of model names per provider."""
 MAX_REPLY = 1_000_000
-"""Limit of the reply, bytes."""
+"""Maximum size of a local server's reply, in bytes."""
 
 _PREFIXES = {
     "openai": "openai",
@@ -36,16 +35,16 @@ _PREFIXES = {
     "groq": "groq",
     "moonshot": "moonshotai",
 }
-"""What pydantic-ai calls a type, in its names of models."""
+"""The prefix of pydantic-ai's model names for each backend type."""
 
 
 class FoundProvider(NamedTuple):
-    """A provider that can be used here.
+    """A provider that can be used.
 
     Attributes:
         type: The backend type.
-        where: What was found: the variable of its key, or its address.
-        models: Names of its models, as far as they are known; the first one for a first team.
+        where: Why it can be used: "VARIABLE is set" or "answers at URL".
+        models: Names of known models. The first one is suggested for a new team.
     """
 
     type: str
@@ -54,43 +53,43 @@ class FoundProvider(NamedTuple):
 
 
 def found_providers() -> list[FoundProvider]:
-    """Return the providers that can be used here, blocking for at most a second."""
+    """Return the providers that can be used. Blocks for at most about a second."""
     with ThreadPoolExecutor(len(LOCAL), thread_name_prefix="nb_agents-ask") as pool:
-        asked = [pool.submit(_asked, kind) for kind in LOCAL]
+        requests = [pool.submit(_local_provider, kind) for kind in LOCAL]
         with_key = [*_with_key()]
-        return [*with_key, *(found for each in asked if (found := each.result()))]
+        return [*with_key, *(provider for each in requests if (provider := each.result()))]
 
 
 def _with_key() -> Iterator[FoundProvider]:
-    known: Mapping[str, tuple[str, ...]] | None = None
-    for kind, row in BACKEND_TYPES.items():
+    known_models: Mapping[str, tuple[str, ...]] | None = None
+    for kind, row in BACKEND_TYPES.all().items():
         variable = next((name for name in row.variables if os.environ.get(name)), "")
-        if variable and kind not in PROGRAM_TYPES and kind != "chatcompletion":
-            known = _known_models() if known is None else known
+        if variable and not row.is_external and kind != "chatcompletion":
+            known_models = _known_models() if known_models is None else known_models
             first = (FIRST_MODELS[kind],) if kind in FIRST_MODELS else ()
-            names = dict.fromkeys((*first, *known.get(kind, ())))
+            names = dict.fromkeys((*first, *known_models.get(kind, ())))
             yield FoundProvider(kind, f"{variable} is set", tuple(names))
 
 
 def _known_models() -> Mapping[str, tuple[str, ...]]:
-    from pydantic_ai import models  # which loads much
+    from pydantic_ai import models  # a slow import
 
     names = [each.partition(":") for each in get_args(models.KnownModelName.__value__)]
     return {
-        kind: tuple(name for prefix, _, name in names if prefix == ours and "image" not in name)
-        for kind, ours in _PREFIXES.items()
+        kind: tuple(name for prefix, _, name in names if prefix == provider and "image" not in name)
+        for kind, provider in _PREFIXES.items()
     }
 
 
-def _asked(kind: str) -> FoundProvider | None:
-    """Ask the server of a type for its models; None where there is none."""
+def _local_provider(kind: str) -> FoundProvider | None:
+    """Request the model names of a local server. Returns None if it does not answer."""
     import httpx2
 
     url = BACKEND_TYPES[kind].base_url or ""
     reply = b""
     with (
         suppress(httpx2.HTTPError),
-        # Not by a proxy: it is this machine.
+        # No proxy, because the server is on this machine.
         httpx2.Client(timeout=ASK_S, trust_env=False, verify=False) as client,
         client.stream("GET", f"{url}/models") as response,
     ):
@@ -103,9 +102,9 @@ def _asked(kind: str) -> FoundProvider | None:
 
 
 def _names(reply: bytes) -> tuple[str, ...]:
-    listed: Any = []
+    models: Any = []
     with suppress(ValueError, LookupError, TypeError):
-        listed = json.loads(reply)["data"]
-    items = listed if isinstance(listed, list) else []
-    found = [each.get("id") for each in items if isinstance(each, dict)]
-    return tuple(name[:200] for name in found if isinstance(name, str) and name)[:MAX_MODELS]
+        models = json.loads(reply)["data"]
+    items = models if isinstance(models, list) else []
+    names = [each.get("id") for each in items if isinstance(each, dict)]
+    return tuple(name[:200] for name in names if isinstance(name, str) and name)[:MAX_MODELS]

@@ -1,11 +1,11 @@
-"""How this process reaches servers: the proxies and certificates that its environment names.
+"""Checks proxies and certificates from the environment, and explains failed connections.
 
-httpx2 reads them for each client. Here a check reads them before a run, and the message of a failed
-connection names the hop that failed (a proxy, the name of a server, TLS, the server) and the
-variable that put it there.
+httpx2 reads the environment whenever a client is created. This module checks it before a run. The
+message for a failed connection names the hop that failed (proxy, DNS, TLS or server) and the
+environment variable that configures it.
 
-Not to be imported before a run or a check needs it: it takes httpx2 along. It reaches into a
-private part of httpx2, which is why `pyproject.toml` bounds that.
+httpx2 is imported only when it is needed, because that takes 0.1 s. It uses a private part of
+httpx2, so `pyproject.toml` limits the version.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import ssl
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
-
-import httpx2
-from httpx2._utils import URLPattern, get_environment_proxies
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nb_agents.errors import UserError
 
+if TYPE_CHECKING:
+    import httpx2
+
 MAX_CAUSES = 20
-"""Causes of an error that are looked at; a chain of them may be a circle."""
+"""Maximum number of causes of an error that are inspected, because the chain may be circular."""
 
 _SCHEMES = ("http", "https", "socks5", "socks5h")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -33,11 +33,11 @@ E = TypeVar("E", bound=BaseException)
 
 
 class Proxy(NamedTuple):
-    """A proxy that the environment names.
+    """A proxy from the environment.
 
     Attributes:
-        variable: The environment variable.
-        address: Its host and port, without user and password.
+        variable: The name of the environment variable.
+        address: The proxy's host and port, without user and password.
     """
 
     variable: str
@@ -48,24 +48,26 @@ class Proxy(NamedTuple):
 
 
 def proxy_of(url: httpx2.URL | str) -> Proxy | None:
-    """Return the proxy by which an address is reached, or None.
+    """Return the proxy for a URL, or None."""
+    import httpx2
+    from httpx2._utils import URLPattern, get_environment_proxies
 
-    Args:
-        url: The address.
-    """
     proxies = get_environment_proxies()
     patterns = sorted(URLPattern(each) for each in proxies)
-    found = next((each.pattern for each in patterns if each.matches(httpx2.URL(url))), "")
-    address = proxies.get(found)
-    return Proxy(_variable(found), _place(httpx2.URL(address))) if address else None
+    pattern = next((each.pattern for each in patterns if each.matches(httpx2.URL(url))), "")
+    address = proxies.get(pattern)
+    return Proxy(_variable(pattern), _host_and_port(httpx2.URL(address))) if address else None
 
 
-def refuse_network() -> None:
-    """Raise if no client can be made with what the environment says.
+def check_network() -> None:
+    """Check that an HTTP client can be created in this environment.
 
     Raises:
-        UserError: A proxy or a file of certificates can't be used, named by its variable.
+        UserError: A proxy or certificate file can't be used. The message names its variable.
     """
+    import httpx2
+    from httpx2._utils import get_environment_proxies
+
     tls_context()
     for pattern, address in get_environment_proxies().items():
         if address is None:
@@ -75,48 +77,49 @@ def refuse_network() -> None:
         except httpx2.InvalidURL:
             scheme = ""
         if scheme not in _SCHEMES:
-            known = ", ".join(f"{each}://" for each in _SCHEMES)
+            schemes = ", ".join(f"{each}://" for each in _SCHEMES)
             raise UserError(
-                f"{_variable(pattern)} names no proxy that can be used: it begins with "
-                f"{f'{scheme}://' if scheme else 'no scheme'}; there are {known}. Correct or unset "
-                "it."
+                f"The proxy in {_variable(pattern)} can't be used because it has "
+                f"{f'the scheme {scheme}://' if scheme else 'no scheme'}. Use an address that "
+                f"begins with one of {schemes}, or unset the variable."
             )
 
 
 @cache
 def tls_context() -> ssl.SSLContext:
-    """Return the TLS context of all clients; loading certificates takes tens of milliseconds.
+    """Return the TLS context that all clients share.
 
     Raises:
-        UserError: What the environment names as certificates can't be read.
+        UserError: The certificates that the environment configures can't be read.
     """
+    import httpx2
+
     variable = next((name for name in _CERTIFICATES if os.environ.get(name)), "")
     path = Path(os.environ.get(variable, ""))
     if variable == "SSL_CERT_DIR" and not path.is_dir():
-        raise UserError(_UNREAD.format(variable, str(path), "it is no directory"))
+        raise UserError(_UNREAD.format(variable, str(path), "it is not a directory"))
     try:
         return httpx2.create_ssl_context()
     except (OSError, ssl.SSLError) as exc:
-        why = "it holds no certificates" if isinstance(exc, ssl.SSLError) else str(exc.strerror)
+        why = "it contains no certificates" if isinstance(exc, ssl.SSLError) else str(exc.strerror)
         raise UserError(_UNREAD.format(variable, str(path), why)) from None
 
 
-_UNREAD = (
-    "{} names {!r} as the certificates to trust, which can't be read: {}. Correct or unset it."
-)
+_UNREAD = "The certificates in {}={!r} can't be read: {}. Correct or unset the variable."
 
 
-def unconnected(error: BaseException, arrived: int = 0, *, is_late: bool = False) -> str:
-    """Return one or two sentences that name the hop of a connection that failed, and what to check.
+def connection_message(error: BaseException, arrived: int = 0, *, is_late: bool = False) -> str:
+    """Describe a failed connection in one or two sentences: which hop failed, and what to check.
 
     Args:
-        error: What was raised.
-        arrived: Number of words of the reply that had arrived.
-        is_late: Whether it is a timeout; also known by its causes.
+        arrived: Number of words of the reply that had been received.
+        is_late: Whether the SDK reports a timeout. Timeouts among the causes are also recognized.
     """
+    import httpx2
+
     server, url = f"The {server_of(error)}", url_of(error)
     proxy = proxy_of(url) if url else None
-    by = f", by the {proxy}" if proxy else ""
+    via = f" through the {proxy}" if proxy else ""
     if refused := cause_of(error, httpx2.ProxyError):
         return _refused_by(proxy, server_of(error), str(refused))
     if tls := cause_of(error, ssl.SSLError):
@@ -125,80 +128,80 @@ def unconnected(error: BaseException, arrived: int = 0, *, is_late: bool = False
         is_untrusted = bool(trusted) and "verify" in reason
         only = f"; only the certificates of {trusted} are trusted" if is_untrusted else ""
         return (
-            f"There is no secure connection (TLS) to the {server_of(error)}{by}: {reason}{only}; "
-            f"check its certificate, and whether base_url wants http:// or https://."
+            f"The TLS connection to the {server_of(error)}{via} failed: {reason}{only}. Check its "
+            f"certificate, and whether base_url should begin with http:// or https://."
         )
     if cause_of(error, httpx2.UnsupportedProtocol):
         return f"{server} can't be reached: base_url must begin with http:// or https://."
     if proxy and cause_of(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-        return f"The {proxy} {_how(error)} {_past(proxy, url)}"
+        return f"The {proxy} {_connect_failure(error)} {_proxy_advice(proxy, url)}"
     if is_late or cause_of(error, httpx2.TimeoutException):
-        return f"{server} {_late(error)}{by}."
+        return f"{server} {_timeout_phase(error)}{via}."
     if cause_of(error, socket.gaierror):
-        return f"{server} was not found: check base_url, and the network."
+        return f"{server} was not found: check base_url and the network."
     if cause_of(error, ConnectionRefusedError):
-        return f"{server} refused the connection: is it running, and is that its port?"
+        return f"{server} refused the connection: check that it is running, and its port."
     if cause_of(error, httpx2.ConnectError):
         return f"{server} can't be reached: check base_url and the network."
     if arrived:
         words = f"{arrived} word{'s' if arrived > 1 else ''}"
-        return f"{server} dropped the connection{by} after {words} of its reply."
-    return f"{server} dropped the connection before it replied{by}: its own log may tell why."
+        return f"{server} dropped the connection{via} after {words} of its reply."
+    return f"{server} dropped the connection{via} before it replied: check its log."
 
 
-def through(error: BaseException) -> str:
-    """Return a sentence that names the proxy from which an HTTP status may come, or "".
-
-    Args:
-        error: The status, as an SDK raised it.
-    """
+def proxy_advice(error: BaseException) -> str:
+    """Return advice if the HTTP status of an error may come from a proxy, or ""."""
     url = url_of(error)
-    # To an address with https:// a proxy only passes on what it can't read.
+    # With https:// a proxy can't read or replace the server's responses.
     proxy = proxy_of(url) if url is not None and url.scheme == "http" else None
-    return f"It came by the {proxy}. {_past(proxy, url)}" if proxy else ""
+    return f"This may come from the {proxy}. {_proxy_advice(proxy, url)}" if proxy else ""
 
 
-def _how(error: BaseException) -> str:
+def _connect_failure(error: BaseException) -> str:
+    import httpx2
+
     if cause_of(error, socket.gaierror):
         return "was not found."
     if cause_of(error, ConnectionRefusedError):
-        return "refused the connection: is it running?"
+        return "refused the connection: check that it is running."
     if cause_of(error, httpx2.ConnectTimeout):
         return "did not answer in time."
     return "can't be reached."
 
 
-def _late(error: BaseException) -> str:
-    silent = cause_of(error, httpx2.ReadTimeout)
+def _timeout_phase(error: BaseException) -> str:
+    import httpx2
+
+    timeout = cause_of(error, httpx2.ReadTimeout)
     try:
-        allowed = silent.request.extensions["timeout"]["read"] if silent else None
+        limit_s = timeout.request.extensions["timeout"]["read"] if timeout else None
     except (KeyError, RuntimeError):
-        allowed = None
-    if allowed is None:
+        limit_s = None
+    if limit_s is None:
         return "did not answer in time"
-    return f"sent nothing for {allowed:g} s, the `max_silence` of `retry`"
+    return f"sent nothing for {limit_s:g} s (`max_silence` of `retry`)"
 
 
 def _refused_by(proxy: Proxy | None, server: str, why: str) -> str:
-    what = f"The {proxy or 'proxy'} lets nothing through to the {server}: {why.rstrip('.')}."
+    message = f"The {proxy or 'proxy'} refused to connect to the {server}: {why.rstrip('.')}."
     if proxy and ("407" in why or "USERNAME" in why or "username" in why):
-        what += f" Write its user and password into {proxy.variable}."
-    return what
+        message += f" Add its user and password to {proxy.variable}."
+    return message
 
 
-def _past(proxy: Proxy, url: Any) -> str:
-    """Return what to change where a proxy is in the way."""
-    return f"Correct {proxy.variable}, or name {url.host} in NO_PROXY if it is reached without."
+def _proxy_advice(proxy: Proxy, url: Any) -> str:
+    """Return advice for a connection that fails because of a proxy."""
+    return f"Correct {proxy.variable}, or add {url.host} to NO_PROXY to connect without a proxy."
 
 
 def server_of(error: BaseException) -> str:
-    """Return the server that was called with its address, as far as an error has it."""
+    """Return "server HOST:PORT" for an error's request, or "server" if the error has none."""
     url = url_of(error)
-    return f"server {_place(url)}" if url is not None and url.host else "server"
+    return f"server {_host_and_port(url)}" if url is not None and url.host else "server"
 
 
 def url_of(error: BaseException) -> httpx2.URL | None:
-    """Return the address that was asked for, or None where an error does not have it."""
+    """Return the request URL of an error or one of its causes, or None."""
     return next((url for url in map(_url, _causes(error)) if url is not None), None)
 
 
@@ -206,24 +209,26 @@ def _url(error: BaseException) -> httpx2.URL | None:
     for holder in (error, getattr(error, "response", None)):
         try:
             return holder.request.url  # type: ignore[union-attr, no-any-return]
-        except (AttributeError, RuntimeError):  # httpx raises the latter where none was set
+        except (AttributeError, RuntimeError):  # httpx raises RuntimeError if there is no request
             continue
     return None
 
 
-def _place(url: httpx2.URL) -> str:
-    # The raw host is ASCII, and so no look-alike letters.
+def _host_and_port(url: httpx2.URL) -> str:
+    # The raw host is ASCII, which exposes look-alike letters.
     host = url.raw_host.decode("ascii", "replace")
     return f"{host}:{url.port}" if url.port else host
 
 
 def _variable(pattern: str) -> str:
     name = f"{pattern.partition(':')[0]}_proxy"
-    return next((each for each in (name, name.upper()) if os.environ.get(each)), "the system's")
+    return next(
+        (each for each in (name, name.upper()) if os.environ.get(each)), "the system's settings"
+    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, the root cause last."""
+    """Yield an error and its causes, ending with the root cause."""
     cause: BaseException | None = error
     for _ in range(MAX_CAUSES):
         if cause is None:
@@ -233,5 +238,5 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def cause_of(error: BaseException, kind: type[E] | Any) -> E | None:
-    """Return the first of an error and its causes that is of a kind, or None."""
+    """Return the first exception of a type among an error and its causes, or None."""
     return next((cause for cause in _causes(error) if isinstance(cause, kind)), None)

@@ -1,9 +1,10 @@
-"""Makes the model of an agent's backend, and finds the reasons for which a team can't start.
+"""Builds the model of an agent's backend, and finds out why a team can't start.
 
-Providers are imported when they are first needed (0.9-2 s cold), by `load`, in the thread that
-starts a run: pydantic-ai's modules import each other in circles, and when two threads do that at
-once one of them is given a half-made module. So while `load_in_background` is at it after
-``%load_ext``, no cell runs but those of our own magics, which import none of them.
+`load` imports providers when they are first needed (0.9-2 s without a cache), in the thread that
+starts a run. pydantic-ai's modules have circular imports: if two threads import them at the same
+time, one may get an incomplete module. So while `load_in_background` is running after
+``%load_ext``, only cells with nb_agents's magics are executed, and these import none of the
+modules.
 """
 
 from __future__ import annotations
@@ -22,20 +23,23 @@ from anyio import to_thread
 from nb_agents.config.backends import (
     BACKEND_TYPES,
     BackendSpec,
+    matching_type,
     missing_key,
-    type_at,
-    why_unsupported,
+    unsupported_reason,
 )
 from nb_agents.config.document import unset_variable
-from nb_agents.config.programs import why_not_startable
-from nb_agents.config.report import Unsupported
+from nb_agents.config.extras import missing_extra
 from nb_agents.config.team import NO_AGENTS, AgentSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
-from nb_agents.imports import no_collection
+from nb_agents.imports import garbage_collection_off
 from nb_agents.models.backend import Backend, PydanticBackend, read_uploads
-from nb_agents.models.openai_client import lighten
-from nb_agents.models.settings import settings_of, untaken, without
-from nb_agents.models.streamed_calls import sorting_calls
+from nb_agents.models.demo import demo_backend
+from nb_agents.models.network import check_network, tls_context
+from nb_agents.models.ollama_window import ollama_window
+from nb_agents.models.openai_client import patch_client
+from nb_agents.models.settings import settings_of, unsupported_settings, without_settings
+from nb_agents.models.streamed_calls import with_sorted_calls
+from nb_agents.plugins import extensions
 
 if TYPE_CHECKING:
     import httpx2
@@ -43,35 +47,37 @@ if TYPE_CHECKING:
     from pydantic_ai.profiles import ModelProfile
 
 _BASE = (
-    "pydantic_ai",  # first, as in `message_json`
+    "pydantic_ai",  # must be first, as in `message_json`
     "pydantic_ai.direct",
     "pydantic_ai.models.function",
-    "genai_prices.data",  # which each model asks for when it is made
-    "nb_agents.models.network",
+    "genai_prices.data",  # otherwise imported when a model is built
     "nb_agents.models.response_limits",
 )
 _OPENAI = (
     "pydantic_ai.models.openai",
     "pydantic_ai.providers.openai",
-    "openai.resources.chat.chat",  # which the client asks for at its first request
+    "openai.resources.chat.chat",  # otherwise imported at a client's first request
 )
 _loading = threading.Lock()
 _background: _Loading | None = None
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_SILENCE_S = 300.0
-"""Silence after which a stream counts as lost; reasoning models may think for minutes."""
+"""Seconds without data after which a stream is considered lost.
+
+Reasoning models may need minutes.
+"""
 MAX_CONNECTIONS = 1000
-"""Above any team's size: a bare client's 100 made calls fail while they waited for a slot."""
+"""More than any team needs. With httpx2's default of 100, calls timed out while waiting."""
 
 
 @dataclass(frozen=True)
 class Provider:
-    """How to make a backend type's models.
+    """How to build the models of a backend type.
 
     Attributes:
-        build: Makes the model from (spec, base_url, key, client).
-        modules: What `build` and a first request import, by name.
+        build: Function of (spec, base_url, key, client) that builds a model.
+        modules: Names of the modules that `build` and the first request import.
     """
 
     build: Callable[[BackendSpec, str | None, str | None, httpx2.AsyncClient], Model]
@@ -79,9 +85,11 @@ class Provider:
 
 
 class FoundKey(NamedTuple):
-    """A key, and where it was found, in words: its variable, the file, or that none is needed.
+    """An API key and its source.
 
-    The value must never be shown.
+    Attributes:
+        value: The key, which must never be shown.
+        where: Its source, such as "OPENAI_API_KEY is set".
     """
 
     value: str
@@ -89,22 +97,22 @@ class FoundKey(NamedTuple):
 
 
 def http_client(max_silence_s: float | None = None) -> httpx2.AsyncClient:
-    """Return an HTTP client with explicit limits and timeouts, which the caller closes.
+    """Return an HTTP client with explicit limits and timeouts. The caller must close it.
 
-    Quick where `load` was called before.
+    Call `load` first to avoid imports here.
 
     Args:
-        max_silence_s: Silence after which a stream counts as lost; by default `MAX_SILENCE_S`.
+        max_silence_s: Seconds without data after which a stream is considered lost. Defaults to
+            `MAX_SILENCE_S`.
 
     Raises:
-        UserError: What the environment says of proxies and certificates can't be used.
+        UserError: A proxy or certificates in the environment can't be used.
     """
     import httpx2
 
-    from nb_agents.models.network import refuse_network, tls_context
     from nb_agents.models.response_limits import limit
 
-    refuse_network()
+    check_network()
     return httpx2.AsyncClient(
         verify=tls_context(),
         timeout=httpx2.Timeout(
@@ -117,20 +125,20 @@ def http_client(max_silence_s: float | None = None) -> httpx2.AsyncClient:
 
 
 class SharedClient:
-    """A run's HTTP client, which is created when the first of its models needs it.
+    """Creates a run's HTTP client when it is first needed.
 
     Args:
-        max_silence_s: As for `http_client`.
+        max_silence_s: See `http_client`.
     """
 
     def __init__(self, max_silence_s: float | None = None) -> None:
         self._max_silence_s = max_silence_s
         self._client: httpx2.AsyncClient | None = None
-        # Separates the threads in which backends are made.
+        # Backends are built in several threads.
         self._lock = threading.Lock()
 
     def get(self) -> httpx2.AsyncClient:
-        """Return the client."""
+        """Return the client. The first call creates it."""
         with self._lock:
             if self._client is None:
                 self._client = http_client(self._max_silence_s)
@@ -142,98 +150,102 @@ class SharedClient:
             await self._client.aclose()
 
 
-def check_team(team: TeamSpec) -> None:
-    """Raise if a team can't start.
+def start_errors(team: TeamSpec) -> Iterator[UserError]:
+    """Yield all errors that prevent a team from starting, except those of its settings.
 
-    Args:
-        team: The team.
-
-    Raises:
-        ConfigError: Agents whose backend type can't run here, each by name; a key that restricts
-            and can't be enforced; an agent whose model is not named; with the place in the file.
-        MissingKeyError: A key that is not set, named by its variable.
+    Yields:
+        ConfigError: A backend type is not supported, a restriction can't be enforced, or a model is
+            missing. The error includes the position in the file.
+        MissingKeyError: The environment variable of an API key is not set.
     """
-    for refusal in refusals(team):
-        raise refusal
-
-
-def refusals(team: TeamSpec) -> Iterator[UserError]:
-    """Yield every reason for which a team can't start.
-
-    Args:
-        team: The team.
-    """
-    if unsupported := [*raised_by(_check_agents, team)]:
-        yield from unsupported
+    if not team.agents:
+        yield ConfigError(NO_AGENTS)
         return
-    yield from team.refusals
-    if _names_network() and any(agent.backend.type in PROVIDERS for agent in team.everyone):
-        from nb_agents.models.network import refuse_network  # takes a tenth of a second
-
-        yield from raised_by(refuse_network)
-    for agent in team.everyone:
-        yield from why_refused(team, agent)
+    yield from _unsupported_errors(team)
+    able = team.without({each.id for each in team.unsupported})
+    yield from able.refusals
+    if _names_network() and any(agent.backend.type in PROVIDERS for agent in able.everyone):
+        yield from error_raised_by(check_network)
+    for agent in able.everyone:
+        yield from agent_start_errors(team, agent)
 
 
 def _names_network() -> bool:
-    """Return whether the environment names a proxy or certificates, which may be wrong."""
+    """Return whether the environment configures a proxy or certificates."""
     return any(name.lower().endswith("_proxy") or name.startswith("SSL_") for name in os.environ)
 
 
-def raised_by(check: Callable[..., object], *about: object) -> Iterator[UserError]:
-    """Yield the error that a check raises, if any."""
+def error_raised_by(check: Callable[..., object], *args: object) -> Iterator[UserError]:
+    """Call ``check`` and yield the `UserError` that it raises, if any."""
     try:
-        check(*about)
+        check(*args)
     except UserError as exc:
         yield exc
 
 
-def _check_agents(team: TeamSpec) -> None:
-    if not team.agents:
-        raise ConfigError(NO_AGENTS)
-    if unsupported := team.unsupported:
-        said = [*_unsupported(unsupported)]
-        gone = {each.agent for each in unsupported}
-        if any(agent.id not in gone for agent in team.agents):
-            said.append("--skip-unsupported (from Python: skip_unsupported=True) runs the others.")
-        raise team.fault(" ".join(said), "agents", unsupported[0].agent, "backend", "type")
+_SKIP = "To run the other agents, use --skip-unsupported. In Python, pass skip_unsupported=True."
 
 
-def _unsupported(gone: Iterable[Unsupported]) -> Iterator[str]:
-    """Yield for each backend type that is not supported who has it, and why it is not."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    for each in gone:
-        alike.setdefault((each.type, each.why), []).append(repr(each.agent))
-    for (kind, why), agents in alike.items():
-        who = f"Agent {agents[0]} has" if len(agents) == 1 else f"Agents {', '.join(agents)} have"
-        yield f"{who} backend type {kind!r}, which is not supported. {why}"
+def _unsupported_errors(team: TeamSpec) -> Iterator[ConfigError]:
+    """Yield an error for each unsupported backend type, with its agents and the reason."""
+    by_type: dict[str, list[str]] = {}
+    for each in team.unsupported:
+        by_type.setdefault(each.backend.type, []).append(each.id)
+    unsupported = {agent for agents in by_type.values() for agent in agents}
+    can_skip = any(agent.id not in unsupported for agent in team.agents)
+    remedy = _SKIP if can_skip else ""
+    for kind, agents in by_type.items():
+        names = ", ".join(map(repr, agents))
+        who = f"Agent {names} has" if len(agents) == 1 else f"Agents {names} have"
+        message = f"{who} backend type {kind!r}, which is not supported. {unsupported_reason(kind)}"
+        path = ("agents", agents[0], "backend", "type")
+        yield team.fault(message, *path, code="unsupported-type", remedy=remedy)
 
 
-def why_refused(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:
-    """Yield every reason for which an agent of a supported type can't start.
+def agent_start_errors(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:
+    """Yield all errors that prevent an agent of a supported type from starting.
 
     Args:
-        team: Its team.
-        agent: The agent.
+        team: The agent's team, for the position in its file.
 
     Yields:
-        ConfigError: Its model is not named, a file that it is to be shown can't be sent, or its
-            program can't be started.
-        MissingKeyError: Its key is not set, or a variable in its address or in what it sends.
+        ConfigError: The model or a library is missing, an uploaded file can't be sent, or an
+            external agent can't be started.
+        MissingKeyError: The variable of its API key, or a variable in its other keys, is not set.
     """
+    yield from _missing_libraries(team, agent)
     if BACKEND_TYPES[agent.backend.type].needs_model:
         if not agent.backend.model:
-            what = f"Agent {agent.id!r} names no model; add `model:` to its backend."
-            yield team.fault(what, "agents", agent.id, "backend")
-        yield from raised_by(_base_url, agent)
+            message, remedy = f"Agent {agent.id!r} has no model.", "Add `model:` to its backend."
+            path = ("agents", agent.id, "backend")
+            yield team.fault(message, *path, code="no-model", remedy=remedy)
+        yield from error_raised_by(_base_url, agent)
         yield from _unset_variables(agent)
         for number, upload in enumerate(agent.backend.uploads):
             if upload.fault:
-                at = ("agents", agent.id, "backend", "upload_files", number)
-                yield team.fault(upload.fault, *at)
-    if agent.backend.is_program and (why := why_not_startable(agent.backend.type, agent.backend)):
+                where = ("agents", agent.id, "backend", "upload_files", number)
+                yield team.fault(upload.fault, *where, code="upload")
+    check = BACKEND_TYPES[agent.backend.type].start_fault
+    if check is not None and (why := check(agent.backend)):
         yield team.fault(f"Agent {agent.id!r}: {why}", "agents", agent.id, "backend")
-    yield from raised_by(find_key, agent)
+    yield from error_raised_by(find_key, agent)
+
+
+def _missing_libraries(team: TeamSpec, agent: AgentSpec) -> Iterator[ConfigError]:
+    """Yield an error for each library that the agent needs and that is not installed."""
+    backend, path = agent.backend, ("agents", agent.id, "backend")
+    if remedy := missing_extra(BACKEND_TYPES[backend.type].extra):
+        message = f"Agent {agent.id!r} has backend type {backend.type!r}, which needs a library."
+        yield team.fault(message, *path, "type", code="no-library", remedy=remedy)
+    if backend.mcp_servers and (remedy := missing_extra("mcp")):
+        message = f"Agent {agent.id!r} has MCP servers, which need a library."
+        yield team.fault(message, *path, "mcp_servers", code="no-library", remedy=remedy)
+
+
+def has_library(kind: str) -> bool:
+    """Return whether the SDK of a backend type is installed."""
+    row = BACKEND_TYPES.get(kind)
+    return row is None or not missing_extra(row.extra)
 
 
 def _unset_variables(agent: AgentSpec) -> Iterator[MissingKeyError]:
@@ -245,70 +257,76 @@ def _unset_variables(agent: AgentSpec) -> Iterator[MissingKeyError]:
 
 
 def is_usable(agent: AgentSpec) -> bool:
-    """Return whether an agent's model can be called: its type runs here, and its key is set."""
-    if why_unsupported(agent.backend.type):
+    """Return whether an agent can start: its type is supported and its API key is set."""
+    if unsupported_reason(agent.backend.type):
         return False
-    return next(why_refused(TeamSpec(agents=(agent,)), agent), None) is None
+    return next(agent_start_errors(TeamSpec(agents=(agent,)), agent), None) is None
 
 
 def backend_for(agent: AgentSpec, client: Callable[[], httpx2.AsyncClient]) -> Backend:
-    """Return the backend of an agent.
+    """Return the backend of an agent, ready to stream.
 
     Args:
-        agent: The agent.
-        client: Returns the HTTP client; called for a model that needs one.
-
-    Returns:
-        A backend ready to stream.
+        client: Returns the HTTP client; called only if the model needs one.
     """
     spec = agent.backend
     if spec.type == "demo":
-        from nb_agents.models.demo import demo_backend
-
         return demo_backend(agent.id, spec.words_per_second)
     if spec.type == "python":
         instance: Backend = spec.instance
         return instance
-    model = model_for(agent, find_key(agent).value, client())
-    given = settings_of(spec)
-    settings = without(given, untaken(model, given))
+    http = client()
+    model = model_for(agent, find_key(agent).value, http)
+    find_window = None
+    if spec.type == "ollama":
+        find_window = partial(ollama_window, http, _base_url(agent) or "", spec.model)
+    all_settings = settings_of(spec)
+    settings = without_settings(all_settings, unsupported_settings(model, all_settings))
     return PydanticBackend(
-        model, spec.model, settings, spec.native_tools, read_uploads(spec.uploads)
+        model,
+        spec.model,
+        settings,
+        spec.native_tools,
+        read_uploads(spec.uploads),
+        context_window=spec.context_window,
+        find_window=find_window,
     )
 
 
 def model_for(agent: AgentSpec, key: str, client: httpx2.AsyncClient) -> Model:
-    """Return the model of an agent whose type has models.
+    """Return the model of an agent whose backend type has models, unlike external agents.
 
     Args:
-        agent: The agent.
-        key: Its provider's key.
+        key: The API key.
         client: The HTTP client.
 
     Raises:
-        MissingKeyError: A variable in its address is not set.
+        MissingKeyError: A variable in the server's address is not set.
     """
-    return PROVIDERS[agent.backend.type].build(agent.backend, _base_url(agent), key, client)
+    provider = provider_of(agent.backend.type)
+    if provider is None:
+        raise ConfigError(f"Type {agent.backend.type!r} has no models.")
+    return provider.build(agent.backend, _base_url(agent), key, client)
 
 
 def load(kinds: Iterable[str] = ()) -> None:
-    """Import the modules that runs of these backend types need; fast when done before.
+    """Import the modules that every run needs, and those that these backend types need.
 
-    Args:
-        kinds: Backend types; what every run needs is imported in any case.
+    It is fast if the modules are already imported.
     """
-    # Separates threads that start runs; see the top of this file.
-    with _loading, no_collection():
+    # Only one thread may import; see the top of this file.
+    with _loading, garbage_collection_off():
         for name in (*_BASE, *_modules(kinds)):
             importlib.import_module(name)
-        # Otherwise built at its first use, on the loop.
+        extensions()  # reads the metadata of all installed packages
+        # Otherwise it is built at its first use, on the loop.
         importlib.import_module("pydantic_ai.messages").ModelMessagesTypeAdapter.rebuild()
-        with suppress(UserError):  # the check of a team that needs it reports it
+        with suppress(UserError):  # the check of a team reports it
             importlib.import_module("nb_agents.models.network").tls_context()
 
 
 class _Loading(threading.Thread):
-    """Imports what runs of these backend types need."""
+    """A thread that calls `load` for these backend types."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
         super().__init__(name="nb_agents imports", daemon=True)
@@ -316,26 +334,21 @@ class _Loading(threading.Thread):
         self.modules = frozenset(_modules(kinds))
 
     def run(self) -> None:
-        with suppress(Exception):  # whoever needs it tries again, and gets the error
+        with suppress(Exception):  # the run that needs it imports again and gets the error
             load(self._kinds)
 
 
 def load_in_background(kinds: Sequence[str]) -> None:
-    """Start `load` in a thread.
-
-    Args:
-        kinds: Backend types.
-    """
+    """Call `load` for these backend types in a thread."""
     global _background
     _background = _Loading(kinds)
     _background.start()
 
 
 def load_or_leave(kinds: Collection[str]) -> None:
-    """Import what a run needs, unless a thread is doing so; see `until_loaded`.
+    """Call `load` for these backend types, unless the background thread is loading them.
 
-    Args:
-        kinds: The backend types of the run.
+    `until_loaded` waits for that thread.
     """
     running = _background if _background is not None and _background.is_alive() else None
     if running is None or not running.modules.issuperset(_modules(kinds)):
@@ -343,40 +356,41 @@ def load_or_leave(kinds: Collection[str]) -> None:
 
 
 def wait_until_loaded() -> None:
-    """Wait until `load_in_background` is done."""
+    """Block until the thread of `load_in_background` ends."""
     if _background is not None:
         _background.join()
 
 
 async def until_loaded() -> None:
-    """Wait until `load_in_background` is done."""
+    """Wait until the thread of `load_in_background` ends."""
     if _background is not None and _background.is_alive():
         await to_thread.run_sync(wait_until_loaded, abandon_on_cancel=True)
 
 
 def _modules(kinds: Iterable[str]) -> Iterator[str]:
     for kind in kinds:
-        if kind in PROVIDERS:
-            yield from PROVIDERS[kind].modules
+        provider = provider_of(kind)
+        if provider is not None and has_library(kind):
+            yield from provider.modules
 
 
 def find_key(agent: AgentSpec) -> FoundKey:
-    """Find the key of an agent of a supported type: its own, else the environment's.
+    """Return the API key of an agent of a supported type, from its file or the environment.
 
     Raises:
-        MissingKeyError: There is none, and one is needed.
+        MissingKeyError: A key is needed and not found.
     """
-    spec, needs = agent.backend, type_at(agent.backend)
+    spec, kind = agent.backend, matching_type(agent.backend)
     if missing := missing_key(spec):
         raise MissingKeyError(agent.id, missing[0], spec.type)
     if spec.api_key is not None and (key := spec.api_key.get_secret_value()):
         return FoundKey(key, "given")
     if spec.is_program and spec.use_my_settings:
         return FoundKey("", "your own settings")
-    for variable in needs.variables:
+    for variable in kind.variables:
         if key := os.environ.get(variable, ""):
             return FoundKey(key, f"{variable} is set")
-    # The SDKs want some text all the same.
+    # The SDKs require a non-empty key.
     return FoundKey("no-key-needed", "none needed")
 
 
@@ -397,30 +411,33 @@ def _openai(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
     from pydantic_ai.providers.openai import OpenAIProvider
 
     provider = OpenAIProvider(base_url=url, api_key=key, http_client=client)
-    lighten(provider.client)
+    patch_client(provider.client)
     if spec.wire_format == "openai responses":
         return OpenAIResponsesModel(spec.model, provider=provider)
     is_openai = url is not None and BACKEND_TYPES["openai"].lives_at(url)
     profile = partial(_profile, is_openai)
-    return sorting_calls(OpenAIChatModel)(spec.model, provider=provider, profile=profile)
+    return with_sorted_calls(OpenAIChatModel)(spec.model, provider=provider, profile=profile)
 
 
 def _profile(is_openai: bool, default: ModelProfile) -> ModelProfile:
-    """Return a profile by which `max_tokens` is sent under the name that the server knows.
+    """Return a profile that sends the token limit under the name that the server knows.
 
-    OpenAI's reasoning models refuse it, also behind a proxy. Elsewhere `max_completion_tokens` may
-    be ignored without a word, and the reply has no end.
+    OpenAI's reasoning models reject `max_tokens`, even behind a proxy. Other servers may silently
+    ignore `max_completion_tokens`, so that the reply has no limit.
 
     Source: https://github.com/ggml-org/llama.cpp/issues/13700 and
-    https://github.com/abetlen/llama-cpp-python/issues/1907; the default is pydantic-ai's by the
-    model's name.
+    https://github.com/abetlen/llama-cpp-python/issues/1907.
+
+    Args:
+        is_openai: Whether the server is OpenAI's.
+        default: pydantic-ai's profile for the model's name.
     """
     from pydantic_ai.profiles import merge_profile
     from pydantic_ai.profiles.openai import OpenAIModelProfile
 
-    by_new_name = is_openai or default.get("supports_thinking", False)
+    uses_new_name = is_openai or default.get("supports_thinking", False)
     return merge_profile(
-        default, OpenAIModelProfile(openai_chat_supports_max_completion_tokens=by_new_name)
+        default, OpenAIModelProfile(openai_chat_supports_max_completion_tokens=uses_new_name)
     )
 
 
@@ -434,8 +451,8 @@ def _azure(spec: BackendSpec, url: str | None, key: str | None, client: Any) -> 
         api_key=key or "",
         http_client=client,
     )
-    lighten(provider.client)
-    return sorting_calls(OpenAIChatModel)(spec.model, provider=provider)
+    patch_client(provider.client)
+    return with_sorted_calls(OpenAIChatModel)(spec.model, provider=provider)
 
 
 def _openrouter(spec: BackendSpec, url: str | None, key: str | None, client: Any) -> Model:
@@ -445,8 +462,8 @@ def _openrouter(spec: BackendSpec, url: str | None, key: str | None, client: Any
     if spec.base_url:
         return _openai(spec, url, key, client)
     provider = OpenRouterProvider(api_key=key or "", http_client=client)
-    lighten(provider.client)
-    return sorting_calls(OpenRouterModel)(spec.model, provider=provider)
+    patch_client(provider.client)
+    return with_sorted_calls(OpenRouterModel)(spec.model, provider=provider)
 
 
 def _claude(spec: BackendSpec, url: str | None, key: str | None, client: Any) -> Model:
@@ -464,9 +481,7 @@ def _gemini(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
     from pydantic_ai.models.google import GoogleModel
     from pydantic_ai.providers.google import GoogleProvider
 
-    from nb_agents.models.network import tls_context
-
-    # Left to itself it makes two TLS contexts for connections that are never opened: 60 ms a model.
+    # By default it creates two TLS contexts that are never used, which takes 60 ms per model.
     tls = tls_context()
     options = HttpOptions(
         base_url=url,
@@ -489,7 +504,18 @@ _SDKS = {
 
 PROVIDERS: dict[str, Provider] = {
     kind: _SDKS.get(kind, Provider(_openai))
-    for kind, row in BACKEND_TYPES.items()
+    for kind, row in BACKEND_TYPES.core.items()
     if row.needs_model
 }
-"""Backend types whose models are behind an HTTP API; most speak OpenAI's protocol."""
+"""The core's backend types with an HTTP API. Most use OpenAI's protocol."""
+
+
+def provider_of(kind: str) -> Provider | None:
+    """Return the provider of a backend type. None if the type has no models or is unknown.
+
+    Models of a type that an extension adds are called through OpenAI's API.
+    """
+    if kind in PROVIDERS:
+        return PROVIDERS[kind]
+    row = BACKEND_TYPES.get(kind)
+    return Provider(_openai) if row is not None and row.needs_model else None

@@ -1,13 +1,13 @@
-"""Size limits of a server's responses, and the end of its replies.
+"""Limits the size of server responses, and detects the end of replies.
 
-`limit` is a hook of the HTTP client, so that no SDK ever sees more, whichever it is and however it
-buffers. Decoded bytes count, as a small compressed body may stand for a large one. The events of a
-stream are handed on whole, because an SDK may join their pieces at the cost of their square.
+`limit` is a hook of the HTTP client, so it applies before any SDK reads or buffers a response. It
+counts decoded bytes, because a small compressed body can be large after decoding. SDKs receive only
+complete events, because some of them need quadratic time to join chunks.
 
-A reply ends with its last event. Its connection, which may stay open after that, is finished by
-`finishing` and not by the SDK that reads the reply, so that nobody waits for it to have the reply.
+A reply ends with its last event, but the connection may stay open. `closing_responses` closes it
+later, so that nobody has to wait for it.
 
-Not to be imported before a run needs it: it takes httpx2 along.
+Import this module only when a run needs it, because it imports httpx2.
 """
 
 from __future__ import annotations
@@ -33,97 +33,101 @@ from nb_agents.errors import ReplyTooLongError
 from nb_agents.models.reading import rest_s
 
 MAX_REPLY_BYTES = 32 * 2**20
-"""One reply with all its frames: 100,000 tokens of 330 bytes each."""
+"""Maximum size of a reply including its framing: 100,000 tokens of 330 bytes each."""
 MAX_EVENT_BYTES = 512 * 2**10
-"""One event of a stream: most hold a word, some a whole tool call."""
+"""Maximum size of an event. Most events contain one token, some a whole tool call."""
 MAX_IMAGE_EVENT_BYTES = 16 * 2**20
-"""One event where a model may make images: it may hold a whole one, as base64."""
+"""Maximum size of an event that may contain an image as base64."""
 MAX_EVENT_LINES = 1000
-"""Lines of one event; providers send two."""
+"""Maximum number of lines in an event. Providers send two."""
 MAX_EVENT_VALUES = 10_000
-"""Commas and brackets in the JSON of one event: each value in it costs an SDK some microseconds."""
+"""Maximum number of commas and brackets in an event. SDKs need microseconds for each value."""
 MAX_ERROR_BYTES = 64 * 2**10
-"""The body of an HTTP error: a sentence or two."""
+"""Maximum size of an HTTP error's body, which usually has one or two sentences."""
 
-_AT_ONCE_BYTES = 16 * 2**10
-"""Of small events: what an SDK works through before a stop can take effect."""
-_AT_ONCE_PIECES = 32
-"""Pieces of a body, which may be a byte each and have arrived all together."""
+_BATCH_BYTES = 16 * 2**10
+"""Size up to which small events are joined. A stop takes effect after an SDK has processed them."""
+_BATCH_PIECES = 32
+"""Number of chunks that are read before a stop can take effect. A chunk may be a single byte."""
 
 _LARGE_EVENT_BYTES = 16 * 2**10
-"""Smaller ones hold fewer values than are allowed anyway, or nearly so."""
+"""Smaller events are not checked for `MAX_EVENT_VALUES`, because they can hardly exceed it."""
 
 DRAIN_S = 0.5
-"""How long to wait for the end of a body after the last event of a reply."""
+"""Seconds to wait for the end of the body after a reply's last event."""
 
 _END = re.compile(
     rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)))\r?$",
     re.MULTILINE,
 )
-"""The last event of a reply by OpenAI or Anthropic. One by Google ends with its body."""
+"""Matches the last event of a reply from OpenAI or Anthropic.
+
+Google's replies end with the body.
+"""
 
 _streams = 0
-"""Bodies that are read now. All of them are on the one loop."""
+"""Number of response bodies that are being read, all on the same loop."""
 
 _JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _BLANK_LINE = re.compile(rb"\n\r?\n|\r\r")
 
 
 _event_bytes: ContextVar[int] = ContextVar("largest event of a call", default=MAX_EVENT_BYTES)
-_opened: ContextVar[list[_LimitedStream] | None] = ContextVar("streams of a call", default=None)
+_open_streams: ContextVar[list[_LimitedStream] | None] = ContextVar(
+    "streams of a call", default=None
+)
 
 
 @asynccontextmanager
-async def finishing() -> AsyncIterator[None]:
-    """Close the responses that came within the block.
+async def closing_responses() -> AsyncIterator[None]:
+    """Close the responses that are opened in the ``async with`` block.
 
-    SDKs leave that of a whole reply open (see `_LimitedStream.aclose`), and Google's leaves its
-    readers of a response open when there is an error in the stream: they would be closed when they
-    are collected, all at once and in each other's way, which asyncio logs with a traceback; and
-    until then the connection would stay taken.
+    `_LimitedStream.aclose` leaves the response open if the reply is complete. Google's SDK does not
+    close its readers after an error in the stream. Garbage collection would close them late and log
+    tracebacks.
     """
     opened: list[_LimitedStream] = []
-    token = _opened.set(opened)
+    token = _open_streams.set(opened)
     try:
         yield
     finally:
-        _opened.reset(token)
+        _open_streams.reset(token)
         for stream in opened:
             await stream.finish()
 
 
 def expecting_images(are_expected: bool) -> AbstractContextManager[None]:
-    """Raise the size limit of a reply's events within the block, if images are expected."""
+    """Increase the size limit of events in a ``with`` block if images are expected."""
     return within(_event_bytes, MAX_IMAGE_EVENT_BYTES if are_expected else MAX_EVENT_BYTES)
 
 
 async def limit(response: httpx2.Response) -> None:
-    """Apply the limits to a response whose body has not been read yet.
+    """Apply the limits to a response before its body is read.
 
-    Reading it raises `ReplyTooLongError` where it exceeds one.
+    Reading the body raises `ReplyTooLongError` if it exceeds a limit.
     """
     response.stream = stream = _LimitedStream(response)
-    if (opened := _opened.get()) is not None:
+    if (opened := _open_streams.get()) is not None:
         opened.append(stream)
-    # What that stream gives is decoded.
+    # The new stream is already decoded.
     response.headers.pop("Content-Encoding", None)
 
 
 class _LimitedStream(httpx2.AsyncByteStream):
-    """A response's decoded body, as far as the limits allow it."""
+    """The decoded body of a response, with the limits applied."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self._source = httpx2.Response(
             response.status_code, headers=response.headers, stream=response.stream
         )
         self._max_event_bytes = _event_bytes.get()
-        self._is_finished_elsewhere = _opened.get() is not None
+        self._is_finished_elsewhere = _open_streams.get() is not None
         self._has_ended = False
         body = self._error() if response.status_code >= 400 else self._events()
         self._body = cast(AsyncGeneratorType[bytes, None], body)
 
-    # One iterator for all: besides its reader, an SDK drains what comes after the last event. No
-    # generator, which each of those would close, also while another reads from it.
+    # An SDK may iterate twice: to read the reply and to drain the rest. The first iteration would
+    # close a generator, possibly while the second one reads from it.
     def __aiter__(self) -> _LimitedStream:
         return self
 
@@ -133,12 +137,12 @@ class _LimitedStream(httpx2.AsyncByteStream):
         return await anext(self._body)
 
     async def aclose(self) -> None:
-        """Close the connection, unless the reply is whole and `finishing` will do so."""
+        """Close the connection, unless `closing_responses` closes it after a whole reply."""
         if not (self._has_ended and self._is_finished_elsewhere):
             await self._close()
 
     async def finish(self) -> None:
-        """Read what follows the reply, so that its connection can be used again, and close."""
+        """Read the rest of the body, so that the connection can be reused, and close it."""
         try:
             if self._has_ended and not self._source.is_closed:
                 with suppress(httpx2.HTTPError, ReplyTooLongError), move_on_after(DRAIN_S):
@@ -160,18 +164,18 @@ class _LimitedStream(httpx2.AsyncByteStream):
                 size += len(piece)
                 if size > MAX_ERROR_BYTES:
                     status = self._source.status_code
-                    raise ReplyTooLongError("Its error text", MAX_ERROR_BYTES, "bytes", status)
+                    raise ReplyTooLongError("The error text", MAX_ERROR_BYTES, "bytes", status)
                 yield piece
 
     async def _events(self) -> AsyncGenerator[bytes]:
         size = count = 0
         events = EventBuffer(self._max_event_bytes)
-        async with aclosing(self._unhurried()) as pieces:
+        async with aclosing(self._paced_chunks()) as pieces:
             async for piece in pieces:
                 size, count = size + len(piece), count + 1
                 if size > MAX_REPLY_BYTES:
                     raise ReplyTooLongError("The reply", MAX_REPLY_BYTES, "bytes")
-                if count % _AT_ONCE_PIECES == 0:
+                if count % _BATCH_PIECES == 0:
                     await checkpoint()
                 for number, portion in enumerate(events.add(piece)):
                     if number:
@@ -181,29 +185,29 @@ class _LimitedStream(httpx2.AsyncByteStream):
         if rest := events.rest:
             yield rest
 
-    async def _unhurried(self) -> AsyncGenerator[bytes]:
-        """Read the body, with a pause after each chunk that had to be waited for."""
+    async def _paced_chunks(self) -> AsyncGenerator[bytes]:
+        """Yield the chunks of the body, with pauses while a cell is running (see `rest_s`)."""
         global _streams
         _streams += 1
         try:
-            opened = asked = current_time()
+            opened = requested = current_time()
             async with aclosing(self._source.aiter_bytes()) as pieces:
                 async for piece in pieces:
-                    came = current_time()
+                    arrived = current_time()
                     yield piece
-                    pause_s = rest_s(_streams, came - opened, came - asked)
+                    pause_s = rest_s(_streams, arrived - opened, arrived - requested)
                     if pause_s and not self._has_ended:
                         await sleep(pause_s)
-                    asked = current_time()
+                    requested = current_time()
         finally:
             _streams -= 1
 
 
 class EventBuffer:
-    """Joins the chunks of a stream to whole events, which end in a blank line.
+    """Joins the chunks of a stream into complete events, which end with a blank line.
 
     Args:
-        max_bytes: Of one event.
+        max_bytes: The maximum size of an event.
     """
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -213,31 +217,31 @@ class EventBuffer:
 
     @property
     def rest(self) -> bytes:
-        """What follows the last whole event."""
+        """The bytes after the last complete event."""
         return bytes(self._open)
 
     def add(self, piece: bytes) -> list[bytes]:
-        """Add a chunk; return the events that it completes, small ones joined.
+        """Add a chunk and return the events that it completes. Small events are joined.
 
         Raises:
-            ReplyTooLongError: An event is too long, complete or not.
+            ReplyTooLongError: A complete or incomplete event exceeds a limit.
         """
         data = self._open
-        # A blank line may have begun in the piece before.
-        seen = max(0, len(data) - 2)
+        # A blank line may begin in the previous chunk.
+        search_from = max(0, len(data) - 2)
         data += piece
         portions: list[bytes] = []
         begin = end = 0
-        for blank in _BLANK_LINE.finditer(data, seen):
+        for blank in _BLANK_LINE.finditer(data, search_from):
             _check_event(data, end, blank.end(), self._max_bytes)
-            if blank.end() - begin > _AT_ONCE_BYTES and end > begin:
+            if blank.end() - begin > _BATCH_BYTES and end > begin:
                 portions.append(bytes(data[begin:end]))
                 begin = end
             end = blank.end()
         if end > begin:
             portions.append(bytes(data[begin:end]))
         del data[:end]
-        # Counted piece by piece: an event of many small ones would cost its square.
+        # Counted per chunk, because counting the whole event each time needs quadratic time.
         self._open_lines = _lines(data) if end else self._open_lines + _lines(piece)
         _check("bytes", len(data), self._max_bytes)
         _check("lines", self._open_lines, MAX_EVENT_LINES)
@@ -254,8 +258,8 @@ def _check_event(data: bytearray, begin: int, end: int, max_bytes: int) -> None:
         _check("values", sum(map(bare.count, (b",", b"[", b"{"))), MAX_EVENT_VALUES)
 
 
-def _check(unit: str, found: int, limit: int) -> None:
-    if found > limit:
+def _check(unit: str, size: int, limit: int) -> None:
+    if size > limit:
         raise ReplyTooLongError("One event of the reply", limit, unit)
 
 

@@ -1,8 +1,8 @@
-"""Translates the keys of a backend to the settings of pydantic-ai's models.
+"""Translates the keys of a backend into pydantic-ai model settings.
 
-Which key becomes which setting is in `nb_agents.config.model_keys`; here are the defaults:
-prompts are cached where a request must ask for that, and OpenAI stores no replies. Settings that a
-model does not accept, by its profile in pydantic-ai, are found and removed.
+`nb_agents.config.model_keys` maps keys to settings. This module adds defaults: prompt caching where
+requests must enable it, and no storing of replies by OpenAI. It also finds and removes settings
+that a model rejects according to its pydantic-ai profile.
 """
 
 from __future__ import annotations
@@ -23,20 +23,17 @@ _CACHED_PARTS = (
     "anthropic_cache_messages",
     "anthropic_cache_tool_definitions",
 )
-"""What of a prompt is marked for Anthropic's cache.
+"""Settings that mark parts of a prompt for Anthropic's cache.
 
-Not by the one mark for all that its own API has besides: gateways refuse that.
+Anthropic's setting for the whole prompt is not used, because gateways reject it.
 """
 
 
 def settings_of(spec: BackendSpec) -> dict[str, Any]:
-    """Return the model settings of a backend.
+    """Return the pydantic-ai model settings of a backend, with unwrapped secrets.
 
     Args:
-        spec: The backend, of a type that has models.
-
-    Returns:
-        pydantic-ai's model settings, without secrets' wrappings.
+        spec: The backend. Its type must be one that has models.
 
     Example:
         >>> settings_of(BackendSpec(type="claude", model="m", user="ada"))["anthropic_metadata"]
@@ -45,60 +42,59 @@ def settings_of(spec: BackendSpec) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for each in spec.assignments:
         if each.setting:
-            _put(settings, each.setting.split("."), _bare(each.value))
+            _set(settings, each.setting.split("."), _unwrap(each.value))
     if spec.wire_format == "anthropic":
         settings |= dict.fromkeys(_CACHED_PARTS, settings.pop("cache", True))
     if spec.type == "openrouter" and spec.model.startswith("anthropic/"):
         settings["cache"] = True
     if spec.wire_format == "openai responses":
-        # What a resume needs of its thoughts comes with each reply, encrypted.
+        # Each reply contains its reasoning in encrypted form, which a resume needs.
         settings.setdefault("openai_store", False)
     return settings
 
 
-def untaken(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that a model does not accept, and that pydantic-ai would drop silently.
+def unsupported_settings(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that a model rejects and that pydantic-ai would drop silently.
 
     Args:
-        model: The model.
-        settings: The settings of its requests.
+        settings: The settings of the model's requests.
 
     Returns:
-        For each such setting, with a dot for one within another, when that is so, after "does not
-        take it"; "" for always.
+        The names of the settings, with a dot for nested ones, and the condition under which the
+        model rejects each: a phrase such as " while it reasons", or "" for always.
 
-    Source: pydantic-ai's `profiles/` for the facts; `models/openai/_reasoning.py` (sampling while a
-    model reasons) and `models/anthropic/` (models without sampling) for what becomes of them.
+    Source: pydantic-ai's `profiles/` (which settings), `models/openai/_reasoning.py` (sampling
+    while a model reasons) and `models/anthropic/` (models without sampling).
     """
     from pydantic_ai.profiles.anthropic import ANTHROPIC_SAMPLING_PARAMS
     from pydantic_ai.profiles.openai import SAMPLING_PARAMS
 
     profile: Mapping[str, Any] = model.profile
-    found = dict.fromkeys(profile.get("openai_unsupported_model_settings", ()), "")
+    rejected = dict.fromkeys(profile.get("openai_unsupported_model_settings", ()), "")
     if profile.get("openai_supports_reasoning") and _reasons(profile, settings):
-        found |= dict.fromkeys(SAMPLING_PARAMS, " while it reasons")
+        rejected |= dict.fromkeys(SAMPLING_PARAMS, " while it reasons")
     if profile.get("anthropic_disallows_sampling_settings"):
-        found |= dict.fromkeys(ANTHROPIC_SAMPLING_PARAMS, "")
-        found |= {f"extra_body.{name}": "" for name in ANTHROPIC_SAMPLING_PARAMS}
+        rejected |= dict.fromkeys(ANTHROPIC_SAMPLING_PARAMS, "")
+        rejected |= {f"extra_body.{name}": "" for name in ANTHROPIC_SAMPLING_PARAMS}
     if not profile.get("supports_thinking"):
-        found["thinking"] = ""
-    return {name: when for name, when in found.items() if _is_set(settings, name)}
+        rejected["thinking"] = ""
+    return {name: when for name, when in rejected.items() if _is_set(settings, name)}
 
 
-def without(settings: Mapping[str, Any], gone: Iterable[str]) -> dict[str, Any]:
-    """Return the settings without some of them.
+def without_settings(settings: Mapping[str, Any], setting_names: Iterable[str]) -> dict[str, Any]:
+    """Return a copy of the settings without some of them.
 
     Args:
-        settings: The settings.
-        gone: The names of those, as `untaken` returns them.
+        setting_names: Names of the settings to remove, as `unsupported_settings` returns them.
     """
-    left = dict(settings)
-    for outer, _, inner in (name.partition(".") for name in gone):
+    remaining = dict(settings)
+    for outer, _, inner in (name.partition(".") for name in setting_names):
         if inner:
-            left[outer] = {name: each for name, each in left[outer].items() if name != inner}
+            inside = remaining[outer]
+            remaining[outer] = {name: each for name, each in inside.items() if name != inner}
         else:
-            del left[outer]
-    return left
+            del remaining[outer]
+    return remaining
 
 
 def _is_set(settings: Mapping[str, Any], name: str) -> bool:
@@ -107,7 +103,7 @@ def _is_set(settings: Mapping[str, Any], name: str) -> bool:
 
 
 def _reasons(profile: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Return whether one of OpenAI's reasoning models will reason under these settings."""
+    """Return whether an OpenAI reasoning model reasons with these settings."""
     efforts = profile.get("openai_reasoning_efforts")
     can_stop = profile.get("openai_supports_reasoning_effort_none", False)
     if not (can_stop if efforts is None else "none" in efforts):
@@ -117,21 +113,21 @@ def _reasons(profile: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     return bool(profile.get("thinking_enabled_by_default", False))
 
 
-def _put(settings: dict[str, Any], path: list[str], value: Any) -> None:
-    """Set the value at a path; a mapping is merged into one that is there."""
-    *above, last = path
-    for name in above:
+def _set(settings: dict[str, Any], path: list[str], value: Any) -> None:
+    """Set the value at a path. A mapping is merged into an existing mapping."""
+    *outer, last = path
+    for name in outer:
         settings = settings.setdefault(name, {})
-    there = settings.get(last)
-    if isinstance(there, dict) and isinstance(value, dict):
-        value = {**there, **value}
-    # True only switches something on; a value that is there says more.
-    if value is not True or there is None:
+    existing = settings.get(last)
+    if isinstance(existing, dict) and isinstance(value, dict):
+        value = {**existing, **value}
+    # True only enables a feature, so it does not replace a more specific value.
+    if value is not True or existing is None:
         settings[last] = value
 
 
-def _bare(value: Any) -> Any:
-    """Fill in variables, and unwrap secrets."""
+def _unwrap(value: Any) -> Any:
+    """Unwrap secrets and expand ``${VAR}`` in a nested value."""
     if isinstance(value, dict):
-        return {key: _bare(each) for key, each in value.items()}
+        return {key: _unwrap(each) for key, each in value.items()}
     return expand(value.get_secret_value() if isinstance(value, SecretStr) else value)

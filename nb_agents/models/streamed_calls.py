@@ -1,14 +1,15 @@
-"""Sorts the pieces of tool calls that OpenAI-compatible servers stream.
+"""Assembles tool calls from the chunks that OpenAI-compatible servers stream.
 
-OpenAI numbers the calls of a reply, and sends a call's id and name once, with its first piece.
-Others leave the number out or send the same one for all calls, repeat id and name in each piece, or
-make new ids as they go. What they agree on decides here: a call has one name, and its arguments are
-one JSON object. `StreamedCalls` is pure, and the cost of a piece grows with its length alone.
+OpenAI numbers the calls of a reply, and sends a call's id and name once, in its first chunk. Other
+servers omit the number or use the same one for all calls, repeat the id and name in each chunk, or
+send a new id with each chunk. All agree that a call has one name and that its arguments are one
+JSON object, so chunks are assigned to calls on that basis. `StreamedCalls` is pure, and the time
+for a chunk is linear in its length.
 
 Source: https://github.com/ollama/ollama/issues/15457 (one index for all calls) and 7881 (no index);
-https://github.com/InternLM/lmdeploy/issues/3412 (vLLM's and SGLang's, side by side);
-https://github.com/ggml-org/llama.cpp/issues/13774 (names repeated);
-https://github.com/vercel/ai/pull/14760 and 16507 (names late, and empty);
+https://github.com/InternLM/lmdeploy/issues/3412 (vLLM and SGLang compared);
+https://github.com/ggml-org/llama.cpp/issues/13774 (repeated names);
+https://github.com/vercel/ai/pull/14760 and 16507 (late and empty names);
 https://github.com/open-webui/open-webui/pull/22235 (several objects as one call's arguments).
 """
 
@@ -28,17 +29,17 @@ if TYPE_CHECKING:
 _MARK = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 
 MAX_ID = 40
-"""Characters of a call's id; OpenAI refuses longer ones."""
+"""Maximum length of a call's id. OpenAI rejects longer ones."""
 
 
 class CallPiece(NamedTuple):
-    """A piece of one call.
+    """A chunk of a tool call.
 
     Attributes:
-        call: The call's number in its reply, from 0.
-        id: The call's id; with its first piece that has one.
-        name: What is added to its tool's name.
-        args: What is added to its arguments, as JSON text.
+        call: The call's number in its reply, starting at 0.
+        id: The call's id. It is set only in the first chunk that has one.
+        name: Text to append to the tool's name.
+        args: JSON text to append to the arguments.
     """
 
     call: int
@@ -68,11 +69,11 @@ class _StreamedCall:
 
     @property
     def is_open(self) -> bool:
-        """Whether its arguments have begun and are not all there."""
+        """Whether the call's arguments have started and are incomplete."""
         return self.has_args and not self.is_whole
 
-    def add_words(self, text: str) -> bool:
-        """Add arguments that are plainly within a text of them; return whether they are."""
+    def add_string_content(self, text: str) -> bool:
+        """Add a chunk of arguments if it is clearly inside a JSON string. Returns whether it is."""
         if not (self._is_in_string and text) or '"' in text or "\\" in text:
             return False
         self._is_escaped = False
@@ -80,7 +81,7 @@ class _StreamedCall:
         return True
 
     def add(self, text: str) -> str:
-        """Add arguments as far as they are this call's; return those that follow its object."""
+        """Add arguments up to the end of this call's JSON object. Returns the rest."""
         end = len(text) if self.is_whole else self._end_of_object(text)
         self._args.append(text[:end])
         return text[end:]
@@ -104,10 +105,10 @@ class _StreamedCall:
 
 
 class StreamedCalls:
-    """The tool calls of one reply, as their pieces arrive.
+    """Assembles the tool calls of a reply from streamed chunks.
 
     Args:
-        names: The tools that were offered.
+        names: The names of the offered tools.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -118,51 +119,51 @@ class StreamedCalls:
         self._by_id: dict[str, _StreamedCall] = {}
 
     def is_more(self, index: int | None, args: Any) -> bool:
-        """Add a piece of arguments if it is plainly more of the last call, as most are.
+        """Add a chunk if it clearly continues the last call, as most do. Returns whether it does.
 
         Args:
-            index: The call's number as the server has it, which must be ours.
+            index: The call's index from the server. It must be that of the last call.
             args: A part of the arguments' JSON.
         """
         call = self._last
         if call is None or call.number != index or self._by_index.get(index) is not call:
             return False
-        return isinstance(args, str) and call.add_words(args)
+        return isinstance(args, str) and call.add_string_content(args)
 
     def sort(self, index: int | None, id: Any, name: Any, args: Any) -> Iterator[CallPiece]:
-        """Yield the pieces of calls in one piece of a stream.
+        """Assign a chunk of the stream to calls, and yield the chunk of each call.
 
         Args:
-            index: The call's number as the server has it, or None.
-            id: The call's id as the server has it; empty counts as none.
-            name: The tool's name, or a part of it; likewise.
-            args: A part of the arguments' JSON, or the arguments themselves.
+            index: The call's index from the server, or None.
+            id: The call's id from the server. None or empty if the server sends none.
+            name: The tool's name or a part of it. None or empty if the server sends none.
+            args: A part of the arguments' JSON, or the parsed arguments.
         """
         id, name = str(id or ""), str(name or "")
         text = args if isinstance(args, str) else json.dumps(args) if args else ""
-        is_told = False
+        is_yielded = False
         call = self._find(index, id, name)
         if call is None or self._is_another(call, id, name):
-            call = self._begin(index, id, name)
+            call = self._start_call(index, id, name)
             new = (call.id, name or None)
         else:
-            new = self._learn(call, id, name)
+            new = self._update(call, id, name)
         if not call.has_args and text.strip() == "{}":
-            text = ""  # means none, or that they are to come
+            text = ""  # no arguments, or a placeholder for later ones
         while text:
             if call.is_whole and text.lstrip().startswith("{"):
                 if text.strip() == call.args.strip():
-                    break  # the whole once more, as some servers end a call
-                call = self._begin(index, "" if id == call.id else id, call.name)
+                    break  # some servers repeat all arguments at the end of a call
+                call = self._start_call(index, "" if id == call.id else id, call.name)
                 new = (call.id, call.name or None)
             rest = call.add(text)
             yield CallPiece(call.number, *new, text.removesuffix(rest))
-            new, text, is_told = (None, None), rest, True
-        if not is_told:
+            new, text, is_yielded = (None, None), rest, True
+        if not is_yielded:
             yield CallPiece(call.number, *new)
 
     def _find(self, index: int | None, id: str, name: str) -> _StreamedCall | None:
-        """Return the call that a piece seems to belong to."""
+        """Return the call that a chunk probably belongs to, or None."""
         if index is not None and index in self._by_index:
             return self._by_index[index]
         if id in self._by_id and (index is None or not name):
@@ -172,16 +173,16 @@ class StreamedCalls:
         return last if is_more else None
 
     def _is_another(self, call: _StreamedCall, id: str, name: str) -> bool:
-        """Return whether a piece that came under a call's number begins one of its own."""
+        """Return whether a chunk starts a new call, although it has the number of another one."""
         if name and call.name and name != call.name and not self._continues(call, name):
             return True
         return bool(id and call.id and id != call.id and name and not call.is_open)
 
     def _continues(self, call: _StreamedCall, name: str) -> bool:
         whole = call.name + name
-        return not call.has_args and any(known.startswith(whole) for known in self._names)
+        return not call.has_args and any(known_name.startswith(whole) for known_name in self._names)
 
-    def _begin(self, index: int | None, id: str, name: str) -> _StreamedCall:
+    def _start_call(self, index: int | None, id: str, name: str) -> _StreamedCall:
         call = self._last = _StreamedCall(self._count, id or None, name)
         self._count += 1
         if index is not None:
@@ -190,8 +191,8 @@ class StreamedCalls:
             self._by_id[id] = call
         return call
 
-    def _learn(self, call: _StreamedCall, id: str, name: str) -> tuple[str | None, str | None]:
-        """Add an id and a name to a call; return the parts that are new to it."""
+    def _update(self, call: _StreamedCall, id: str, name: str) -> tuple[str | None, str | None]:
+        """Add an id and a name to a call. Returns the parts that are new."""
         self._last = call
         more = "" if name == call.name else name
         call.name += more
@@ -203,12 +204,8 @@ class StreamedCalls:
 
 
 @cache
-def sorting_calls(kind: Any) -> Callable[..., OpenAIChatModel]:
-    """Return a subclass of one of pydantic-ai's chat models that sorts the pieces of tool calls.
-
-    Args:
-        kind: The class of the model.
-    """
+def with_sorted_calls(kind: Any) -> Callable[..., OpenAIChatModel]:
+    """Return a subclass of a pydantic-ai chat model class that uses `StreamedCalls`."""
 
     class Sorting(kind):  # type: ignore[misc]
         @property
@@ -236,29 +233,31 @@ def _sorting_stream(kind: Any) -> Any:
                 tools = (*offered.function_tools, *offered.output_tools)
                 self._calls = StreamedCalls({tool.name for tool in tools})
             for piece in pieces:
-                made = piece.function
-                name, args = (made.name, made.arguments) if made else (None, None)
+                delta = piece.function
+                name, args = (delta.name, delta.arguments) if delta else (None, None)
                 if not (name or piece.id) and self._calls.is_more(piece.index, args):
                     yield piece
                     continue
                 for part in self._calls.sort(piece.index, piece.id, name, args):
                     function = ChoiceDeltaToolCallFunction(name=part.name, arguments=part.args)
-                    known = {"index": part.call, "id": part.id, "function": function}
-                    yield piece.model_copy(update=known)
+                    update = {"index": part.call, "id": part.id, "function": function}
+                    yield piece.model_copy(update=update)
 
     return SortingStream
 
 
-def with_own_ids(response: ModelResponse, messages: Sequence[ModelMessage]) -> ModelResponse:
-    """Return a reply in which no tool call has the id of another one, which strict servers refuse.
+def with_unique_ids(response: ModelResponse, messages: Sequence[ModelMessage]) -> ModelResponse:
+    """Return a reply with tool call ids that are unique in the conversation.
+
+    Strict servers reject duplicate ids.
 
     Args:
         response: The reply.
-        messages: The conversation before it.
+        messages: The conversation before the reply.
     """
     if not response.tool_calls:
         return response
-    taken = {
+    used_ids = {
         call.tool_call_id
         for message in messages
         if message.kind == "response"
@@ -267,17 +266,17 @@ def with_own_ids(response: ModelResponse, messages: Sequence[ModelMessage]) -> M
     parts: list[Any] = []
     for part in response.parts:
         if part.part_kind == "tool-call":
-            id = _free_id(part.tool_call_id, taken)
-            taken.add(id)
+            id = _unused_id(part.tool_call_id, used_ids)
+            used_ids.add(id)
             part = part if id == part.tool_call_id else replace(part, tool_call_id=id)
         parts.append(part)
     return replace(response, parts=parts)
 
 
-def _free_id(id: str, taken: Collection[str]) -> str:
-    free, number = id, 1
-    while free in taken:
+def _unused_id(id: str, used_ids: Collection[str]) -> str:
+    candidate, number = id, 1
+    while candidate in used_ids:
         number += 1
-        ending = f"_{number}"
-        free = id[: MAX_ID - len(ending)] + ending
-    return free
+        suffix = f"_{number}"
+        candidate = id[: MAX_ID - len(suffix)] + suffix
+    return candidate

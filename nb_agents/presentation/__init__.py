@@ -1,4 +1,4 @@
-"""What the doors share: how turns and sweeps look, and what is typed about them.
+"""Cards, panel states and text about turns and sweeps, shared by all user interfaces.
 
-It knows no front end.
+The package does not depend on a front end.
 """

@@ -1,4 +1,4 @@
-"""What changed between an agent's answers: each compared with its next, by words."""
+"""Compares each answer of an agent word by word with its next answer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Literal
 from nb_agents.view.run_view import AgentView
 
 MAX_DIFFED = 4_000
-"""Characters of each of two answers that are compared."""
+"""Maximum length of a compared answer, in characters."""
 MAX_REVISIONS = 4
-"""Comparisons for each agent, the latest."""
+"""Maximum number of comparisons per agent. The latest ones are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,15 @@ class Revision:
 
     @property
     def has_changes(self) -> bool:
-        """Whether anything came or went."""
+        """Whether the answers differ."""
         return any(change.kind != "same" for change in self.changes)
 
 
 def revisions(agent: AgentView) -> tuple[Revision, ...]:
-    """Compare an agent's answers, each with its next.
-
-    Args:
-        agent: The agent.
+    """Compare each answer of an agent with its next one.
 
     Returns:
-        The latest comparisons, oldest first; none for a single answer.
+        The latest comparisons, oldest first. Empty for a single answer.
     """
     pairs = list(enumerate(pairwise(agent.answers), start=1))
     return tuple(_revision(n, old, new) for n, (old, new) in pairs[-MAX_REVISIONS:])
@@ -61,23 +58,25 @@ def _revision(number: int, old: str, new: str) -> Revision:
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 _ALIKE = 0.35
-"""Less alike, a comparison by words is confetti; the texts are shown one after the other."""
+"""Minimum similarity for a word-by-word comparison. Less similar texts are shown one after the
+other."""
 _AROUND = 60
-"""Characters of an unchanged stretch that are shown beside a change."""
+"""Number of unchanged characters to show next to a change."""
 
 
 def compare(old: str, new: str) -> list[DiffPart]:
-    """Compare two texts by words.
+    """Compare two strings by words.
 
     Args:
-        old: The text before.
-        new: The text after.
+        old: The old text.
+        new: The new text.
 
     Returns:
-        What stayed, went and came; without what stayed it is ``new`` or ``old`` as a whole.
+        The unchanged, removed and added parts in order. The unchanged and removed parts together
+        are ``old``, the unchanged and added parts ``new``.
     """
     one, other = _WORDS.findall(old), _WORDS.findall(new)
-    # Its "autojunk" stays on: without it, texts of few different words take seconds.
+    # Without "autojunk", text with few distinct words takes seconds.
     matcher = difflib.SequenceMatcher(None, one, other)
     if matcher.quick_ratio() < _ALIKE or matcher.ratio() < _ALIKE:
         return [DiffPart("gone", old), DiffPart("new", new)]
@@ -97,10 +96,10 @@ def _shortened(changes: Sequence[DiffPart]) -> list[DiffPart]:
     """Remove the middle of long unchanged parts."""
     last = len(changes) - 1
     return [
-        DiffPart("same", _ends(change.text, place > 0, place < last))
+        DiffPart("same", _ends(change.text, index > 0, index < last))
         if change.kind == "same"
         else change
-        for place, change in enumerate(changes)
+        for index, change in enumerate(changes)
     ]
 
 

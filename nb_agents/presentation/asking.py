@@ -1,4 +1,4 @@
-"""The commands that act on a turn, as they are shown in a cell or in a terminal, and its gates."""
+"""The command syntax of cells and terminals, and questions and decisions at gates."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from nb_agents.launch.run import Run
 from nb_agents.loop import wait_interruptibly
-from nb_agents.presentation.rows import asked_for
+from nb_agents.presentation.rows import question_kind
 from nb_agents.presentation.text import clip
-from nb_agents.runs.run import Run
+from nb_agents.turns.awaited import waiting_for
 from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import GateView
 
 
 @dataclass(frozen=True)
-class Door:
-    """How commands are written in one user interface.
+class EntryPoint:
+    """The command syntax and wording of a user interface.
 
     Attributes:
         name: The start of each command.
-        next_turn: The start of the command for the next turn of a session.
-        task: The task that ends it, on the same line.
-        task_below: The task that ends it, where there is room for one below.
-        later: When one can go on, as a clause.
-        once_saved: The same for a turn that the disk did not take whole.
+        next_turn: The start of the command that continues a session.
+        task: An example task at the end of that command, on the same line.
+        task_below: An example task below that command, if the interface has room for it.
+        later: A clause on when a turn can be resumed or continued.
+        once_saved: The same clause for a turn that is not fully saved.
         writer: The kind of process that runs a turn.
-        retried: How writing to the disk is tried again, as a sentence.
-        again: How a sweep that was stopped is gone on with, as the beginning of a sentence.
-        quote: Quotes a text as one word.
+        retried: A sentence on how saving is retried.
+        again: The start of a sentence on how to continue a stopped sweep.
+        quote: Quotes a string as a single argument.
     """
 
     name: str
@@ -44,36 +45,36 @@ class Door:
     quote: Callable[[str], str]
 
     def line(self, verb: str, words: Sequence[str]) -> str:
-        """Return a command on a turn."""
+        """Return a command that applies to a turn."""
         return f"{self.name} {verb} {self._words(words)}".rstrip()
 
     def next_line(self, words: Sequence[str]) -> str:
-        """Return the command for the next turn."""
+        """Return the command that continues a session."""
         return f"{self.next_turn} {self._words(words)}{self.task}"
 
     def _words(self, words: Sequence[str]) -> str:
         return " ".join(map(self.quote, words))
 
 
-CELL = Door(
+CELL = EntryPoint(
     name="%agents",
     next_turn="%%agents --continue --session",
     task="",
     task_below="\nWhat should the agents do now?",
-    later="in any later cell, also after a restart",
-    once_saved="in any later cell, once `run.save()` has brought it to the disk",
+    later="in any later cell, even after a restart",
+    once_saved="in any later cell, after a successful `run.save()`",
     writer="kernel",
     retried="`run.save()` tries again.",
     again="Run the cell again",
     quote=lambda word: f'"{word}"' if " " in word else word,
 )
-TERMINAL = Door(
+TERMINAL = EntryPoint(
     name="nb-agents",
     next_turn="nb-agents run --continue --session",
     task=' "What should the agents do now?"',
     task_below="",
     later="at any time",
-    once_saved="with what the disk has",
+    once_saved="from the part that is on disk",
     writer="process",
     retried="The command waits, and tries again.",
     again="Run the same command again",
@@ -82,62 +83,66 @@ TERMINAL = Door(
 
 
 def question(gate: GateView) -> str:
-    """Return what an open gate asks, as a sentence."""
+    """Return the question of an open gate, as a sentence."""
     return f"The gate {gate.address!r} asks: “{clip(gate.prompt, 200)}”"
 
 
-def how_to_answer(gate: GateView, view: RunView, run: str, door: Door) -> str:
-    """Return how an open gate is answered, as a sentence.
+def how_to_answer(gate: GateView, view: RunView, run: str, entry_point: EntryPoint) -> str:
+    """Return a sentence with the commands that answer an open gate.
 
     Args:
-        gate: The gate.
-        view: The turn.
+        view: The view of the turn.
         run: The name of the run in the commands.
-        door: The user interface.
+        entry_point: The command syntax.
     """
-    deny = f"`{door.line('deny', [run])} [MESSAGE]`"
-    approve = f"`{door.line('approve', [run])} [MESSAGE]`"
-    match asked_for(gate, view):
+    deny = f"`{entry_point.line('deny', [run])} [MESSAGE]`"
+    approve = f"`{entry_point.line('approve', [run])} [MESSAGE]`"
+    match question_kind(gate, view):
         case "text":
-            return f"`{door.line('answer', [run])} TEXT` answers, {deny} refuses."
+            return f"`{entry_point.line('answer', [run])} TEXT` answers, {deny} refuses."
         case "stage":
-            return f"{approve} lets the recipe go on, {deny} stops it."
+            return f"{approve} lets the recipe continue, {deny} stops it."
+        case "budget":
+            amount = f"`{entry_point.line('approve', [run])} [AMOUNT]`"
+            return f"{amount} raises the budget, {deny} stops the run."
         case "approval":
-            return f"{approve} allows it, {deny} does not."
+            return f"{approve} allows it, {deny} rejects it."
 
 
-def decide(run: Run, approved: bool, message: str, gate: str = "") -> str:
-    """Approve or deny an open gate, and return its new state as a sentence; see `Run.decide`."""
+def decide_gate(run: Run, approved: bool, message: str, gate: str = "") -> str:
+    """Approve or deny an open gate with `Run.decide`, and return its new state as a sentence."""
     gate = run.decide(approved, message, gate=gate)
-    said, view = "approved" if approved else "denied", run.view
+    state, view = "approved" if approved else "denied", run.view
     if gate in view.steps:
-        said += ": the recipe goes on" if approved else ": the recipe stops"
+        state += ": the recipe continues" if approved else ": the recipe stops"
     if gate in view.gates:
-        said = "not decided yet: it waits for more approvals"
-    return f"Gate {gate!r} of run {run.id} is {said}."
+        state = "not decided yet: it waits for more approvals"
+    return f"Gate {gate!r} of run {run.id} is {state}."
 
 
-def wait_for_gate(run: Run, known: Collection[str] = ()) -> GateView | None:
-    """Block until a gate is open that only a person can decide.
+def wait_for_gate(run: Run, ignored_gates: Collection[str] = ()) -> GateView | None:
+    """Block until a gate is open that only a user can decide, because it has no timeout.
 
     Args:
-        run: The run.
-        known: Addresses of the gates that the person knows of.
+        ignored_gates: Addresses of gates to ignore, because the user already knows about them.
 
     Returns:
-        The gate; None when the run is over without one.
+        The gate, or None if the run ends without one.
     """
-    found = Future[GateView | None]()
+    result = Future[GateView | None]()
 
-    def look(view: RunView) -> None:
-        gates = (g for g in view.gates.values() if not g.timeout_s and g.address not in known)
+    def check(view: RunView) -> None:
+        gates = (
+            g for g in view.gates.values() if not g.timeout_s and g.address not in ignored_gates
+        )
         gate = None if view.is_over else next(gates, None)
-        if (gate or view.is_over) and not found.done():
-            found.set_result(gate)
+        if (gate or view.is_over) and not result.done():
+            result.set_result(gate)
 
-    end = run.subscribe(look)
-    look(run.view)
+    unsubscribe = run.subscribe(check)
+    check(run.view)
     try:
-        return wait_interruptibly(found, run.press, None)
+        with waiting_for(run.path):
+            return wait_interruptibly(result, run.press, None)
     finally:
-        end()
+        unsubscribe()

@@ -1,4 +1,4 @@
-"""Markdown that models wrote as harmless HTML and Markdown."""
+"""Converts Markdown from models to safe HTML and safe Markdown."""
 
 from __future__ import annotations
 
@@ -24,55 +24,55 @@ _OPENER = re.compile(r"\\.|`+", re.DOTALL)
 
 
 def as_html(words: str, image: Callable[[str], str] | None = None) -> Markup:
-    """Render Markdown as HTML, with raw HTML in it shown as text.
+    """Render Markdown as HTML, with raw HTML shown as text.
 
     Args:
         words: The Markdown.
-        image: Returns the data URI of an image's address, or "" for one that is not shown; by
-            default none is.
+        image: Returns the data URI for the address of an image, or "" to not show it. By default,
+            no images are shown.
     """
     return Markup(renderer().render(words, {IMAGES: image} if image else {}))
 
 
 def marked(words: str, mark: str) -> str:
-    """Return words between marks, by which they are found in a document; without a mark, as is."""
+    """Return text between marks that locate it in a document. Unchanged if `mark` is ""."""
     return f"{mark}\n\n{words}\n\n{mark}" if mark and words else words
 
 
 def without_html(markdown: str) -> str:
-    """Return Markdown in which no renderer finds raw HTML or an image.
+    """Return Markdown in which no renderer will find raw HTML or images.
 
     Args:
-        markdown: The whole document, as an open code block changes everything after it.
+        markdown: The whole document, because an open code block changes everything after it.
 
     Returns:
         The Markdown with ``<`` as ``&lt;`` and images as their source, outside of code. Where
-        renderers may disagree about what is code, the code is escaped too.
+        renderers may disagree about what is code, the code is escaped as well.
     """
     lines = _LINE_END.sub("\n", markdown).split("\n")
-    made: list[str] = []
+    safe: list[str] = []
     done = 0
     for token in _blocks().parse(markdown):
         if token.map is None or token.type not in ("fence", "code_block", "inline"):
             continue
         start, end = token.map
-        made += map(_escape, lines[done:start])
-        held = "\n".join(lines[start:end])
-        made.append(_escape_text(held) if token.type == "inline" else held)
+        safe += map(_escape, lines[done:start])
+        block = "\n".join(lines[start:end])
+        safe.append(_escape_text(block) if token.type == "inline" else block)
         done = end
-    text = "\n".join([*made, *map(_escape, lines[done:])])
+    text = "\n".join([*safe, *map(_escape, lines[done:])])
     return text if all(_is_clean(text, reader) for reader in _readers()) else _escape(markdown)
 
 
 def _escape(text: str) -> str:
-    """Escape the start of HTML or an image, unless a backslash escapes it already."""
+    """Escape the start of HTML or an image, unless a backslash already escapes it."""
 
-    def escaped(found: re.Match[str]) -> str:
-        before, what = found[1], found[2]
-        is_escaped = len(before) % 2 == 1
-        if what == "<":
-            return before[: len(before) - is_escaped] + "&lt;"
-        return found[0] if is_escaped else f"{before}!\\["
+    def escaped(match: re.Match[str]) -> str:
+        backslashes, start = match[1], match[2]
+        is_escaped = len(backslashes) % 2 == 1
+        if start == "<":
+            return backslashes[: len(backslashes) - is_escaped] + "&lt;"
+        return match[0] if is_escaped else f"{backslashes}!\\["
 
     return _BEGINNING.sub(escaped, text)
 
@@ -82,7 +82,7 @@ def _escape_text(text: str) -> str:
     parts, done = [], 0
     for start, end in _code_spans(text):
         code = text[start:end]
-        # HTML may begin on a new line, and a table's cells end, within what would be code.
+        # A line break can start HTML, and a "|" can end a table's cell, inside of a code span.
         if "\n" not in code and "|" not in code:
             parts += [_escape(text[done:start]), code]
             done = end
@@ -90,24 +90,24 @@ def _escape_text(text: str) -> str:
 
 
 def _code_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of inline code, which ends with as many backticks as it starts with.
+    """Yield the spans of inline code. Code ends with as many backticks as it starts with.
 
     Source: https://spec.commonmark.org/0.31.2/#code-spans
     """
     closers: dict[int, list[int]] = {}
     for ticks in _TICKS.finditer(text):
         closers.setdefault(len(ticks[0]), []).append(ticks.start())
-    place = 0
-    while found := _OPENER.search(text, place):
-        place = found.end()
-        ends = closers.get(len(found[0]), []) if found[0][0] == "`" else []
-        if (nth := bisect_left(ends, place)) < len(ends):
-            place = ends[nth] + len(found[0])
-            yield found.start(), place
+    position = 0
+    while opener := _OPENER.search(text, position):
+        position = opener.end()
+        ends = closers.get(len(opener[0]), []) if opener[0][0] == "`" else []
+        if (nearest := bisect_left(ends, position)) < len(ends):
+            position = ends[nearest] + len(opener[0])
+            yield opener.start(), position
 
 
 def _is_clean(markdown: str, reader: MarkdownIt) -> bool:
-    """Return whether a reader that accepts raw HTML finds none, and no image."""
+    """Return whether a parser that accepts raw HTML finds neither HTML nor images."""
     if "<" not in markdown and "![" not in markdown:
         return True
     tokens = reader.parse(markdown)
@@ -126,11 +126,11 @@ def _readers() -> tuple[MarkdownIt, ...]:
     return plain, MarkdownIt("gfm-like", {"html": True, "linkify": False})
 
 
-def harmless(bundle: Mapping[str, Any]) -> dict[str, Any]:
+def sanitize(bundle: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mime bundle without secrets, terminal controls, or raw HTML in its Markdown."""
-    made = Mask(secrets_of_environment()).value(dict(bundle))
-    for mime in made.keys() & {"text/plain", "text/markdown"}:
-        made[mime] = without_controls(made[mime])
-    if "text/markdown" in made:
-        made["text/markdown"] = without_html(made["text/markdown"])
-    return made
+    safe = Mask(secrets_of_environment()).value(dict(bundle))
+    for mime in safe.keys() & {"text/plain", "text/markdown"}:
+        safe[mime] = without_controls(safe[mime])
+    if "text/markdown" in safe:
+        safe["text/markdown"] = without_html(safe["text/markdown"])
+    return safe

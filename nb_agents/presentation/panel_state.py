@@ -1,44 +1,46 @@
-"""The state of a run's panel: a pure function of the view and the clock.
+"""Computes the state of a run's panel from the view and the time. Pure.
 
 The kernel's widget and the server extension both send it to the page.
 """
 
 from __future__ import annotations
 
-from nb_agents.nouns import count
+from nb_agents.nouns import count, dollars
 from nb_agents.presentation import text
+from nb_agents.presentation.panel_parts import panel_parts
 from nb_agents.presentation.panel_types import (
-    AgentRow,
     FollowUp,
     GateQuestion,
     PanelState,
     StopButton,
 )
-from nb_agents.presentation.rows import MAX_SAYS, UnitRow, agent_row, asked_for, name_of, units
+from nb_agents.presentation.rows import MAX_SAYS, name_of, question_kind, summary
+from nb_agents.presentation.work_display import display_of
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
-MAX_UNITS = 60
-"""Rows of a recipe."""
+MIN_SUMMARIZED = 4
+"""Minimum size of a team whose panel has a summary line."""
 MAX_QUESTION = 4_000
-"""Characters of a gate's question."""
+"""Maximum length of a gate's question, in characters."""
 
 
 def panel_state(view: RunView, run: str, now: float) -> PanelState:
     """Return the state of a run's panel.
 
     Args:
-        view: The turn.
-        run: The run's id, which a page sends back with a stop.
-        now: Unix seconds.
+        view: The view of the turn.
+        run: The run's id, which a page sends back with its requests.
+        now: The current time, in Unix seconds.
 
     Returns:
         Plain data for the widget.
     """
-    elapsed, fraction = text.elapsed(view, now)
+    display = display_of(view)
     flying = [a.id for a in view.agents.values() if a.in_flight]
     in_flight = f"{count(len(flying), 'call')} in flight: "
-    return {
+    parts = panel_parts(view)
+    state: PanelState = {
         "run": run,
         "session": view.session,
         "turn": view.turn,
@@ -46,65 +48,36 @@ def panel_state(view: RunView, run: str, now: float) -> PanelState:
         "status": view.state,
         "chip": text.chip(view),
         "round": text.progress(view),
-        "elapsed": elapsed,
-        "fraction": round(text.done(view) if view.recipe else fraction, 4),
-        "bar": "Steps complete" if view.recipe else "Time used",
-        "cost": text.cost(total_cost(view)) if view.tokens else "",
+        "elapsed": text.elapsed(view, now)[0],
+        "fraction": round(display.fraction(view, now), 4),
+        "bar": display.bar,
+        "cost": dollars(total_cost(view)) if view.tokens else "",
         "in_flight": text.clip(in_flight + ", ".join(flying), 120) if flying else "",
-        "agents": _rows(view, now),
+        "agents": display.rows(view, now),
         "gates": _gates(view, now),
         "button": _button(view, now),
         "can_say": view.state == "running",
-        "said": _said(view),
+        "said": _last_message(view),
         "notices": [n for n in (*view.notices, text.waits_for(view)) if n.strip()],
         "footer": [f"{view.session} · turn {view.turn}", run],
         "card": "",
     }
-
-
-def _rows(view: RunView, now: float) -> list[AgentRow]:
-    if not view.recipe:
-        return [agent_row(agent, view, now) for agent in view.agents.values()]
-    current = view.current_step
-    return [
-        _unit_row(unit, unit.address == current, _has_words(unit.address, view))
-        for unit in units(view, now, MAX_UNITS)
-    ]
-
-
-def _has_words(address: str, view: RunView) -> bool:
-    step = view.steps.get(address)
-    return address in view.agents or (step is not None and step.unit == "bash")
-
-
-def _unit_row(unit: UnitRow, is_current: bool, opens: bool) -> AgentRow:
-    return {
-        "id": unit.address,
-        "name": unit.name,
-        "depth": unit.depth,
-        "model": unit.does,
-        "chip": unit.chip,
-        "tone": unit.tone,
-        "says": unit.says,
-        "writing": unit.is_writing,
-        "numbers": unit.numbers,
-        "stop": unit.stop,
-        "title": unit.asks,
-        "pending": unit.is_pending,
-        "current": is_current,
-        "opens": opens,
-    }
+    if parts:
+        state["parts"] = parts
+    if not view.has_steps and len(view.agents) >= MIN_SUMMARIZED:
+        state["summary"] = summary(view)
+    return state
 
 
 def _gates(view: RunView, now: float) -> list[GateQuestion]:
-    """Return the questions that a person can answer; a stop removes them."""
+    """Return the questions that the user can answer. There are none after a stop."""
     if view.state != "running":
         return []
     return [
         {
             "id": gate.address,
             "name": name_of(gate.address),
-            "asks": asked_for(gate, view),
+            "asks": question_kind(gate, view),
             "prompt": text.cut(gate.prompt, MAX_QUESTION),
             "countdown": text.countdown(gate, now),
         }
@@ -117,34 +90,18 @@ def _button(view: RunView, now: float) -> StopButton | None:
         return None
     stop = view.stop
     if stop is None:
-        title = "Stop after the calls in flight. Answers, files and words so far are kept."
-        if view.recipe:
-            title = "Stop after what is in hand. Outputs, files and words so far are kept."
-        return {"label": "Stop", "now": False, "title": title}
+        return {"label": "Stop", "now": False, "title": display_of(view).stop_title}
     if stop.level == "immediate":
         return None
     left = (
         "" if stop.grace_s is None else f" · {max(0, stop.requested_at + stop.grace_s - now):.0f} s"
     )
-    title = "Cut the calls in flight now. What was streamed so far is kept as partial text."
-    if view.recipe:
-        title = "Cut what is in hand now. What was written so far is kept; a resume does it again."
-    return {"label": f"Stop now{left}", "now": True, "title": title}
+    return {"label": f"Stop now{left}", "now": True, "title": display_of(view).stop_now_title}
 
 
-def _said(view: RunView) -> FollowUp | None:
-    """Return the last follow-up text, and how many agents have read it."""
+def _last_message(view: RunView) -> FollowUp | None:
+    """Return the last message to the agents, and how many agents have read it."""
     if not view.said:
         return None
-    said = text.clip(view.said[-1], MAX_SAYS)
-    if view.recipe:
-        number = sum(a.heard >= len(view.said) for a in view.agents.values())
-        read = f"read in {count(number, 'step')}" if number else "not read yet"
-        return {"text": said, "read": read}
-    # One that is called works on its input alone.
-    readers = [a for a in view.agents.values() if a.outcome is None and not a.caller]
-    if view.phase == "presenting":
-        readers = [a for a in readers if a.id == view.winner]
-    number = sum(a.heard >= len(view.said) for a in readers)
-    read = "read by all" if number == len(readers) else f"read by {number} of {len(readers)}"
-    return {"text": said, "read": read if readers else ""}
+    message = text.clip(view.said[-1], MAX_SAYS)
+    return {"text": message, "read": display_of(view).read_by(view)}

@@ -1,6 +1,6 @@
-"""The states of panels as plain data, sent by the kernel's widget or the server to the page.
+"""The states of panels as plain data, sent to the page by the kernel's widget or the server.
 
-``js/src/panel-types.ts`` is made from this file by ``make js-types``: comments and all.
+``make js-types`` generates ``js/src/panel-types.ts`` from this file, including the comments.
 """
 
 from __future__ import annotations
@@ -8,28 +8,31 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict
 
 Status = Literal["running", "stopping", "complete", "stopped", "failed", "timed out"]
-"""How a run stands: `RunView.state`."""
+"""The state of a run: `RunView.state`."""
 Tone = Literal["run", "ok", "ing", "cut", "err"]
-Asked = Literal["stage", "approval", "text"]
-"""Whether a recipe may go on, whether something else may be done, or a text."""
+Asked = Literal["stage", "approval", "text", "budget"]
+"""What a gate asks for: to continue a recipe, approve a call, give text or raise the budget."""
 
 PieceKind = Literal[
     "text", "thought", "writing", "call", "tool", "output", "answer", "vote", "note"
 ]
-"""Of an answer that is being written "writing", of a call's arguments "call"."""
+"""The kind of a transcript part.
+
+"writing" is an unfinished answer, "call" the arguments of a tool call.
+"""
 
 
 class RowStop(TypedDict):
-    """What a row's own Stop button asks for."""
+    """The stop level that a row's Stop button requests."""
 
     now: bool
 
 
 class AgentRow(TypedDict):
-    """A row of the panel: an agent, a recipe's unit, or a row of a sweep."""
+    """A row of the panel: an agent, a unit of a recipe, or a row of a sweep."""
 
     id: str
-    """Unique in the run: the key of the row."""
+    """The key of the row, unique in the run."""
     model: str
     chip: str
     tone: Tone
@@ -37,44 +40,44 @@ class AgentRow(TypedDict):
     writing: bool
     numbers: str
     stop: NotRequired[RowStop | None]
-    """Without it there is no button."""
+    """Missing or null if the row has no button."""
     name: NotRequired[str]
-    """The name that is shown, where the id is an address."""
+    """The name to show, if the id is an address."""
     depth: NotRequired[int]
-    """How many units it is in, or how many called one another until it."""
+    """Number of units around it, or of its callers."""
     title: NotRequired[str]
-    """Its prompt or command."""
+    """The prompt or command."""
     pending: NotRequired[bool]
-    """Of a recipe: whether it has not begun."""
+    """Whether a recipe's unit has not started."""
     current: NotRequired[bool]
-    """Whether it is the one in hand."""
+    """Whether it is the current row."""
     opens: NotRequired[bool]
-    """False where it has no transcript."""
+    """False if it has no transcript."""
 
 
 class Piece(TypedDict):
-    """Something that an agent wrote, did or was told, or more of it."""
+    """A part of a transcript, or the continuation of one: text, a call, a result or a note."""
 
     id: str
-    """Pieces of one id that follow one another are one part of the transcript."""
+    """Consecutive parts with the same id belong together."""
     kind: PieceKind
     title: str
-    """"" for words."""
+    """Empty for plain text."""
     text: str
 
 
 class Transcript(TypedDict):
-    """What an agent wrote and did, from some place of its turn's journal on."""
+    """What an agent wrote and did, starting at a position in its turn's journal."""
 
     pieces: list[Piece]
     end: int
-    """The place up to which the journal was read: what comes next begins there."""
+    """The journal position to read from next, in bytes."""
     more: bool
-    """Whether there is more by now."""
+    """Whether the journal already has more to read."""
 
 
 class GateQuestion(TypedDict):
-    """A question that waits until a person answers it."""
+    """A question that is waiting for the user."""
 
     id: str
     """Unique in the run."""
@@ -82,20 +85,20 @@ class GateQuestion(TypedDict):
     asks: Asked
     prompt: str
     countdown: str
-    """What becomes of it when nobody answers, such as "58 s, then denied"."""
+    """What happens if nobody answers, such as "58 s, then denied"."""
 
 
 class StopButton(TypedDict):
-    """The big Stop button."""
+    """The Stop button of a run or sweep."""
 
     label: str
     now: bool
-    """What a click asks for: true is an immediate stop, false a graceful one."""
+    """Whether a click requests an immediate stop instead of a graceful one."""
     title: str
 
 
 class FollowUp(TypedDict):
-    """The last follow-up text, and who has read it, in words."""
+    """The last message to the agents, and a note on who has read it."""
 
     text: str
     read: str
@@ -113,34 +116,38 @@ class PanelState(TypedDict):
     round: str
     elapsed: str
     fraction: float
-    """How full the bar is, 0..1, and what of."""
+    """How full the bar is, from 0 to 1. `bar` is its label."""
     bar: str
     cost: str
     in_flight: str
     agents: list[AgentRow]
     gates: list[GateQuestion]
-    """Oldest first."""
+    """Open gates, oldest first."""
     button: StopButton | None
     can_say: bool
-    """Whether the run takes follow-up texts."""
+    """Whether the run accepts messages."""
     said: FollowUp | None
     notices: list[str]
     footer: list[str]
     card: str
-    """ "" while live; at the end the finished card, made and escaped by Python."""
+    """The finished card as escaped HTML. Empty while the run is live."""
     answers: NotRequired[list[str]]
-    """The answers on the card, as Markdown, in its order."""
+    """The answers on the card as Markdown, in their order."""
+    parts: NotRequired[dict[str, object]]
+    """Data of extensions, by name."""
+    summary: NotRequired[str]
+    """For a large team: the numbers of agents by activity, such as "4 writing · 1 failed"."""
 
 
 class SweepRow(AgentRow):
-    """A row of a sweep that is at work."""
+    """A live row of a sweep."""
 
     run: str
-    """The run that works on it."""
+    """The id of the row's run."""
 
 
 class RowCount(TypedDict):
-    """How many rows there are of a kind, in words."""
+    """The number of rows in a state, as text."""
 
     text: str
     tone: Tone | Literal[""]
@@ -154,7 +161,7 @@ class RowFailure(TypedDict):
 
 
 class OpenRow(TypedDict):
-    """The one row whose run is drawn whole."""
+    """The open row, with the state of its panel."""
 
     row: str
     state: PanelState
@@ -176,15 +183,15 @@ class SweepState(TypedDict):
     counts: list[RowCount]
     failures: list[RowFailure]
     more_failures: str
-    """How many failures are not listed, in words."""
+    """The number of failures that are not listed, as text."""
     rows: list[SweepRow]
-    """The rows at work."""
+    """The live rows."""
     more_rows: str
     open: OpenRow | None
     button: StopButton | None
-    hold: Literal["pause", "continue", ""]
-    """What can be asked of all rows at work."""
+    hold: Literal["pause", "unpause", ""]
+    """The action of the second button, on all live rows."""
     notices: list[str]
     footer: list[str]
     card: str
-    """ "" while live; at the end the finished card, made and escaped by Python."""
+    """The finished card as escaped HTML. Empty while the sweep is live."""

@@ -1,9 +1,9 @@
-r"""The renderer of Markdown on cards: what a Markdown cell of JupyterLab takes, as static HTML.
+r"""Renders Markdown on cards, with the syntax of JupyterLab's Markdown cells, as static HTML.
 
-Raw HTML is shown as text, and so is an image, which would be a request to somebody's server, unless
-it is a file of the agent's own workspace: that one is embedded. Math stays as it was written,
-delimiters included, for the page's MathJax; a dollar that begins none ("costs $5 here and $7
-there") is shielded from it. Code is coloured with the page's own colours.
+Raw HTML is shown as text. Images are shown as text as well, because they would cause requests to a
+server. Only files in the agent's workspace are embedded. Math keeps its delimiters for the page's
+MathJax. A dollar sign that does not start math ("costs $5 here and $7 there") is hidden from
+MathJax. Code is coloured with the page's colours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 MAX_COLOURED = 20_000
-"""Characters of a code block up to which it is coloured."""
+"""Maximum length of a coloured code block, in characters."""
 
 _MARGINS = {
     "paragraph_open": "6px 0",
@@ -49,64 +49,64 @@ _COLOURS = {
     kinds.Name.Class: ("def", "#0000ff"),
     kinds.Name.Decorator: ("meta", "#aa22ff"),
 }
-"""For kinds of tokens, JupyterLab's names of its editor's colours, and its light ones."""
+"""JupyterLab's editor colour for each kind of token: its name, and its value in the light theme."""
 
 _BRACKETS = {"(": ")", "[": "]"}
 _MATH_STARTS = re.compile(r"\$|\\(?=[(\[]|begin\b)")
 _ABSOLUTE = re.compile(r"https?://|mailto:", re.IGNORECASE)
 
 IMAGES = "images"
-"""In the renderer's environment: gives the data URI of an image's address, or ""."""
+"""Key in the renderer's environment: a function from an image's address to a data URI or ""."""
 
 
 @cache
 def renderer() -> MarkdownIt:
-    """Return the renderer, which threads share: it keeps no state."""
-    made = MarkdownIt("commonmark", {"html": False, "highlight": _highlight})
-    made.enable(["table", "strikethrough"])
+    """Return the renderer. It has no state, so threads can share it."""
+    parser = MarkdownIt("commonmark", {"html": False, "highlight": _highlight})
+    parser.enable(["table", "strikethrough"])
     dollarmath_plugin(
-        made, allow_labels=False, allow_space=False, allow_digits=False, double_inline=True
+        parser, allow_labels=False, allow_space=False, allow_digits=False, double_inline=True
     )
-    amsmath_plugin(made)
-    tasklists_plugin(made)
-    made.inline.ruler.before("escape", "math_brackets", _brackets)
-    made.core.ruler.push("blocks", _set_blocks)
+    amsmath_plugin(parser)
+    tasklists_plugin(parser)
+    parser.inline.ruler.before("escape", "math_brackets", _brackets)
+    parser.core.ruler.push("blocks", _set_blocks)
     for kind, (before, after) in _DELIMITERS.items():
-        made.add_render_rule(kind, _math(before, after))
+        parser.add_render_rule(kind, _math(before, after))
     for kind, rule in _RULES.items():
-        made.add_render_rule(kind, rule)
-    return made
+        parser.add_render_rule(kind, rule)
+    return parser
 
 
 def _set_blocks(state: StateCore) -> None:
-    """Give blocks the card's margins, and the direction of their text.
+    """Set the card's margins and the text direction of blocks.
 
-    A page's own margins are meant for documents, and its direction is that of its menus.
+    A page's margins are meant for documents, and its text direction is that of its menus.
     """
     for token in state.tokens:
         if margin := _MARGINS.get(token.type):
             token.attrSet("style", f"margin:{margin};text-align:start")
             token.attrSet("dir", "auto")
         elif token.type in ("th_open", "td_open"):
-            aligned = token.attrGet("style")  # by the table's second line
+            aligned = token.attrGet("style")  # the alignment from the table's second line
             token.attrSet("style", f"{aligned};{_CELL}" if aligned else _CELL)
-        # What has a style has no class.
+        # `with_stylesheet` requires that an element with a style has no class.
         token.attrs.pop("class", None)
 
 
 def _brackets(state: StateInline, silent: bool) -> bool:
-    r"""Take ``\(…\)`` and ``\[…\]``, as models write them, and ``\\(…\\)``, as Jupyter has it."""
-    found = re.compile(r"(\\{1,2})([(\[])").match(state.src, state.pos, state.posMax)
-    if found is None:
+    r"""Parse ``\(…\)`` and ``\[…\]``, which models write, and Jupyter's ``\\(…\\)``."""
+    opener = re.compile(r"(\\{1,2})([(\[])").match(state.src, state.pos, state.posMax)
+    if opener is None:
         return False
-    closer = found[1] + _BRACKETS[found[2]]
-    end = state.src.find(closer, found.end(), state.posMax)
+    closer = opener[1] + _BRACKETS[opener[2]]
+    end = state.src.find(closer, opener.end(), state.posMax)
     if end < 0:
         return False
     if not silent:
         token = state.push("math_brackets", "math", 0)
-        inside = state.src[found.end() : end]
-        token.content = f"\\{found[2]}{inside}\\{_BRACKETS[found[2]]}"
+        inside = state.src[opener.end() : end]
+        token.content = f"\\{opener[2]}{inside}\\{_BRACKETS[opener[2]]}"
     state.pos = end + len(closer)
     return True
 
@@ -130,11 +130,11 @@ def _math(before: str, after: str) -> _Rule:
 
 
 def _text(_: RendererHTML, tokens: Sequence[Token], index: int, *__: Any) -> str:
-    return shielded(tokens[index].content)
+    return hide_from_mathjax(tokens[index].content)
 
 
-def shielded(words: str) -> str:
-    """Escape words in which MathJax, which wants a formula in one text, is to find none."""
+def hide_from_mathjax(words: str) -> str:
+    """Escape text and split it with spans so that MathJax finds no formula in it."""
     return _MATH_STARTS.sub(r"<span>\g<0></span>", str(escape(words)))
 
 
@@ -142,21 +142,28 @@ def _image(_: RendererHTML, tokens: Sequence[Token], index: int, __: Any, env: A
     address, about = str(tokens[index].attrGet("src") or ""), tokens[index].content
     data = env[IMAGES](address) if IMAGES in env else ""
     if not data:
-        return shielded(f"![{about}]({address})")
+        return hide_from_mathjax(f"![{about}]({address})")
     named = f'alt="{escape(about)}" title="{escape(address)}"'
     return f'<img src="{data}" {named} style="max-width:100%;max-height:400px">'
 
 
-def _link(made: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-    """Open a link; one to a file leads nowhere in a page that does not have the workspace."""
+def _link(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any
+) -> str:
+    """Render the start of a link.
+
+    Links to files get no address, because the page has no workspace.
+    """
     address = str(tokens[index].attrGet("href") or "")
     if not _ABSOLUTE.match(address):
         return f'<a title="{escape(address)}">'
-    return made.renderToken(tokens, index, options, env)
+    return renderer.renderToken(tokens, index, options, env)
 
 
-def _table(made: RendererHTML, tokens: Sequence[Token], index: int, options: Any, _: Any) -> str:
-    opened = made.renderToken(tokens, index, options, _)
+def _table(
+    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, _: Any
+) -> str:
+    opened = renderer.renderToken(tokens, index, options, _)
     return f'<div style="overflow-x:auto;margin:8px 0">{opened}'
 
 
@@ -171,7 +178,7 @@ _RULES: dict[str, _Rule] = {
 
 
 def _highlight(code: str, language: str, _: str) -> str:
-    """Return code as HTML; "" where its language is unknown, for the renderer to escape it."""
+    """Return code as coloured HTML, or "" to let the renderer show it without colours."""
     if not re.fullmatch(r"[\w+#.-]{1,30}", language) or len(code) > MAX_COLOURED:
         return ""
     try:

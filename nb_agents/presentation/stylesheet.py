@@ -1,10 +1,10 @@
-"""Writing a card's HTML small: its inline styles as one style element, and quotes where needed.
+"""Shrinks a card's HTML: moves inline styles to a style element, and drops needless quotes.
 
-Half of a card would be styles that stand in it again and again. Each is written once, under a name
-that is made of it: so cards on one page can't disturb each other, and a card made twice is the
-same. Where a page drops style elements (GitHub; JupyterLab, of a notebook that is not trusted), the
-card is plain: headings, lists, tables and parts that open. It stays plain beside a card that has
-its own, whose styles would hide words that it can't show again.
+Repeated styles would be half of a card. Each style is written once, as a class named after its
+hash. So cards on the same page don't conflict, and the same card always has the same HTML. A page
+that drops style elements (GitHub, or JupyterLab for an untrusted notebook) shows a plain card with
+headings, lists, tables and expandable parts. The rules apply only to cards with their own style
+element, because they would hide text in a plain card.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ COLOURS = {
     "paper": "var(--jp-layout-color1,#fff)",
     "brand": "var(--jp-brand-color1,#1976d2)",
     "amber": "var(--jp-warn-color1,#e08600)",
-    # As in panel.css: JupyterLab's own are too pale for words on white.
+    # As in panel.css: JupyterLab's colours are too pale for text on white.
     "good": "color-mix(in srgb,var(--jp-success-color1,#2e7d32) 82%,var(--nb-ink))",
     "bad": "color-mix(in srgb,var(--jp-error-color1,#c62828) 88%,var(--nb-ink))",
     "warn": "color-mix(in srgb,var(--jp-warn-color1,#b26a00) 66%,var(--nb-ink))",
     "ink": "var(--jp-ui-font-color1,#1f2328)",
 }
-"""What templates call ``var(--nb-NAME)``."""
+"""The values of ``var(--nb-NAME)`` in templates."""
 
 _RULES = {
     "nb-file": ".nb-file{padding:0;background:none;color:inherit}",
     "nb-path": ".nb-path{overflow-wrap:anywhere}",
-    # The label lies below what is clipped, unless there is more of it.
+    # The label overlaps the end of clipped content.
     "nb-fold": (
         ".nb-fold{position:relative;max-height:var(--most);overflow:hidden}"
-        ".nb-fold:has(>.nb-more>:checked){max-height:none}"
+        ".nb-fold:has(>.nb-more>:checked,>details[open]){max-height:none}"
+        ".nb-fold:has(>details[open])>.nb-more{display:none}"
         ".nb-more{display:block;position:absolute;inset:calc(var(--most) - 34px) 0 auto;"
         "padding:9px 0 5px;text-align:center;font-size:12px;line-height:20px;cursor:pointer;"
         "color:var(--nb-brand);background:linear-gradient(transparent,var(--nb-paper) 40%)}"
@@ -45,17 +46,17 @@ _RULES = {
         "@media print{.nb-fold{max-height:none}.nb-more{display:none}}"
     ),
 }
-"""What is written for the class of an element that has one."""
+"""The rules for elements that have a class, by class."""
 
-# In HTML that Jinja2 and markdown-it have made: in all that is not theirs, quotes are escaped.
+# For HTML from Jinja2 and markdown-it, in which quotes in other text are escaped.
 _STYLE = re.compile(r' style="([^"]*)"')
 _QUOTED = re.compile(r'="([\w.%#:+-]+)"(?=[ />])(/?)')
 _PICTURE = re.compile(r"<svg role=.*</svg>|<(table|ul)\b.*?</\1>", re.DOTALL)
-# In code, elements are spans.
+# Only spans occur in code, so line breaks of code are not affected.
 _ENDS = re.compile(r">\n+(?=</(?:div|details)>|\n<(?:div|details)\b)")
 _COLOUR = re.compile(r"var\(--nb-(\w+)\)")
-# MathJax has commands that write styles and links, which may name a server, or that make such a
-# command. (js/src/harmless.ts has the same.)
+# MathJax commands that write styles and links, which may refer to a server, or that define such
+# commands. js/src/sanitize.ts has the same list.
 _NO_MATH = re.compile(
     r"<[^>]*>|\\(?=(?:href|url|style|class|cssId|data|require|includegraphics|csname|mmlToken|bbox"
     r"|def|edef|gdef|xdef|let|(?:re)?newcommand|providecommand|(?:re)?newenvironment|setOptions"
@@ -64,38 +65,40 @@ _NO_MATH = re.compile(
 
 
 def with_stylesheet(html: str) -> str:
-    """Return HTML with its inline styles in one style element, which goes for nothing else.
+    """Return a card with its inline styles moved to a style element that affects only the card.
 
     Args:
-        html: HTML whose text and attributes are escaped, and in which what has a style has no
-            class.
+        html: HTML with escaped text and attributes. Elements with a style must not have a class.
     """
     names: dict[str, str] = {}
 
-    def named(found: re.Match[str]) -> str:
-        style = found[1]
-        # It begins with a letter, and two styles on a page don't get one name.
+    def named(match: re.Match[str]) -> str:
+        style = match[1]
+        # A class must start with a letter. The digest is long enough to avoid collisions.
         digest = urlsafe_b64encode(sha256(style.encode()).digest()[:3]).decode()
         names.setdefault(style, f"n{digest}")
         return f' class="{names[style]}"'
 
     body = _QUOTED.sub(_bare, _STYLE.sub(named, _NO_MATH.sub(_shield, html)))
-    # A line of a card is a line of JSON in a notebook, and of its diff.
-    body = _PICTURE.sub(lambda found: found[0].replace(">\n<", "><"), body)
+    # Fewer lines: each line of a card is a line of the notebook's JSON and its diff.
+    body = _PICTURE.sub(lambda match: match[0].replace(">\n<", "><"), body)
     body = _ENDS.sub(">", body)
-    # Twice the class, as a page's own rules for tables count more than one.
+    # The doubled class overrides the page's rules for tables.
     rules = [f".{name}{{{style}}}" for style, name in sorted(names.items())]
     rules += [rule for name, rule in _RULES.items() if f"={name}" in body]
-    used = {"ink", *(found[1] for rule in rules for found in _COLOUR.finditer(rule))}
+    used = {"ink", *(match[1] for rule in rules for match in _COLOUR.finditer(rule))}
     colours = "".join(f"--nb-{name}:{COLOURS[name]};" for name in sorted(used))
     sheet = f".nb-card.nb-card:has(>style){{{colours}{''.join(rules)}}}"
     return f"<div class=nb-card><style>{sheet}</style>\n{body}</div>"
 
 
-def _shield(found: re.Match[str]) -> str:
-    """Keep MathJax, which wants a formula in one text, from a command; tags stay as they are."""
-    return "<span>\\</span>" if found[0] == "\\" else found[0]
+def _shield(match: re.Match[str]) -> str:
+    """Put the backslash of a LaTeX command into a span, which hides the command from MathJax.
+
+    Tags are kept.
+    """
+    return "<span>\\</span>" if match[0] == "\\" else match[0]
 
 
-def _bare(found: re.Match[str]) -> str:
-    return f"={found[1]}{' /' if found[2] else ''}"
+def _bare(match: re.Match[str]) -> str:
+    return f"={match[1]}{' /' if match[2] else ''}"

@@ -1,20 +1,23 @@
-"""Wording that panels, cards and lists share. Pure functions."""
+"""Text shared by panels, cards and lists. Pure functions."""
 
 from __future__ import annotations
 
 import os
+import re
+import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from nb_agents.nouns import count
+from nb_agents.nouns import count, dollars
+from nb_agents.session.archive import Verification
 from nb_agents.session.history import Session
 from nb_agents.view.receipt import total_cost
-from nb_agents.view.run_view import AgentView, RunView
+from nb_agents.view.run_view import AgentView, FoldView, RunView
 from nb_agents.view.steps import GateView
 
 if TYPE_CHECKING:
-    from nb_agents.sweeps.prune import Pruned, PruneSpec
+    from nb_agents.session.prune import Pruned, PruneSpec
 
 _SOURCES = {
     "widget": "you",
@@ -23,59 +26,69 @@ _SOURCES = {
     "api": "you (run.stop)",
     "magic": "you (%agents stop)",
     "rest": "the HTTP interface",
+    "mcp": "an MCP client",
+    "acp": "an ACP client",
     "cli": "the command line",
     "budget": "the budget",
     "approval": "an approval gate",
 }
 
 STOPPING = "Stopping… (after current LLM call completes)"
-STOPPING_RECIPE = "Stopping… (after the steps in hand)"
+STOPPING_STEPS = "Stopping… (after the current steps)"
 STOPPING_NOW = "Stopping now…"
 
 
 def chip(view: RunView) -> str:
-    """Return the text of the status chip."""
+    """Return the text of a turn's status chip."""
     if view.state == "stopping" and view.stop:
         if view.stop.level == "immediate":
             return STOPPING_NOW
-        return STOPPING_RECIPE if view.recipe else STOPPING
+        return STOPPING_STEPS if view.has_steps else STOPPING
     if view.is_paused:
         return "paused"
+    if view.status != "awaiting" and view.wait is not None:
+        return view.wait.describe(time.time())
     if view.status == "awaiting":
-        wanted = {gate.wants for gate in view.gates.values()}
-        return "awaiting an answer" if wanted == {"input"} else "awaiting approval"
+        kinds = {gate.wants for gate in view.gates.values()}
+        return awaits("input" if kinds == {"input"} else "approval")
     is_presenting = view.state == "running" and view.phase == "presenting"
     return "presenting" if is_presenting else view.state
 
 
+def awaits(wants: Literal["approval", "input"]) -> str:
+    """Return the state of a run or an agent that waits at a gate, by what the gate wants."""
+    return "awaiting an answer" if wants == "input" else "awaiting approval"
+
+
 def waits_for(view: RunView) -> str:
-    """Return what a stopping run waits for, and until when; "" for any other."""
+    """Return a sentence that says what a stopping run waits for and until when, or ""."""
     stop = view.stop
     if view.state != "stopping" or stop is None:
         return ""
     if stop.level == "immediate":
-        return "Stopping now: what is in flight is cut, and what it wrote is kept."
+        return "Stopping now: calls in flight are interrupted, and their text is saved."
     why = f"{stop.reason[:1].upper()}{stop.reason[1:]}" if stop.source == "timeout" else "Stopping"
     until = ""
     if stop.grace_s is not None:
         at = datetime.fromtimestamp(stop.requested_at + stop.grace_s)
-        until = f" until {at:%H:%M:%S}; what is left then is cut"
-    return f"{clip(why, 120)}: waits for {_in_hand(view)}{until}. All is kept."
+        until = f" until {at:%H:%M:%S}, then interrupts the rest"
+    return f"{clip(why, 120)}: waiting for {_unfinished(view)}{until}. Everything is saved."
 
 
-def _in_hand(view: RunView) -> str:
-    """Return the calls, tools and steps that a graceful stop lets come to their end."""
+def _unfinished(view: RunView) -> str:
+    """Return the agents and commands that may finish after a graceful stop."""
     busy = [
         step.address
         for step in view.steps.values()
         if step.unit == "bash" and step.status == "running"
     ]
-    busy += [a.id for a in view.agents.values() if a.in_flight or a.phase == "tool"]
+    phases = ("thinking", "tool", "writing")
+    busy += [a.id for a in view.agents.values() if a.in_flight or a.phase in phases]
     return clip(", ".join(busy), 120) if busy else "its files to be written"
 
 
 def elapsed(view: RunView, now: float) -> tuple[str, float]:
-    """Return the time used in MassGen's wording, and the fraction of the timeout (0 to 1)."""
+    """Return the elapsed time in MassGen's wording, and the fraction of the timeout (0 to 1)."""
     used = max(0.0, (view.ended_at or now) - view.started_at)
     if not view.timeout_s:
         return f"Elapsed: {used:.0f}s", 0.0
@@ -84,19 +97,19 @@ def elapsed(view: RunView, now: float) -> tuple[str, float]:
 
 
 def progress(view: RunView) -> str:
-    """Return how far the turn is: a team's round, the step of a recipe."""
-    if not view.recipe:
+    """Return the progress of a turn: a team's round, or the step of a recipe."""
+    if not view.has_steps:
         attempt = f" · attempt {view.attempt}" if view.attempt > 1 else ""
         return f"Round: {view.round}/∞{attempt}"
     steps = _outermost(view)
     if not steps:
         return view.current_step
-    begun = sum(1 for step in steps if step in view.steps)
-    return f"Step {max(begun, 1)} of {len(steps)}"
+    started = sum(1 for step in steps if step in view.steps)
+    return f"Step {max(started, 1)} of {len(steps)}"
 
 
 def done(view: RunView) -> float:
-    """Return the fraction of a recipe's own steps that are over (0 to 1)."""
+    """Return the fraction of a recipe's top-level steps that have ended, from 0 to 1."""
     steps = _outermost(view)
     over = sum(1 for step in steps if step in view.steps and view.steps[step].is_over)
     return over / len(steps) if steps else 0.0
@@ -107,115 +120,149 @@ def _outermost(view: RunView) -> list[str]:
 
 
 def countdown(gate: GateView, now: float) -> str:
-    """Return what happens to an open gate when nobody decides."""
+    """Return what happens to an open gate if nobody decides."""
     if not gate.timeout_s:
         return f"waits until it is {'answered' if gate.wants == 'input' else 'decided'}"
-    left = max(0.0, gate.asked_at + gate.timeout_s - now)
-    return f"{seconds(left)}, then {'approved' if gate.default == 'approve' else 'denied'}"
+    remaining_s = max(0.0, gate.asked_at + gate.timeout_s - now)
+    return f"{seconds(remaining_s)}, then {'approved' if gate.default == 'approve' else 'denied'}"
 
 
 def duration(view: RunView) -> str:
-    """Return how long the turn took, in words, or ""."""
+    """Return a turn's duration as text, or "" if unknown."""
     if not view.started_at:
         return ""
     return seconds(max(0.0, (view.ended_at or view.last_at) - view.started_at))
 
 
 def seconds(duration_s: float) -> str:
-    """Return a time in words."""
+    """Return a duration as text, such as "2 min 5 s"."""
     minutes, rest = divmod(round(duration_s), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def when(at: float) -> str:
-    """Return a moment in local time; "" when it is unknown or out of range."""
+    """Return a Unix time as local date and time, or "" if it is unknown or out of range."""
     try:
         return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}" if at else ""
     except (ValueError, OverflowError, OSError):
         return ""
 
 
-def tokens(number: int) -> str:
-    """Return a number of tokens, digits in groups of three."""
-    return f"{number:,}".replace(",", "\N{NO-BREAK SPACE}") + " tok"
-
-
-def cost(dollars: float | None) -> str:
-    """Return a price, or "" when it is unknown: an unknown price is never shown as 0."""
-    if dollars is None:
-        return ""
-    return "<$0.001" if 0 < dollars < 0.0005 else f"${dollars:.3f}"
+def tokens(number: int, is_estimated: bool = False) -> str:
+    """Return a number of tokens as text, with digits in groups of three. "~" marks an estimate."""
+    grouped = f"{number:,}".replace(",", "\N{NO-BREAK SPACE}")
+    return f"{'~' if is_estimated else ''}{grouped} tok"
 
 
 def spent(view: RunView) -> str:
-    """Return the tokens and price of a turn; "" when no journal or receipt has them."""
+    """Return the tokens and cost of a turn, or "" if they are not recorded."""
     used = view.tokens
     if not view.seq and not used:
         return ""
-    price = cost(total_cost(view)) if used else ""
-    cut = any(a.outcome == "killed" for a in view.agents.values())
-    return " · ".join(p for p in (tokens(used), price) if p) + (
-        " (calls that were cut not counted)" if cut else ""
-    )
+    price = dollars(total_cost(view)) if used else ""
+    note = " (including an estimate of interrupted calls)" if view.is_estimated else ""
+    if any(agent.uncounted_calls for agent in view.agents.values()):
+        note = " (without interrupted calls)"
+    return " · ".join(p for p in (tokens(used, view.is_estimated), price) if p) + note
 
 
 def size(size_bytes: float) -> str:
-    """Return a file's size in words."""
+    """Return a file's size as text, such as "1.2 MB"."""
     if size_bytes < 1000:
         return f"{size_bytes} B"
     units = iter(("kB", "MB", "GB", "TB"))
     while size_bytes >= 1000 and (unit := next(units, "")):
-        size_bytes, named = size_bytes / 1000, unit
-    return f"{size_bytes:.1f} {named}"
+        size_bytes, unit_name = size_bytes / 1000, unit
+    return f"{size_bytes:.1f} {unit_name}"
 
 
-def older(number: int) -> str:
+def verification(verified: Verification) -> str:
+    """Describe what was found in an exported session, and what that proves."""
+    manifest = verified.manifest
+    held = f"{count(verified.entries, 'file')} and {count(verified.events, 'event')}"
+    if verified.changes:
+        first = f"Changed since the export: {count(len(verified.changes), 'change')} in {held}."
+    else:
+        first = f"Nothing was changed since the export: {held}."
+    if manifest.is_own:
+        origin = "You exported it: the manifest has the MAC of your key."
+    elif manifest.mac:
+        origin = (
+            "It has no MAC of your key: another user exported it, or its manifest was rewritten. "
+            "Compare the fingerprint with the exporter's."
+        )
+    else:
+        origin = (
+            "It has no MAC, because its exporter had not written or trusted all of its turns. "
+            "Compare the fingerprint with the exporter's."
+        )
+    return f"{first}\nFingerprint: {manifest.fingerprint}\n{origin}"
+
+
+def older_sessions_note(number: int) -> str:
     """Return a sentence about the sessions that a list leaves out, or ""."""
-    return f"{count(number, 'older session')} not listed: --all lists all." if number else ""
+    return f"{count(number, 'older session')} not listed. --all lists all." if number else ""
 
 
-def pruned(done: Pruned, spec: PruneSpec) -> str:
-    """Return what pruning removed, or would remove, and what it kept and why."""
-    what = f"{count(done.sessions, 'session')} and {count(done.rows, 'row')} of sweeps"
+def prune_summary(done: Pruned, spec: PruneSpec) -> str:
+    """Describe what a prune removed or would remove, what it skipped, and why."""
+    removed = f"{count(done.sessions, 'session')} and {count(done.rows, 'row')} of sweeps"
     if spec.keep_answers:
-        what = f"all but the answers of {what}"
+        removed = f"all but the answers of {removed}"
     verb = "Would remove" if spec.is_dry_run else "Removed"
-    said = [f"{verb} {what} ({count(done.files, 'file')}, {size(done.size_bytes)})."]
+    lines = [f"{verb} {removed} ({count(done.files, 'file')}, {size(done.size_bytes)})."]
     if done.incomplete:
-        said.append(
-            f"Left: {done.incomplete} incomplete, as they can be resumed; --incomplete takes them."
+        lines.append(
+            f"Skipped {done.incomplete} incomplete that can be resumed; --incomplete removes them."
         )
     if done.live:
-        said.append(f"Left: {done.live} at work.")
+        lines.append(f"Skipped {done.live} that are running.")
     if done.not_noted:
         rows = count(done.not_noted, "row")
-        said.append(f"Left: {rows} whose sweep has not noted the end; the same sweep again does.")
-    said += done.unread
+        lines.append(f"Skipped {rows} whose end is not recorded. Run the sweep again to record it.")
+    lines += done.unread
     if spec.is_dry_run and done.files:
-        said.append("Nothing is removed yet: add --yes.")
-    return "\n".join(said)
+        lines.append("Nothing was removed yet. Add --yes to remove them.")
+    return "\n".join(lines)
 
 
 def count_any(number: int, noun: str) -> str:
-    """Return a number with its noun, or "" for none."""
+    """Return a number with its noun, or "" for 0."""
     return count(number, noun) if number else ""
 
 
 def clip(text: str, limit: int, *, tail: bool = False) -> str:
-    """Cut a text to one line of ``limit`` characters, keeping its head or its tail."""
+    """Shorten text to one line of at most ``limit`` characters: its beginning or its end."""
     text = " ".join(text[-2 * limit :].split() if tail else text[: 2 * limit].split())
     if len(text) <= limit:
         return text
     return "…" + text[-limit:] if tail else text[:limit] + "…"
 
 
+_MARKDOWN = re.compile(
+    r"^\s{0,3}(?:#{1,6}\s+|>\s?|```\w*)"  # headings, quotes and fences
+    r"|^[\s|:]*-{3,}[\s|:-]*$"  # rules, and the second lines of tables
+    r"|^\s*\|\s?|\s?\|\s*$"  # the first and last bars of a table's line
+    r"|(?<![\w*_])(?:\*{1,3}|_{1,2})(?![\s*_])"  # the start and the end of emphasis
+    r"|(?<![\s*_])(?:\*{1,3}|_{1,2})(?![\w*_])"
+    r"|`+",
+    re.MULTILINE,
+)
+
+
+def without_markdown(text: str, limit: int, *, tail: bool = False) -> str:
+    """Shorten Markdown to one line, like `clip`, and remove the signs of its formatting."""
+    part = text[-4 * limit :] if tail else text[: 4 * limit]
+    return clip(_MARKDOWN.sub("", part), limit, tail=tail)
+
+
 def cut(text: str, limit: int) -> str:
-    """Cut a text of many lines to ``limit`` characters."""
+    """Shorten text to ``limit`` characters, and append the number of removed characters."""
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
 
 
 def votes(view: RunView) -> str:
-    """Return the tally, such as "3 votes (critic 2, researcher 1)"."""
+    """Return the votes as text, such as "3 votes (critic 2, researcher 1)"."""
     tally = view.votes
     total = sum(tally.values())
     who = ", ".join(f"{a} {n}" for a, n in sorted(tally.items(), key=lambda i: -i[1]))
@@ -223,7 +270,12 @@ def votes(view: RunView) -> str:
 
 
 def stopped_by(view: RunView, writer: str = "kernel") -> str:
-    """Return who stopped the turn, which a `writer` wrote, for the card's first sentence."""
+    """Describe who stopped a turn, for the card's first sentence.
+
+    Args:
+        view: The view of the turn.
+        writer: The kind of process that ran the turn.
+    """
     if view.ending == "killed":
         return f"Cut off when the {writer} died"
     if view.stop is None:
@@ -235,8 +287,25 @@ def stopped_by(view: RunView, writer: str = "kernel") -> str:
     return f"Stopped by {sources.get(view.stop.source, view.stop.source)}{reason}"
 
 
+def folds(agent: AgentView) -> str:
+    """Return how many times an agent's conversation was folded, such as "folded ×2", or ""."""
+    number = len(agent.folds)
+    return "" if not number else "folded" if number == 1 else f"folded ×{number}"
+
+
+def fold_line(fold: FoldView) -> str:
+    """Return how much a fold replaced and what it cost."""
+    written = f"summary {dollars(fold.cost)}".strip() if fold.summary else "no summary"
+    parts = [
+        f"{fold.before:,} → {fold.after:,} tokens",
+        count_any(fold.parts, "tool result"),
+        "no model call" if fold.level == "results" else written,
+    ]
+    return " · ".join(filter(None, parts))
+
+
 def agent_state(agent: AgentView) -> str:
-    """Return an agent's state: answered, voted for whom, partial text, no answer yet."""
+    """Return an agent's state as text, such as "answered · voted for ben"."""
     if agent.outcome == "never started" and not agent.answers:
         return "never started"
     if agent.caller and agent.outcome == "finished":
@@ -249,47 +318,49 @@ def agent_state(agent: AgentView) -> str:
         parts.append("no answer yet")
     if agent.error:
         parts.append("failed")
+    if agent.folds:
+        parts.append(folds(agent))
     if agent.vote:
         parts.append(f"voted for {agent.vote.target}")
     elif agent.answers:
         parts.append("no vote yet")
     if words := len(agent.unsubmitted.split()):
-        kept = count(words, "word")
+        length = count(words, "word")
         was_cut = (agent.partial + agent.partial_call).strip()
-        parts.append(f"was writing ({kept} kept)" if was_cut else f"{kept} in no answer")
+        parts.append(f"was writing ({length} so far)" if was_cut else f"{length} not submitted")
     return " · ".join(parts)
 
 
-def listed(session: Session) -> tuple[str, ...]:
-    """Return the row of a session: its name, turns, state, last use, tokens, cost and task."""
+def session_row(session: Session) -> tuple[str, ...]:
+    """Return a session's row: name, turns, state, last use, tokens, cost and task."""
     last = session.turns[-1].view
     agents = [a for turn in session.turns for a in turn.view.agents.values()]
-    # A turn without a journal and a receipt has neither.
+    # A turn without a journal and a receipt has neither tokens nor cost.
     is_known = any(turn.view.seq for turn in session.turns) or any(a.tokens for a in agents)
     costs = [total_cost(turn.view) for turn in session.turns]
-    known = [c for c in costs if c is not None]
+    known_costs = [c for c in costs if c is not None]
     return (
         session.path.name,
         _turns(session),
         session.turns[-1].state,
         when(last.last_at or last.ended_at or 0.0),
         tokens(sum(a.tokens for a in agents)) if is_known else "unknown",
-        cost(sum(known)) if len(known) == len(costs) and any(known) else "unknown",
+        dollars(sum(known_costs)) if is_known and len(known_costs) == len(costs) else "unknown",
         clip(last.task, 60),
     )
 
 
 def _turns(session: Session) -> str:
-    """Return how many turns there are, and which of them went back to which."""
-    went_back = (
+    """Return the number of turns, and the rewinds as ``TURN↩TURN@EVENT``."""
+    rewinds = (
         f"{turn.paths.number}↩{turn.view.resumes}@{turn.view.point}"
         for turn in session.turns
         if turn.view.point
     )
-    return " ".join([str(len(session.turns)), *went_back])
+    return " ".join([str(len(session.turns)), *rewinds])
 
 
 def shown_path(path: Path) -> str:
-    """Return a directory's path, relative if it is below the working directory."""
+    """Return a path, relative if it is below the working directory."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

@@ -1,64 +1,69 @@
-"""An agent's transcript: what it wrote, thought, called, answered and voted, from the journal.
+"""Reads an agent's transcript from the journal: text, reasoning, calls, answers and votes.
 
-A page that shows one asks for what has come since, by the place in the journal where it stands. So
-nothing is kept for those who read, and what nobody has opened costs nothing.
+A page that shows a transcript requests the parts after a journal position. So the server keeps no
+state per reader, and only reads transcripts that somebody opens.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import groupby
-from typing import Any
 
 from nb_agents import events as ev
 from nb_agents.presentation import text
-from nb_agents.presentation.markdown import harmless
+from nb_agents.presentation.markdown import sanitize
 from nb_agents.presentation.panel_types import Piece, PieceKind, Transcript
-from nb_agents.session.history import with_past
+from nb_agents.session.history import with_resumed_events
 from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths
+from nb_agents.view.fold import fold_view
 
 MAX_RESULT = 20_000
-"""Characters of a tool's arguments and of its result; the journal has all of them."""
+"""Maximum length of a tool's arguments and result, in characters. The journal has all of it."""
 
 
 def read_transcript(paths: TurnPaths, agent: str, after: int = 0) -> Transcript:
-    """Return what an agent wrote and did since a place in its turn's journal, blocking.
+    """Return the parts of an agent's transcript after a journal position. Blocks.
 
     Args:
-        paths: The turn.
         agent: The agent's id, or the address of a recipe's step.
-        after: Where the last answer ended, in bytes; 0 is the beginning, which has also what the
-            turns that this one resumed hold.
+        after: The `end` of the previous transcript, in bytes. 0 starts at the beginning, with the
+            turns that this turn resumed.
 
     Returns:
-        About a megabyte of the journal at most.
+        The parts from at most about a megabyte of the journal.
     """
     reader = JournalReader(paths.journal, at=after)
     events: list[ev.Event] = []
-    with suppress(OSError):  # it was deleted
-        if not paths.journal.is_file():  # a link may lead to a device
-            return {"pieces": [], "end": after, "more": False}
+    with suppress(OSError):  # the journal may have been deleted
         if after == 0:
             events = _of_past_turns(paths)
         events += reader.read_about(json.dumps(agent).encode())
     own = (e for e in events if agent in (getattr(e, "agent", ""), getattr(e, "step", "")))
-    made = harmless({"pieces": pieces(own)})
-    return {"pieces": made["pieces"], "end": reader.at, "more": reader.has_news()}
+    safe = sanitize({"pieces": pieces(own)})
+    return {"pieces": safe["pieces"], "end": reader.at, "more": reader.has_news()}
 
 
 def _of_past_turns(paths: TurnPaths) -> list[ev.Event]:
     first = JournalReader(paths.journal).read_about(b'"turn_started"')[:1]
-    return with_past(paths, first)[:-1] if first else []
+    return with_resumed_events(paths, first)[:-1] if first else []
+
+
+Pieces = tuple[Piece, ...]
+TRANSCRIPT: ev.Fold[Pieces] = ev.Fold("transcript")
+"""The parts that an event adds to its agent's transcript."""
 
 
 def pieces(events: Iterable[ev.Event]) -> list[Piece]:
-    """Return the pieces of one agent's events, those that continue one another as one."""
-    shown = (tell(event) for event in events if (tell := _PIECES.get(type(event))))
-    same = (list(each) for _, each in groupby(shown, lambda piece: piece["id"]))
-    # Joined at once: added one by one, a long text costs its square.
+    """Return the transcript parts of an agent's events.
+
+    Consecutive parts with the same id are joined.
+    """
+    transcript = (piece for event in events for piece in TRANSCRIPT.apply((), event))
+    same = (list(each) for _, each in groupby(transcript, lambda piece: piece["id"]))
+    # Appending one by one would take quadratic time for long texts.
     return [{**parts[0], "text": "".join(part["text"] for part in parts)} for parts in same]
 
 
@@ -74,47 +79,141 @@ _CHANNELS: dict[ev.Channel, PieceKind] = {
 }
 
 
-def _tool_started(e: ev.ToolStarted) -> Piece:
-    asked = "" if e.args in (None, {}) else json.dumps(e.args, indent=1, ensure_ascii=False)
+@TRANSCRIPT.on(ev.RoundStarted)
+def _round_started(_: Pieces, e: ev.RoundStarted) -> Pieces:
+    return _note(e, f"Round {e.number}")
+
+
+@TRANSCRIPT.on(ev.TextStreamed)
+def _text_streamed(_: Pieces, e: ev.TextStreamed) -> Pieces:
+    return (_piece(_CHANNELS[e.channel], e.call, e.tool, e.text),)
+
+
+@TRANSCRIPT.on(ev.ModelFailed)
+def _model_failed(_: Pieces, e: ev.ModelFailed) -> Pieces:
+    return _note(e, "The model call failed", e.error)
+
+
+@TRANSCRIPT.on(ev.ModelCut)
+def _model_cut(_: Pieces, e: ev.ModelCut) -> Pieces:
+    return _note(e, "The model call was interrupted")
+
+
+@TRANSCRIPT.on(ev.ContextFolded)
+def _context_folded(_: Pieces, e: ev.ContextFolded) -> Pieces:
+    fold = fold_view(e)
+    # Folds of results had no ledger in earlier versions.
+    references = f"Folded tool results: {', '.join(e.references)}." if e.references else ""
+    parts = filter(None, [e.summary, e.ledger or references])
+    title = f"Conversation folded: {text.fold_line(fold)}"
+    return (_piece("output", f"fold {e.seq}", title, text.cut("\n\n".join(parts), MAX_RESULT)),)
+
+
+@TRANSCRIPT.on(ev.ToolStarted)
+def _tool_started(_: Pieces, e: ev.ToolStarted) -> Pieces:
+    args = "" if e.args in (None, {}) else json.dumps(e.args, indent=1, ensure_ascii=False)
     title = " ".join(filter(None, [e.tool, e.summary]))
-    return _piece("tool", e.call_id, title, text.cut(asked, MAX_RESULT))
+    return (_piece("tool", e.call_id, title, text.cut(args, MAX_RESULT)),)
 
 
-def _tool_finished(e: ev.ToolFinished) -> Piece:
+@TRANSCRIPT.on(ev.ToolNotice, ev.OutputStreamed)
+def _output(_: Pieces, e: ev.ToolNotice | ev.OutputStreamed) -> Pieces:
+    return (_piece("output", "told", "", e.text),)
+
+
+@TRANSCRIPT.on(ev.ToolFinished)
+def _tool_finished(_: Pieces, e: ev.ToolFinished) -> Pieces:
     took = f" · {text.seconds(e.seconds)}" if e.seconds >= 1 else ""
     title = f"{e.tool}: {e.outcome}{took}"
-    return _piece("output", f"{e.call_id} result", title, text.cut(e.result, MAX_RESULT))
+    return (_piece("output", f"{e.call_id} result", title, text.cut(e.result, MAX_RESULT)),)
 
 
-def _ended(e: ev.AgentEnded) -> Piece:
+@TRANSCRIPT.on(ev.AnswerGiven)
+def _answer_given(_: Pieces, e: ev.AnswerGiven) -> Pieces:
+    return (_piece("answer", e.seq, "Answer", e.answer),)
+
+
+@TRANSCRIPT.on(ev.FinalAnswerGiven)
+def _final_answer_given(_: Pieces, e: ev.FinalAnswerGiven) -> Pieces:
+    return (_piece("answer", e.seq, "Final answer", e.answer),)
+
+
+@TRANSCRIPT.on(ev.VoteCast)
+def _vote_cast(_: Pieces, e: ev.VoteCast) -> Pieces:
+    return (_piece("vote", e.seq, f"Voted for {e.target}", e.reason),)
+
+
+@TRANSCRIPT.on(ev.VoteIgnored)
+def _vote_ignored(_: Pieces, e: ev.VoteIgnored) -> Pieces:
+    return _note(e, f"Its vote for {e.target} did not count")
+
+
+@TRANSCRIPT.on(ev.TurnRejected)
+def _turn_rejected(_: Pieces, e: ev.TurnRejected) -> Pieces:
+    return _note(e, "Asked to try again", e.fault or e.why)
+
+
+@TRANSCRIPT.on(ev.RoundTimedOut)
+def _round_timed_out(_: Pieces, e: ev.RoundTimedOut) -> Pieces:
+    return _note(e, f"The round timed out after {e.limit_s:g} s")
+
+
+@TRANSCRIPT.on(ev.AgentFailed, ev.StepFailed)
+def _failed(_: Pieces, e: ev.AgentFailed | ev.StepFailed) -> Pieces:
+    return _note(e, "Failed", e.error)
+
+
+@TRANSCRIPT.on(ev.AgentEnded)
+def _agent_ended(_: Pieces, e: ev.AgentEnded) -> Pieces:
     if e.outcome == "finished":
-        return _piece("answer", e.seq, "Result", e.text)
-    return _piece("note", e.seq, e.outcome)
+        return (_piece("answer", e.seq, "Result", e.text),)
+    return _note(e, e.outcome)
 
 
-def _step_finished(e: ev.StepFinished) -> Piece:
+@TRANSCRIPT.on(ev.PresentationStarted)
+def _presentation_started(_: Pieces, e: ev.PresentationStarted) -> Pieces:
+    return _note(e, "Presents the team's answer")
+
+
+@TRANSCRIPT.on(ev.StepFinished)
+def _step_finished(_: Pieces, e: ev.StepFinished) -> Pieces:
     output = e.output if isinstance(e.output, str) else json.dumps(e.output, default=str)
-    return _piece("answer", e.seq, f"Step {e.outcome}", e.why or output or "")
+    return (_piece("answer", e.seq, f"Step {e.outcome}", e.why or output or ""),)
 
 
-_PIECES: dict[type[ev.Event], Callable[[Any], Piece]] = {
-    ev.RoundStarted: lambda e: _piece("note", e.seq, f"Round {e.number}"),
-    ev.TextStreamed: lambda e: _piece(_CHANNELS[e.channel], e.call, e.tool, e.text),
-    ev.ModelFailed: lambda e: _piece("note", e.seq, "The model call failed", e.error),
-    ev.ModelCut: lambda e: _piece("note", e.seq, "The model call was cut"),
-    ev.ToolStarted: _tool_started,
-    ev.ToolTold: lambda e: _piece("output", "told", "", e.text),
-    ev.ToolFinished: _tool_finished,
-    ev.AnswerGiven: lambda e: _piece("answer", e.seq, "Answer", e.answer),
-    ev.FinalAnswerGiven: lambda e: _piece("answer", e.seq, "Final answer", e.answer),
-    ev.VoteCast: lambda e: _piece("vote", e.seq, f"Voted for {e.target}", e.reason),
-    ev.VoteIgnored: lambda e: _piece("note", e.seq, f"Its vote for {e.target} did not count"),
-    ev.TurnRejected: lambda e: _piece("note", e.seq, "Asked to try again", e.fault or e.why),
-    ev.RoundTimedOut: lambda e: _piece("note", e.seq, f"Its round's {e.limit_s:g} s were over"),
-    ev.AgentFailed: lambda e: _piece("note", e.seq, "Failed", e.error),
-    ev.AgentEnded: _ended,
-    ev.PresentationStarted: lambda e: _piece("note", e.seq, "Presents the team's answer"),
-    ev.OutputStreamed: lambda e: _piece("output", "told", "", e.text),
-    ev.StepFailed: lambda e: _piece("note", e.seq, "Failed", e.error),
-    ev.StepFinished: _step_finished,
-}
+def _note(e: ev.Event, title: str, words: str = "") -> Pieces:
+    return (_piece("note", e.seq, title, words),)
+
+
+TRANSCRIPT.ignore(
+    ev.Abstained,
+    ev.AgentCalled,
+    ev.ApprovalAsked,
+    ev.ApprovalGiven,
+    ev.CommandAnswered,
+    ev.ContextChanged,
+    ev.Continued,
+    ev.ProcessExitChecked,
+    ev.FilesSaved,
+    ev.FilesListed,
+    ev.FoldRequested,
+    ev.ModelFinished,
+    ev.ModelStarted,
+    ev.Noticed,
+    ev.OrchestrationRestarted,
+    ev.UserFilesSaved,
+    ev.Paused,
+    ev.AgentStateSaved,
+    ev.RecipeLoaded,
+    ev.ReplyCut,
+    ev.UserMessage,
+    ev.SessionBound,
+    ev.StepStarted,
+    ev.StopRequested,
+    ev.NoteSent,
+    ev.TurnEnded,
+    ev.TurnStarted,
+    ev.UsageUpdated,
+    ev.WorktreeBased,
+)
+TRANSCRIPT.check()

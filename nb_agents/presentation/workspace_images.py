@@ -1,9 +1,9 @@
-"""Images of a turn's workspaces, as they stand in its card.
+"""Embeds images from workspaces in a turn's card.
 
-They are embedded, as an image elsewhere would be a request to somebody's server. An agent may have
-put any file in an image's place, or a link or a pipe: nothing outside its workspace is read, and
-nothing but a PNG, a JPEG or an SVG is shown, the last as an image, in which neither scripts nor
-addresses count.
+Only files in the agent's workspace are embedded, because other images would cause requests to a
+server. An agent may have replaced an image with any other file, a link or a pipe. Therefore nothing
+outside the workspace is read, and only PNG, JPEG and SVG files are shown. SVG is shown as an image,
+so its scripts and links have no effect.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nb_agents.tools.python import FOLDER
 from nb_agents.view.run_view import RunView
 
 MAX_IMAGES = 6
-"""Of one card, be they the same."""
+"""Maximum number of images on a card, including repeated ones."""
 MAX_BYTES = 300_000
-"""Of one image, which a notebook's file holds."""
+"""Maximum size of an image in bytes, because it becomes part of the notebook file."""
 
 _SVG = re.compile(rb"\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*)*<svg[\s>]", re.DOTALL)
 _KINDS: dict[str, Callable[[bytes], bool]] = {
@@ -36,11 +36,11 @@ _SUFFIXES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".svg": "svg+xml"}
 
 @dataclass(frozen=True)
 class WorkspaceImage:
-    """An image of a workspace.
+    """An image from a workspace.
 
     Attributes:
-        about: The agent and the file.
-        src: A data URI.
+        about: The agent and the path of the file.
+        src: The image as a data URI.
     """
 
     about: str
@@ -51,17 +51,17 @@ class WorkspaceImages:
     """The images that one card shows.
 
     Args:
-        view: The turn; only files that it lists are read.
-        path: Its directory.
+        view: The view of the turn. Only files that it lists are read.
+        path: The turn's directory.
     """
 
     def __init__(self, view: RunView, path: Path) -> None:
         self._files = {(file.agent, file.path): file for file in view.files}
         self._path = path
-        self._shown: list[tuple[str, str]] = []
+        self._emitted: list[tuple[str, str]] = []
 
     def in_answer(self, workspace: str) -> Callable[[str], str]:
-        """Return what gives the data URI of an image that an answer of this workspace names."""
+        """Return a function from an image's address in an answer to its data URI or ""."""
 
         def image(address: str) -> str:
             return self._read(workspace, str(PurePosixPath(unquote(address))))
@@ -69,16 +69,16 @@ class WorkspaceImages:
         return image
 
     def plots(self) -> Iterator[WorkspaceImage]:
-        """Yield the first plots that no answer has shown, of those that agents' Python made."""
+        """Yield plots from agents' Python code that no answer shows, up to the limit."""
         for owner, name in self._files:
             is_plot = name.endswith(".png") and name.rpartition("/")[0] == FOLDER
-            if is_plot and (owner, name) not in self._shown and (src := self._read(owner, name)):
+            if is_plot and (owner, name) not in self._emitted and (src := self._read(owner, name)):
                 yield WorkspaceImage(f"{owner}: {name}", src)
 
     def _read(self, workspace: str, name: str) -> str:
         file = self._files.get((workspace, name))
         kind = _SUFFIXES.get(PurePosixPath(name).suffix.lower(), "")
-        if file is None or not kind or file.size > MAX_BYTES or len(self._shown) == MAX_IMAGES:
+        if file is None or not kind or file.size > MAX_BYTES or len(self._emitted) == MAX_IMAGES:
             return ""
         data = b""
         with (
@@ -89,5 +89,5 @@ class WorkspaceImages:
         if not _KINDS[kind](data):
             return ""
         src = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-        self._shown.append((workspace, name))
+        self._emitted.append((workspace, name))
         return src

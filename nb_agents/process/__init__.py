@@ -1,1 +1,1 @@
-"""Whatever becomes a child of ours: commands, their confinement, their environment."""
+"""Child processes: running commands, their sandbox and their environment."""

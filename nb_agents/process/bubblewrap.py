@@ -1,13 +1,14 @@
-"""Running a program in bubblewrap: its mounts, and whether bubblewrap works on this machine.
+"""Runs programs in bubblewrap, and checks whether bubblewrap works on this machine.
 
-Every mount is read-only except the writable paths passed in, a ``/tmp`` and a ``/dev/shm`` of
-bounded size that are removed with the program, and its own terminals. ``/proc`` is read-only as
-well: the kernel checks the user outside the sandbox, so root's programs could otherwise write the
-machine's ``/proc/sys`` from any namespace and without capabilities. There is no ``/sys``.
+Every mount is read-only except for the given writable paths, the program's terminals, and a
+``/tmp`` and ``/dev/shm`` of limited size, which are removed when the program ends. ``/proc`` is
+read-only too: the kernel checks the user id outside the sandbox, so root's programs could otherwise
+write to the host's ``/proc/sys`` from any namespace, even without capabilities. There is no
+``/sys``.
 
-Limits. A read-only mount does not prevent writing to a named pipe or socket in it. Bubblewrap
-before 0.8 lacks ``--disable-userns``, and before 0.7 ``--size``: then a program may create user
-namespaces, and its ``/tmp`` may grow to half of the machine's memory.
+Limits: A read-only mount does not prevent writing to a named pipe or socket in it. Bubblewrap
+before 0.8 has no ``--disable-userns``, so a program may create user namespaces. Before 0.7 it has
+no ``--size``, so ``/tmp`` may grow to half of the machine's memory.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TRY_TIMEOUT_S = 10
 _WORKS = 42
 _TRIAL_TMP_BYTES = 1_000_000
 _LEAKS = 43
-# Outside, root may write the first ones, and everybody the last one.
+# Outside the sandbox, root can write to the first three paths, and everybody to the last one.
 _TRIAL = (
     "for path in / /usr /proc/sys/kernel/core_pattern /var/tmp; "
     f"do [ -w $path ] && exit {_LEAKS}; done; exit {_WORKS}"
@@ -43,14 +44,19 @@ _ISOLATED = (
     "--cap-drop",
     "ALL",
 )
-# Not --die-with-parent: a TERM ends bwrap itself first, and everything inside would then be killed
-# before it can clean up; the supervisor ends what is left. Not --new-session either: the supervisor
-# already has a session of its own, without a terminal.
+# No --die-with-parent: TERM would end bwrap first, and the processes inside would be killed before
+# they can clean up. The supervisor ends the remaining ones. No --new-session: the supervisor is
+# already in a separate session without a terminal.
+
+# Bubblewrap's own processes hold only stdin, stdout and stderr open, so the program gets its output
+# as another descriptor.
+_KEEP_OUTPUT = ("sh", "-c", 'exec "$@" 3>&1 >/dev/null', "sh")
+_TAKE_OUTPUT = ("sh", "-c", 'exec "$@" >&3 3>&-', "sh")
 
 _READ_ONLY_AT_LAST = ("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/")
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-# The parts of /etc that programs need. Others may hold passwords, which a root's notebook can read.
+# The parts of /etc that programs need. Others may contain passwords, which root can read.
 _ETC = (
     "alternatives",
     "ca-certificates",
@@ -79,9 +85,9 @@ _ETC = (
 
 _DEVICES = str(Path(__file__).with_name("readonly_devices.py"))
 
-_found: list[str] = []
+_installed: list[str] = []
 _options_of: dict[str, frozenset[str]] = {}
-_tried: set[str] = set()
+_confining: set[str] = set()
 
 
 class Unusable(Exception):
@@ -89,22 +95,22 @@ class Unusable(Exception):
 
 
 def installed() -> str | None:
-    """Return bubblewrap's path; None where it is not installed.
+    """Return bubblewrap's path, or None if it is not installed.
 
-    Once found, it counts as installed until this process ends, so that removing it from the PATH
-    does not make commands run unconfined.
+    Once found, it is considered installed until this process ends, so that removing it from the
+    PATH does not make commands run unconfined.
     """
     if sys.platform != "linux":
         return None
     if path := shutil.which("bwrap") or shutil.which("bwrap", path=os.defpath):
-        _found.append(os.path.abspath(path))
-    return _found[-1] if _found else None
+        _installed.append(os.path.abspath(path))
+    return _installed[-1] if _installed else None
 
 
 def check_confinement(program: str) -> None:
     """Run a trial command in bubblewrap and check that it is confined.
 
-    A success is remembered; a failure is not, as the machine may have been short of resources.
+    Only success is cached, because a failure may be due to a temporary lack of resources.
 
     Args:
         program: Bubblewrap's path.
@@ -112,16 +118,16 @@ def check_confinement(program: str) -> None:
     Raises:
         Unusable: The command was not confined, or did not run.
     """
-    if program in _tried:
+    if program in _confining:
         return
     trial = argv(program, ["bash", "-c", _TRIAL], tmp_bytes=_TRIAL_TMP_BYTES)
     done = _run(trial)
     if done.returncode == _LEAKS:
-        raise Unusable("it does not keep commands from writing to the machine")
+        raise Unusable("it does not prevent commands from writing to the machine")
     if done.returncode != _WORKS:
-        said = done.stderr.decode("utf-8", "replace").strip()[:200]
-        raise Unusable(said or f"exit code {done.returncode}")
-    _tried.add(program)
+        errors = done.stderr.decode("utf-8", "replace").strip()[:200]
+        raise Unusable(errors or f"exit code {done.returncode}")
+    _confining.add(program)
 
 
 def argv(
@@ -134,18 +140,22 @@ def argv(
     writable: Iterable[Path] = (),
     hidden: Iterable[Path] = (),
     network: bool = False,
+    owns_output: bool = False,
 ) -> list[str]:
-    """Return the command line that runs a program confined.
+    """Return the command line that runs a program in the sandbox.
 
     Args:
         program: Bubblewrap's path.
         command: The program and its arguments.
-        tmp_bytes: Capacity of its ``/tmp`` and of its ``/dev/shm``, each.
-        cwd: Its working directory.
-        readable: Paths that it may read besides the system's and this Python's.
-        writable: Files and directories that it may write.
-        hidden: Real files that are masked, even where their directory is readable.
-        network: Whether it may use the machine's network, loopback included.
+        tmp_bytes: Size limit of ``/tmp``, and also of ``/dev/shm``.
+        cwd: The program's working directory.
+        readable: Paths that the program may read, in addition to the system's and this Python's.
+        writable: Files and directories that the program may write to.
+        hidden: Files that are masked, even in readable directories. Their paths must not contain
+            links.
+        network: Whether the program may use the machine's network, including loopback.
+        owns_output: Whether stdout is closed as soon as the program closes it. Otherwise,
+            bubblewrap's processes hold it open.
 
     Raises:
         Unusable: Bubblewrap does not list its options.
@@ -156,9 +166,11 @@ def argv(
         mounts += _read_only(path)
     mounts += [("--bind", str(path), str(path)) for path in writable]
     can_disable = "--disable-userns" in options
-    # Only root owns devices.
+    # Only root owns device files, so only root could change them.
     devices = [sys.executable, "-I", "-S", _DEVICES] if os.geteuid() == 0 else []
+    outside, inside = (_KEEP_OUTPUT, _TAKE_OUTPUT) if owns_output else ((), ())
     return [
+        *outside,
         *devices,
         program,
         *(("--unshare-user", "--disable-userns") if can_disable else ("--unshare-user-try",)),
@@ -168,37 +180,38 @@ def argv(
         *_READ_ONLY_AT_LAST,
         *(("--chdir", str(cwd)) if cwd else ()),
         "--",
+        *inside,
         *command,
     ]
 
 
 def readable_directories() -> list[Path]:
-    """Return the directories that every program can read: the system's and this Python's."""
+    """Return the directories that every sandboxed program can read."""
     return [Path(mount[1]) for mount in _base_mounts() if len(mount) == 3]
 
 
 def startup_error(program: str, errors: str) -> str:
-    """Return bubblewrap's own error line when it could not start the command, or "".
+    """Return bubblewrap's error message if it could not start the command, or "".
 
     Args:
         program: Bubblewrap's path.
-        errors: What was written to stderr.
+        errors: The content of stderr.
     """
-    said = ("bwrap: ", f"{program}: ")
-    return next((line for line in errors.splitlines() if line.startswith(said)), "")
+    prefixes = ("bwrap: ", f"{program}: ")
+    return next((line for line in errors.splitlines() if line.startswith(prefixes)), "")
 
 
 _Mount = tuple[str, ...]
-"""A bwrap option and its arguments; the path inside the sandbox comes last."""
+"""A bwrap option and its arguments. The last one is the path inside the sandbox."""
 
 
 def _options(program: str) -> frozenset[str]:
     if program not in _options_of:
-        shown = _run([program, "--help"])
-        found = frozenset(re.findall(rb"--[a-z][a-z-]*", shown.stdout + shown.stderr))
-        if b"--remount-ro" not in found:
-            raise Unusable(f"it does not say what it can do (exit code {shown.returncode})")
-        _options_of[program] = frozenset(option.decode() for option in found)
+        result = _run([program, "--help"])
+        options = frozenset(re.findall(rb"--[a-z][a-z-]*", result.stdout + result.stderr))
+        if b"--remount-ro" not in options:
+            raise Unusable(f"its --help does not list its options (exit code {result.returncode})")
+        _options_of[program] = frozenset(option.decode() for option in options)
     return _options_of[program]
 
 
@@ -211,8 +224,8 @@ def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
             try:
                 output, errors = process.communicate(timeout=_TRY_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # itself and what it started
-                raise Unusable(f"it did nothing for {_TRY_TIMEOUT_S} s") from None
+                os.killpg(process.pid, signal.SIGKILL)  # includes the processes that it started
+                raise Unusable(f"it did not finish within {_TRY_TIMEOUT_S} s") from None
     except OSError as exc:
         raise Unusable(exc.strerror or type(exc).__name__) from None
     return subprocess.CompletedProcess(argv, process.returncode, output, errors)
@@ -221,9 +234,9 @@ def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
 def _base_mounts() -> list[_Mount]:
     """Return the mounts that every command needs."""
     mounts: list[_Mount] = [("--proc", "/proc"), ("--dev", "/dev")]
-    for place in [*_SYSTEM, *(f"/etc/{name}" for name in _ETC)]:
-        mounts.append(("--ro-bind-try", place, place))
-    for path in _python_places():
+    for system_path in [*_SYSTEM, *(f"/etc/{name}" for name in _ETC)]:
+        mounts.append(("--ro-bind-try", system_path, system_path))
+    for path in _python_directories():
         mounts += _read_only(path)
     return mounts
 
@@ -233,48 +246,50 @@ def _scratch_mounts(tmp_bytes: int, options: frozenset[str]) -> list[_Mount]:
     return [(*size, "--tmpfs", TMP), (*size, "--tmpfs", "/dev/shm"), ("--dir", HOME)]
 
 
-def _python_places() -> Iterator[Path]:
+def _python_directories() -> Iterator[Path]:
     """Yield the directories of this Python and its packages."""
     home = Path(os.path.expanduser("~")).resolve()
     users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     for name in dict.fromkeys([sys.prefix, sys.base_prefix, *users]):
-        # A prefix of / would show everything.
+        # Skip a prefix such as /, which contains the user's home directory.
         if not home.is_relative_to(Path(name).resolve()):
             yield Path(name)
 
 
 def _read_only(path: Path) -> list[_Mount]:
-    """Mount a path read-only under its real name and under the one that the agent knows."""
-    given, real = Path(os.path.abspath(path)), path.resolve()
-    return [("--ro-bind-try", str(real), str(place)) for place in dict.fromkeys([given, real])]
+    """Mount a path read-only under its real path and under the one that the agent uses."""
+    absolute, real = Path(os.path.abspath(path)), path.resolve()
+    return [("--ro-bind-try", str(real), str(target)) for target in dict.fromkeys([absolute, real])]
 
 
 def _arguments(mounts: list[_Mount], hidden: Iterable[Path]) -> list[str]:
-    # Outer before inner, or the outer would hide the inner; for one path, the last mount counts.
+    # Parents first, because they would hide earlier mounts below them. The last mount of a path
+    # wins.
     ordered: dict[Path, _Mount] = {}
     for mount in sorted(mounts, key=lambda mount: len(Path(mount[-1]).parts)):
         ordered[Path(mount[-1])] = mount
     shown = list(_without_aliases(ordered))
-    return [part for mount in [*shown, *_hiding(shown, hidden)] for part in mount]
+    return [part for mount in [*shown, *_masks(shown, hidden)] for part in mount]
 
 
-def _hiding(shown: Sequence[_Mount], hidden: Iterable[Path]) -> Iterator[_Mount]:
-    """Mask files under every name by which they are mounted."""
-    sources = [(Path(mount[1]).resolve(), Path(mount[2])) for mount in shown if len(mount) == 3]
+def _masks(mounts: Sequence[_Mount], hidden: Iterable[Path]) -> Iterator[_Mount]:
+    """Mask files under every path at which they are mounted."""
+    sources = [(Path(mount[1]).resolve(), Path(mount[2])) for mount in mounts if len(mount) == 3]
     for path in hidden:
-        for source, place in sources:
+        for source, target in sources:
             if path.is_relative_to(source):
-                # A device can't be executed and has no content to copy.
-                yield "--ro-bind", "/dev/null", str(place / path.relative_to(source))
+                # /dev/null can't be executed and has no content.
+                yield "--ro-bind", "/dev/null", str(target / path.relative_to(source))
 
 
 def _without_aliases(mounts: dict[Path, _Mount]) -> Iterator[_Mount]:
-    """Drop aliases inside a directory that is mounted already, where a symlink leads to them.
+    """Drop the mounts for aliases of a path that are inside another mounted directory.
 
-    bwrap can't create their mount points in a read-only directory, and would fail to start.
+    They are not needed, because a symlink in that directory leads to the real path. bwrap would
+    fail to start, because it can't create mount points in a read-only directory.
     """
-    shown = {place for place, mount in mounts.items() if len(mount) == 3}
-    for place, mount in mounts.items():
+    simple_mounts = {target for target, mount in mounts.items() if len(mount) == 3}
+    for target, mount in mounts.items():
         is_alias = len(mount) == 3 and mount[1] != mount[2]
-        if not (is_alias and shown.intersection(place.parents)):
+        if not (is_alias and simple_mounts.intersection(target.parents)):
             yield mount

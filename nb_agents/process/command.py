@@ -1,15 +1,15 @@
-"""Running commands so that a stop ends every process of them.
+"""Runs commands in a way that lets a stop end all of their processes.
 
 Each command runs under a supervisor process (`nb_agents.process.supervisor`), forked by the fork
-server (`nb_agents.process.fork_server`), in a session of its own: a kernel interrupt never
-reaches it, and it has no terminal on which to ask for a password. All of its processes, background
-jobs and their children included, are ended when its main process exits, on a time-out, on an
-immediate stop (the waiting task is cancelled), and when this process is killed.
+server (`nb_agents.process.fork_server`), in a separate session. An interrupt of the kernel does not
+reach it, and it has no terminal on which to ask for a password. All of its processes, including
+background jobs and their children, are terminated when its main process exits, on a timeout, on an
+immediate stop (which cancels the waiting task), and when this process is killed.
 
-Limits. Without /proc and Linux's child subreaper (macOS), a process that leaves the command's
-process group (``setsid``, ``timeout``, job control) is not found. If the supervisor itself is
-killed with -9, the command's process group is ended, but not what left the group; if its starter is
-killed at the same moment, nothing is. Unix only.
+Limits: On macOS, which has no /proc and no child subreaper, a process that leaves the command's
+process group (``setsid``, ``timeout``, job control) is not found. If the supervisor is killed with
+-9, only the command's process group is terminated. If this process is killed at the same moment,
+the command survives. Unix only.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from nb_agents.process.fork_server import Supervisor, supervisor
 from nb_agents.process.lines import read_chunk, write_all
 from nb_agents.process.supervisor import KILL_WAIT_S, TERM_GRACE_S
 
-MAX_KEPT_BYTES = 10_000_000
-"""Bytes kept of each of a command's two output streams."""
+MAX_CAPTURED_BYTES = 10_000_000
+"""Maximum number of bytes captured of each of a command's two output streams."""
 
 _MAX_INLINE_BYTES = 100_000
-"""Linux allows 128 KiB for one argument (MAX_ARG_STRLEN)."""
+"""Size limit of a script that is passed as an argument; Linux allows 128 KiB (MAX_ARG_STRLEN)."""
 
 _MAX_ARGUMENT_BYTES = 131_071
-"""MAX_ARG_STRLEN, without the NUL at the end."""
+"""Linux's MAX_ARG_STRLEN, without the NUL at the end."""
 _POINTER_BYTES = 9
 """Overhead of an argument: the NUL and a pointer."""
 _MARGIN_S = 1.0
-"""Extra time for a supervisor beyond its own time limits, on a busy machine."""
+"""Extra time for a supervisor in addition to its time limits, for busy machines."""
 _DRAIN_S = 0.2
-"""How long to read output after the end, when only processes that can't be ended still write."""
+"""Seconds to read output after the end, in case unkillable processes hold the pipes open."""
 _CHUNK = 65_536
 
 OnOutput = Callable[[str], None]
@@ -69,12 +69,12 @@ class Finished:
     """The result of a command.
 
     Attributes:
-        exit_code: 0 for success; negative: the signal that ended it. None when it timed out or
+        exit_code: 0 means success, and -N that signal N ended the command. None if it timed out or
             exceeded a limit.
-        output: Its stdout; bytes that are not UTF-8 are replaced by U+FFFD.
-        errors: Its stderr, likewise.
-        outcome: Whether it exited by itself, timed out, or exceeded a limit.
-        limit: The field of `CommandLimits` that it exceeded; else "".
+        output: The content of stdout; invalid UTF-8 is replaced by U+FFFD.
+        errors: The content of stderr; invalid UTF-8 is replaced as well.
+        outcome: Whether the command exited, timed out, or exceeded a limit.
+        limit: The field of `CommandLimits` that the command exceeded, or "".
     """
 
     exit_code: int | None
@@ -84,7 +84,7 @@ class Finished:
     limit: str = ""
 
 
-_NEVER_BEGUN = Finished(-signal.SIGKILL, "", "", "finished")
+_NEVER_STARTED = Finished(-signal.SIGKILL, "", "", "finished")
 
 
 async def run_command(
@@ -98,23 +98,23 @@ async def run_command(
     limits: CommandLimits | None = None,
     folders: Sequence[Path] = (),
 ) -> Finished:
-    """Run a program to its end, or until the calling task is cancelled.
+    """Run a program until it ends or the calling task is cancelled.
 
-    When this returns or raises, none of the command's processes is left: all of them get TERM and,
-    two seconds later, KILL.
+    When this returns or raises, none of the command's processes are left. Those that are still
+    running get TERM and, two seconds later, KILL.
 
     Args:
         argv: The program, searched for on the PATH of ``env``, and its arguments. A program that
-            can't be run counts as a command that exits with 127 or 126, as in a shell.
-        cwd: Its working directory.
-        env: Its whole environment; see `nb_agents.process.environment`.
-        stdin: Its input; None means none.
-        timeout_s: Time limit in seconds; None means no limit.
-        on_output: Called with the kept text of both streams as it arrives, including what the
-            command writes while it is being ended. It must neither block nor raise.
-        limits: Resource limits; None for a user's own command. On macOS only those on file size,
-            open files and the contents of ``folders`` are enforced.
-        folders: Directories that count towards its workspace limit, besides ``cwd``.
+            can't be run results in the exit code 127 or 126, as in a shell.
+        cwd: The working directory.
+        env: The complete environment; see `nb_agents.process.environment`.
+        stdin: The input. None means no input.
+        timeout_s: Time limit in seconds. None means no limit.
+        on_output: Called with the captured text of both streams as it arrives, including output
+            that the command writes while it is being ended. It must neither block nor raise.
+        limits: Resource limits. None for a command that the user wrote. On macOS, only the limits
+            for file size, open files and the contents of ``folders`` are enforced.
+        folders: Directories that count towards the workspace limit, in addition to ``cwd``.
 
     Raises:
         OSError: ``cwd`` is not a directory that can be entered, or the arguments are too long.
@@ -133,7 +133,7 @@ async def run_bash(
     timeout_s: float | None = None,
     on_output: OnOutput | None = None,
 ) -> Finished:
-    """Run a script of any length as ``bash -c`` does; see `run_command` for the other arguments.
+    """Run a script of any length like ``bash -c``; see `run_command` for the other arguments.
 
     Raises:
         OSError: As for `run_command`.
@@ -153,11 +153,11 @@ async def run_bash(
 async def open_command(
     argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]
 ) -> AsyncIterator[OpenCommand]:
-    """Start a program and yield its pipes; leaving the block ends all of its processes.
+    """Start a program and yield its pipes. All of its processes are terminated when the block ends.
 
     Arguments and errors are those of `run_command`.
     """
-    with _started(_CommandSpec(argv, cwd, env, stdin=b"")) as command:
+    with _start(_CommandSpec(argv, cwd, env, stdin=b"")) as command:
         try:
             yield command
         finally:
@@ -170,9 +170,9 @@ class _CommandSpec:
     """A command to start.
 
     Attributes:
-        script: The script that a bash without arguments reads.
-        limits: Its limits, if any.
-        folders: Directories that count towards its workspace limit, besides ``cwd``.
+        script: The script for a bash without arguments, or None for other commands.
+        limits: Resource limits. None means no limits.
+        folders: Directories that count towards the workspace limit, in addition to ``cwd``.
     """
 
     argv: Sequence[str]
@@ -186,18 +186,18 @@ class _CommandSpec:
 
 async def _run(spec: _CommandSpec, timeout_s: float | None, on_output: OnOutput | None) -> Finished:
     done = await _run_once(spec, timeout_s, on_output)
-    # If the fork server was killed before the command began, the next attempt starts a new one.
-    return done or await _run_once(spec, timeout_s, on_output) or _NEVER_BEGUN
+    # If the fork server was killed before the command started, the next attempt starts a new one.
+    return done or await _run_once(spec, timeout_s, on_output) or _NEVER_STARTED
 
 
 async def _run_once(
     spec: _CommandSpec, timeout_s: float | None, on_output: OnOutput | None
 ) -> Finished | None:
-    """Run a command; None when it never began."""
+    """Run a command. Returns None if it never started."""
     output, errors = _Capture(on_output), _Capture(on_output)
-    await checkpoint_if_cancelled()  # once requested, the command may start before it is ended
-    with _started(spec) as command:
-        # The pumps go on while the command is being ended, as it may still write.
+    await checkpoint_if_cancelled()  # after this, the command may start even on a cancellation
+    with _start(spec) as command:
+        # The pumps continue while the command is being ended, because it may still write.
         pumping = CancelScope(shield=True)
         async with create_task_group() as tasks:
             tasks.start_soon(_pump, pumping, command, output, errors)
@@ -225,13 +225,11 @@ async def _run_once(
 
 @dataclass
 class OpenCommand:
-    """A running command and its pipes, which do not block: see `anyio.wait_readable`.
+    """A running command and its non-blocking pipes; use `anyio.wait_readable` to wait.
 
     Attributes:
-        supervisor: Its supervisor.
-        stdout: Its output.
-        stderr: Its error output.
-        feeds: Its inputs: each pipe to write to, with the data.
+        supervisor: The command's supervisor.
+        feeds: The inputs: pairs of a pipe and the data to write to it.
         reports: The lines received from the supervisor.
         has_hung_up: Whether the supervisor has closed its end of the socket.
     """
@@ -245,27 +243,27 @@ class OpenCommand:
 
     @property
     def stdin(self) -> FileIO:
-        """Its input, unless it has none; closing it ends the input."""
+        """The pipe to the command's stdin. Call this only if the command has one."""
         return self.feeds[0][0]
 
     @property
     def reported(self) -> dict[str, str]:
-        """The values that the supervisor has reported, by name."""
+        """The values reported by the supervisor, by name."""
         lines = self.reports.decode("ascii").splitlines()
         return {name: value for name, _, value in (line.partition(" ") for line in lines)}
 
     @property
     def exit_code(self) -> int:
-        """The exit code; that of SIGKILL when the supervisor was killed before reporting one."""
+        """The exit code; -9, as for SIGKILL, if the supervisor did not report one."""
         return int(self.reported.get("exit", -signal.SIGKILL))
 
     @property
     def is_gone(self) -> bool:
-        """Whether its supervisor has seen the end of all of its processes."""
+        """Whether the supervisor has confirmed that all processes of the command have ended."""
         return self.reported.get("gone") == "1"
 
     async def wait(self) -> None:
-        """Wait until none of the command's processes is left, or the supervisor hangs up."""
+        """Wait until all of the command's processes have ended, or the supervisor hangs up."""
         link = self.supervisor.link
         while not self.supervisor.is_idle and not self.has_hung_up:
             await anyio.wait_readable(link)
@@ -277,11 +275,14 @@ class OpenCommand:
             self.supervisor.is_idle = b"idle 1\n" in self.reports
 
     async def end(self) -> None:
-        """End all of the command's processes, and its supervisor unless none was left."""
+        """End all of the command's processes and its supervisor.
+
+        Does nothing if they have already ended.
+        """
         if self.supervisor.is_idle:
             return
-        with suppress(OSError):  # it has hung up already
-            # Not close(): a process forked from this one may hold a copy of the socket.
+        with suppress(OSError):  # it has already hung up
+            # Not close(), because a process forked from this one may hold a copy of the socket.
             self.supervisor.link.shutdown(socket.SHUT_WR)
         with move_on_after(TERM_GRACE_S + KILL_WAIT_S + _MARGIN_S):
             await self.wait()
@@ -294,7 +295,7 @@ class OpenCommand:
                 await anyio.sleep(0.001)
 
     def _kill(self) -> None:
-        """Kill the command's process group, and a supervisor that hangs."""
+        """Kill the command's process group, and the supervisor if it hangs."""
         if group := self.reported.get("group"):
             with suppress(OSError):
                 os.killpg(int(group), signal.SIGKILL)
@@ -311,50 +312,50 @@ class OpenCommand:
 
 
 @contextmanager
-def _started(spec: _CommandSpec) -> Iterator[OpenCommand]:
-    """Start a command; close our ends of its pipes when the block ends."""
+def _start(spec: _CommandSpec) -> Iterator[OpenCommand]:
+    """Start a command. This process's ends of the pipes are closed when the block ends."""
     request = _request(spec)
-    with supervisor() as given, ExitStack() as ours:
+    with supervisor() as acquired, ExitStack() as cleanup:
         with ExitStack() as theirs:
-            output, stdout = _pipe(ours, theirs)
-            errors, stderr = _pipe(ours, theirs)
+            output, stdout = _pipe(cleanup, theirs)
+            errors, stderr = _pipe(cleanup, theirs)
             feeds = []
             if spec.stdin is not None:
-                stdin, writing = _pipe(theirs, ours)
+                stdin, writing = _pipe(theirs, cleanup)
                 feeds.append((writing, spec.stdin))
             else:
                 stdin = theirs.enter_context(open(os.devnull, "rb", buffering=0))
-            held = theirs.enter_context(_request_file(request))
-            files = [each.fileno() for each in (held, stdin, stdout, stderr)]
+            request_file = theirs.enter_context(_request_file(request))
+            files = [each.fileno() for each in (request_file, stdin, stdout, stderr)]
             if spec.script is not None:
-                reading, writing = _pipe(theirs, ours)
+                reading, writing = _pipe(theirs, cleanup)
                 feeds.append((writing, spec.script))
                 files.append(reading.fileno())
-            given.take(files)
+            acquired.take(files)
         for pipe in (output, errors, *(pipe for pipe, _ in feeds)):
             os.set_blocking(pipe.fileno(), False)
-        yield OpenCommand(given, output, errors, feeds)
+        yield OpenCommand(acquired, output, errors, feeds)
 
 
 def _request(spec: _CommandSpec) -> bytes:
-    """Return what the supervisor reads of a command.
+    """Return a command in the format that the supervisor reads.
 
     Raises:
-        OSError: The system would refuse to start the command, or to enter its directory.
-        ValueError: So it would, as a text can't be passed.
+        OSError: The arguments are too long, or the working directory can't be entered.
+        ValueError: An argument or variable contains a NUL or a lone surrogate.
     """
     env = {os.fsencode(name): os.fsencode(value) for name, value in spec.env.items()}
     argv = [os.fsencode(text) for text in spec.argv]
     _check_arguments([*argv, *env, *env.values()])
     _check_directory(spec.cwd)
-    folder = os.fsencode(spec.cwd.absolute())  # the supervisor works elsewhere
+    folder = os.fsencode(spec.cwd.absolute())  # the supervisor has another working directory
     limits = spec.limits.model_dump() if spec.limits else {}
     measured = [folder, *map(os.fsencode, spec.folders)] if limits else []
     return marshal.dumps((folder, env, argv, limits, measured))
 
 
 def _check_arguments(texts: list[bytes]) -> None:
-    """Raise the error with which the system would refuse a program's arguments and variables."""
+    """Raise the system's error if a program's arguments and variables are too long or invalid."""
     whole = b"".join(texts)
     if b"\0" in whole:
         raise ValueError("embedded null byte")
@@ -364,7 +365,7 @@ def _check_arguments(texts: list[bytes]) -> None:
 
 
 def _check_directory(cwd: Path) -> None:
-    """Raise the error with which the system would refuse to enter a directory."""
+    """Raise the system's error if a directory can't be entered."""
     number = 0 if os.access(cwd, os.X_OK) else errno.EACCES
     if not cwd.is_dir():
         number = errno.ENOTDIR if cwd.exists() else errno.ENOENT
@@ -373,9 +374,9 @@ def _check_directory(cwd: Path) -> None:
 
 
 def _request_file(request: bytes) -> IO[bytes]:
-    """Return an unnamed file with the supervisor's request.
+    """Return an unnamed file with the request for the supervisor.
 
-    The file is in memory where the system supports it, as environment variables may be secret.
+    The file is in memory if the system supports it, because environment variables may be secret.
     """
     if sys.platform == "linux":
         file: IO[bytes] = open(os.memfd_create("command"), "w+b", buffering=0)
@@ -387,7 +388,7 @@ def _request_file(request: bytes) -> IO[bytes]:
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
-    """Open a pipe, each end of which is closed with its owner's stack."""
+    """Open a pipe. Each end is closed by the exit stack of its owner."""
     reading, writing = os.pipe()
     return (
         reader.enter_context(open(reading, "rb", buffering=0)),
@@ -396,35 +397,38 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
 
 
 class _Capture:
-    """The captured output of a stream, up to `MAX_KEPT_BYTES`."""
+    """The captured output of a stream, up to `MAX_CAPTURED_BYTES`."""
 
     def __init__(self, on_output: OnOutput | None) -> None:
-        self._tell = on_output or (lambda _: None)
+        self._on_output = on_output or (lambda _: None)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._kept = bytearray()
+        self._captured = bytearray()
         self._total = 0
 
     def add(self, data: bytes) -> None:
         self._total += len(data)
-        data = data[: MAX_KEPT_BYTES - len(self._kept)]
-        self._kept += data
+        data = data[: MAX_CAPTURED_BYTES - len(self._captured)]
+        self._captured += data
         if text := self._decoder.decode(data):
-            self._tell(text)
+            self._on_output(text)
 
     def text(self) -> str:
-        """Return the whole text, once the stream has ended."""
+        """Return the captured text. Call this once, after the stream has ended."""
         rest, note = self._decoder.decode(b"", final=True), ""
-        if self._total > len(self._kept):
-            note = f"\n[cut: {self._total} bytes in all; the first {len(self._kept)} are kept]\n"
+        if self._total > len(self._captured):
+            note = (
+                f"\n[truncated: {self._total} bytes in total; only the first "
+                f"{len(self._captured)} are shown]\n"
+            )
         if rest + note:
-            self._tell(rest + note)
-        return self._kept.decode("utf-8", errors="replace") + note
+            self._on_output(rest + note)
+        return self._captured.decode("utf-8", errors="replace") + note
 
 
 async def _pump(
     scope: CancelScope, command: OpenCommand, output: _Capture, errors: _Capture
 ) -> None:
-    """Write a command's inputs and read its outputs."""
+    """Write a command's inputs and read its outputs until it ends."""
     with scope:
         async with create_task_group() as tasks:
             tasks.start_soon(_read, command.stdout, output)
@@ -439,5 +443,5 @@ async def _read(pipe: FileIO, capture: _Capture) -> None:
 
 
 async def _feed(pipe: FileIO, data: bytes) -> None:
-    with pipe, suppress(BrokenPipeError):  # nobody reads it any more
+    with pipe, suppress(BrokenPipeError):  # the reader has closed its end
         await write_all(pipe, data)

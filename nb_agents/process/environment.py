@@ -1,36 +1,39 @@
 """Environment variables and temporary directories of the processes that agents start.
 
-An agent's processes get the variables listed here and those named in the team's file, and no
-others, as any other may be a secret. That includes the addresses of proxies and package indexes,
-which may contain a password or a token.
+An agent's processes get the variables listed here and those named in the team file. Any other
+variable may be a secret: even the URL of a proxy or package index may contain a password or token.
 
-The temporary directory of a process that was killed is removed by the first run of the next one.
+The temporary directory of a killed process is removed when a later process starts its first run.
 Each process holds a lock in its directory, which the operating system releases when the process
-dies, also by ``kill -9``; a directory whose lock is free is no longer needed.
+dies, even after ``kill -9``. A directory with a free lock is no longer in use.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from nb_agents.config.secret_names import is_secret_name
+from nb_agents.disk.lock import FileLock
+from nb_agents.disk.private import make_folder, private_lock
+from nb_agents.disk.removal import remove_tree
 
 PLACE = "/tmp"
-"""Not the user's TMPDIR: a socket's path has at most 107 bytes. Source: unix(7)."""
+"""Parent of temporary directories. TMPDIR may be too long: a socket's path has at most 107 bytes.
+Source: unix(7).
+"""
 _PREFIX = "nb_agents_"
 _NEW = ".new_nb_agents_"
 _LOCK = "owner.lock"
 
 ORDINARY = frozenset(
     {"HOME", "LOGNAME", "PATH", "TERM", "TMPDIR", "TZ", "USER"}
-    # One by one, as people pass secrets through ssh in variables such as LC_SECRET.
+    # Not LC_*, because ssh forwards those, and some users pass secrets in LC_SECRET or the like.
     | {"LANG", "LANGUAGE", "LC_ADDRESS", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_IDENTIFICATION"}
     | {"LC_MEASUREMENT", "LC_MESSAGES", "LC_MONETARY", "LC_NAME", "LC_NUMERIC", "LC_PAPER"}
     | {"LC_TELEPHONE", "LC_TIME"}
@@ -41,39 +44,35 @@ ORDINARY = frozenset(
 
 
 class ScratchFolder:
-    """A new temporary directory that only this user may enter.
-
-    Attributes:
-        path: The directory.
-    """
+    """A new temporary directory that only this user can enter; `path` is its location."""
 
     def __init__(self) -> None:
         new = Path(tempfile.mkdtemp(prefix=_NEW, dir=PLACE)).resolve()
         self._lock = _lock_of(new)
         self._lock.acquire()
-        # Renamed only once locked: earlier, another process would take it for a leftover.
+        # Renamed only once it is locked. Otherwise another process would consider it a leftover.
         self._outer = new.rename(new.with_name(_PREFIX + new.name.removeprefix(_NEW)))
         self.path = self._outer / "d"
-        self.path.mkdir(mode=0o700)
+        make_folder(self.path, exist_ok=False)
 
     def remove(self) -> None:
-        """Remove the directory and its contents; may block."""
-        _remove(self._outer)
+        """Remove the directory and its contents. May block."""
+        remove_tree(self._outer)
         self._lock.release()
 
 
 def remove_leftovers() -> None:
-    """Remove the directories of this user's dead processes; may block."""
+    """Remove the temporary directories of this user's dead processes. May block."""
     for path in _directories():
         lock = _lock_of(path)
         with suppress(OSError, Timeout), lock.acquire(blocking=False):
-            _remove(path)
+            remove_tree(path)
 
 
 def _directories() -> Iterator[Path]:
     with suppress(OSError), os.scandir(PLACE) as entries:
         for entry in entries:
-            # Any user may create directories and links of that name there.
+            # Any user can create directories and links with such names in /tmp.
             if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False):
                 is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
                 if is_ours and os.path.exists(os.path.join(entry.path, _LOCK)):
@@ -81,17 +80,7 @@ def _directories() -> Iterator[Path]:
 
 
 def _lock_of(path: Path) -> FileLock:
-    return FileLock(path / _LOCK, thread_local=False)
-
-
-def _remove(path: Path) -> None:
-    """Remove a tree, even where an agent removed the permissions for it."""
-    for folder, names, _ in os.walk(path):
-        for name in (os.path.join(folder, name) for name in names):
-            if not os.path.islink(name):
-                with suppress(OSError):
-                    os.chmod(name, 0o700)
-    shutil.rmtree(path, ignore_errors=True)
+    return private_lock(path / _LOCK)
 
 
 def agent_env(
@@ -101,30 +90,30 @@ def agent_env(
 
     Args:
         extra: Variables to add.
-        named: Names of variables to pass on as well, whatever their values; they override
-            ``extra``.
+        named: Names of further variables to inherit, even if their values are secret. They
+            override ``extra``.
         secrets: Values that must not leak, such as a team's keys.
     """
     hidden = set(secrets)
-    kept = {n: each for n, each in os.environ.items() if n in ORDINARY and each not in hidden}
-    return kept | dict(extra) | {n: os.environ[n] for n in named if n in os.environ}
+    inherited = {n: v for n, v in os.environ.items() if n in ORDINARY and v not in hidden}
+    return inherited | dict(extra) | {n: os.environ[n] for n in named if n in os.environ}
 
 
 def user_env(extra: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """Return the environment of a command that a recipe's author wrote: this process's variables.
+    """Return the environment of a command in a recipe: this process's variables, without secrets.
 
-    Such a command is the user's own, as if typed into their terminal, and Amplifier's recipes rely
-    on its variables. Those with a secret's name (`is_secret_name`) and those whose value is one of
-    ``secrets`` are left out; a step that needs one names it in its ``env``.
+    Such a command is considered written by the user, and Amplifier's recipes rely on the variables.
+    Variables with a secret-looking name (`is_secret_name`) or with a value in ``secrets`` are left
+    out. A step that needs one of them must list it in its ``env``.
 
     Args:
-        extra: Variables to add, even when they have a secret's name or value.
+        extra: Variables to add, even if their name or value suggests a secret.
         secrets: Values that must not leak, such as a team's keys.
     """
     hidden = set(secrets) - {""}
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not is_secret_name(name) and value not in hidden
     }
-    return kept | dict(extra)
+    return inherited | dict(extra)

@@ -1,13 +1,13 @@
-"""Client of the fork server, the process that the supervisors of commands are forked from.
+"""Client of the fork server, the process from which the supervisors of commands are forked.
 
-The server starts with the first command and ends soon after the last, as do supervisors that wait
-for another command. It shares none of this process's memory, files or variables: it is
-`nb_agents.process.supervisor`, run as a script. Commands inherit the umask, resource limits and
-niceness that this process had when the server started.
+The server is started for the first command, and exits soon after the last one, together with the
+idle supervisors. It runs the script `nb_agents.process.supervisor`, and shares no memory, files or
+variables with this process. Commands inherit the umask, resource limits and niceness that this
+process had when the server started.
 
-What it is worth, in milliseconds a bash step of a recipe (`tests.bench.recipes`; a busy machine of
-two cores, medians of one run): 17 as it is, 23 without the supervisors that are kept, 134 with an
-interpreter started for each command; the bare command, which asyncio starts, 2.7.
+Time per bash step of a recipe (`bench.recipes`, busy machine with two cores, medians of one run):
+17 ms with the server, 23 ms without idle supervisors, 134 ms with a new interpreter for each
+command. The plain command, started by asyncio, takes 2.7 ms.
 """
 
 from __future__ import annotations
@@ -25,33 +25,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LINGER_S = 10.0
-"""How long an idle server is kept: a run's next command usually comes sooner."""
+"""Seconds that an idle server keeps running. The next command of a run usually comes earlier."""
 
 _EXIT_S = 0.2
-"""How long this process waits for the server at exit; the server outlives it to end commands."""
+"""Seconds that this process waits for the server at exit.
+
+The server may take longer, because it ends the running commands.
+"""
 
 _MAX_IDLE = 8
-"""Supervisors that are kept for the next commands."""
+"""Maximum number of idle supervisors that wait for the next commands."""
 
 _SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
 
 
 @dataclass
 class Supervisor:
-    """The supervisor of a command.
+    """A supervisor process, which runs commands.
 
     Attributes:
-        link: The socket to it, which does not block.
-        is_idle: Whether it waits for an order.
+        link: The non-blocking socket to the process.
+        is_idle: Whether the process waits for a command.
     """
 
     link: socket.socket
     is_idle: bool = True
 
     def take(self, files: Sequence[int]) -> None:
-        """Give it an order, by its file descriptors; see `nb_agents.process.supervisor`."""
+        """Send a command to run, as file descriptors; see `nb_agents.process.supervisor`."""
         self.is_idle = False
-        with suppress(ConnectionError):  # it has just died, which its end of the socket shows
+        with suppress(
+            ConnectionError
+        ):  # the process has just died; reading from `link` will show it
             socket.send_fds(self.link, [b"\0"], files)
 
 
@@ -77,23 +82,23 @@ class ForkServer:
 
     @contextmanager
     def supervisor(self) -> Iterator[Supervisor]:
-        """Yield a supervisor that waits for an order; it is kept if it does so at the end, too.
+        """Yield an idle supervisor. If it is idle again at the end of the block, it will be reused.
 
         Raises:
-            OSError: The system has no file descriptors left.
+            OSError: No more file descriptors are available.
         """
-        given = Supervisor(self._waiting() or self._forked())
+        acquired = Supervisor(self._take_idle() or self._fork())
         try:
-            yield given
+            yield acquired
         finally:
-            if given.is_idle and len(self._idle) < _MAX_IDLE:
-                self._idle.append(given.link)
+            if acquired.is_idle and len(self._idle) < _MAX_IDLE:
+                self._idle.append(acquired.link)
             else:
-                _hang_up(given.link)
+                _hang_up(acquired.link)
 
-    def _waiting(self) -> socket.socket | None:
-        """Take a supervisor that is kept and lives, if any."""
-        with suppress(IndexError):  # threads may take them at the same time
+    def _take_idle(self) -> socket.socket | None:
+        """Return the socket of an idle supervisor that is alive, or None."""
+        with suppress(IndexError):  # other threads may take them at the same time
             while True:
                 link = self._idle.pop()
                 try:
@@ -105,16 +110,19 @@ class ForkServer:
                 link.close()
         return None
 
-    def _forked(self) -> socket.socket:
+    def _fork(self) -> socket.socket:
         link, far = socket.socketpair()
         link.setblocking(False)
-        with far, suppress(ConnectionError):  # the server has just died, which `link` shows
+        with (
+            far,
+            suppress(ConnectionError),
+        ):  # the server has just died; reading from `link` will show it
             socket.send_fds(self._orders, [b"\0"], [far.fileno()])
         return link
 
     @property
     def is_ours(self) -> bool:
-        """Whether the server is running and was started by this process, not before a fork."""
+        """Whether the server is running and was started by this process, not by its parent."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     @property
@@ -123,13 +131,13 @@ class ForkServer:
         return self._process.poll() is not None
 
     def close(self) -> None:
-        """Ask the server to exit once its supervisors have."""
+        """Tell the server to exit after its supervisors have exited."""
         while self._idle:
             _hang_up(self._idle.pop())
         self._orders.close()
 
     def end(self) -> None:
-        """Ask the server to exit and wait for it briefly; called when this process exits."""
+        """Tell the server to exit, and wait briefly. Called when this process exits."""
         self.close()
         if self.is_ours:
             with suppress(subprocess.TimeoutExpired):
@@ -137,12 +145,12 @@ class ForkServer:
 
 
 def _hang_up(link: socket.socket) -> None:
-    """Make a supervisor exit, once it has ended what it runs."""
+    """Close the connection, so that the supervisor ends its command and exits."""
     with link, suppress(OSError):
         link.shutdown(socket.SHUT_RDWR)  # a process forked from this one may hold a copy
 
 
-# Separates the threads whose event loops start commands.
+# Commands can be started from the event loops of several threads.
 _lock = threading.Lock()
 _server: ForkServer | None = None
 _closing: list[ForkServer] = []
@@ -150,15 +158,17 @@ _closing: list[ForkServer] = []
 
 @contextmanager
 def supervisor() -> Iterator[Supervisor]:
-    """Yield a supervisor for a command; arguments and errors are those of `ForkServer`."""
+    """Yield a supervisor like `ForkServer.supervisor`, starting the server if necessary."""
     server = _acquire()
     try:
-        with server.supervisor() as given:
-            yield given
+        with server.supervisor() as acquired:
+            yield acquired
     finally:
         with _lock:
             server.users -= 1
-        with suppress(RuntimeError):  # no running loop: the next command's loop closes it
+        with suppress(
+            RuntimeError
+        ):  # without a running loop, the loop of a later command closes it
             asyncio.get_running_loop().call_later(LINGER_S, _close_if_idle, server)
 
 
@@ -176,7 +186,7 @@ def _acquire() -> ForkServer:
 
 
 def _close_if_idle(server: ForkServer) -> None:
-    """Close a server that no command uses."""
+    """Close a server if no command uses it."""
     global _server
     with _lock:
         if server is _server and not server.users:
@@ -187,7 +197,7 @@ def _close_if_idle(server: ForkServer) -> None:
 
 
 def _forget() -> None:
-    """Drop the parent's server in a forked process, which needs its own."""
+    """Forget the parent's server after a fork, because the child process needs its own."""
     global _lock, _server
     _lock, _server = threading.Lock(), None
     _closing.clear()

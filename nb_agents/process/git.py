@@ -1,11 +1,11 @@
-"""Copies of the user's files in a git repository of the session, for agents to change.
+"""Manages copies of user files for agents to change, in a git repository of the session.
 
-The user's own repository, where there is one, gets no branch and no worktree to prune, and none of
-its hooks or filters is run; it is only asked which files are tracked or new. The session's
+The user's own repository, if there is one, is only used to list the tracked and new files. No
+branches or worktrees are added to it, and its hooks and filters are not run. The session's
 repository has no hooks, stores each file byte for byte, and is deleted with the session.
 
-An agent's changes are read from outside: the ``.git`` in its worktree is for the agent's own use
-and is never read here.
+The agents' changes are read through the session's repository. The ``.git`` in a worktree is only
+for the agent. It is never read here, because the agent can change it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from typing import NamedTuple
 
 from anyio import to_thread
 
-from nb_agents.process.command import MAX_KEPT_BYTES, run_command
+from nb_agents.disk.private import make_folder, write_private
+from nb_agents.process.command import MAX_CAPTURED_BYTES, run_command
 from nb_agents.process.environment import agent_env
 from nb_agents.process.writable import (
     MAX_COPIED_BYTES,
-    MAX_LOOKED_AT,
+    MAX_SCANNED_FILES,
     NEVER_WRITTEN,
     WritablePath,
     entries,
@@ -53,7 +54,7 @@ _NEUTRAL_ENV = {
 
 
 class GitFailed(Exception):
-    """A git command failed; the message is the reason, without a full stop."""
+    """Raised when a git command fails. The message is the reason, without a full stop."""
 
 
 def has_git() -> bool:
@@ -61,13 +62,13 @@ def has_git() -> bool:
     return shutil.which("git") is not None
 
 
-class Drift(NamedTuple):
-    """Which changes of an agent still apply to the user's files.
+class FileDrift(NamedTuple):
+    """The comparison of an agent's changes with the current user files.
 
     Attributes:
-        now: A commit of the files' current content.
-        fitting: The names of files whose changes apply.
-        conflicting: The names of files that were changed in the meantime, so that theirs do not.
+        now: A commit of the current content.
+        fitting: Names of the files to which the agent's changes still apply.
+        conflicting: Names of files to which they no longer apply, because the files have changed.
     """
 
     now: str
@@ -76,68 +77,64 @@ class Drift(NamedTuple):
 
 
 class Repository:
-    """The session's bare repository, created when first needed.
+    """The session's bare repository, which is created at first use.
 
-    Its methods must not be called concurrently.
+    Do not call its methods concurrently.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._is_made = False
 
-    async def snapshot(self, place: WritablePath) -> str:
-        """Commit the files of a place; in a git work tree, those tracked or new and not ignored.
+    async def snapshot(self, location: WritablePath) -> str:
+        """Commit the current files of a writable path, and return the commit.
 
-        Args:
-            place: The place; its protected files are left out.
-
-        Returns:
-            The commit.
+        Protected files are left out, and so are files that the user's git ignores.
 
         Raises:
-            GitFailed: The files are too many or too large, or git failed.
+            GitFailed: There are too many files, they are too large, or git failed.
         """
         await self._make()
-        root, names = _root(place), await _names_in(place)
-        return await self._commit(root, names, "", f"What {place.path} held")
+        root, names = _root(location), await _names_in(location)
+        return await self._commit(root, names, "", f"Content of {location.path}")
 
     async def add_worktree(self, folder: Path, branch: str, commit: str) -> None:
         """Check out a commit on a new branch.
 
         Args:
             folder: The worktree's directory; existing contents are removed.
-            branch: The branch; an existing one of that name is replaced.
-            commit: The commit.
+            branch: The branch; an existing branch with that name is replaced.
 
         Raises:
             GitFailed: Git failed.
         """
         await to_thread.run_sync(_remove, folder)
-        with suppress(GitFailed):  # there is none, or a killed process left it locked
+        with suppress(GitFailed):  # it does not exist, or a killed process left it locked
             await self._git("worktree", "remove", "--force", "--force", str(folder))
         await self._git("worktree", "add", "--quiet", "-B", branch, str(folder), commit)
 
     async def commit_worktree(
-        self, folder: Path, place: WritablePath, branch: str, base: str
+        self, folder: Path, location: WritablePath, branch: str, base: str
     ) -> str:
         """Commit a worktree's files, except changes to protected ones.
 
         Args:
-            folder: The worktree.
-            place: The original of the worktree.
-            branch: The worktree's branch, which is advanced.
+            folder: The worktree's directory.
+            location: The user's path that the worktree is a copy of.
+            branch: The worktree's branch, which is moved to the new commit.
             base: The commit that the worktree was created from.
 
         Returns:
-            The commit: ``base`` when nothing changed.
+            The new commit, or ``base`` if there are no changes.
 
         Raises:
-            GitFailed: The base is gone, or git failed.
+            GitFailed: The base does not exist, or git failed.
         """
         await self._make()
-        known = await self._listed(folder, base)
-        names = await to_thread.run_sync(_committable, folder, known, place)
-        commit = await self._commit(folder, names, base, f"Changes to {place.path}")
-        with suppress(GitFailed):  # informational; a killed process may have left it locked
+        base_files = await self._list_files(folder, base)
+        names = await to_thread.run_sync(_committable, folder, base_files, location)
+        commit = await self._commit(folder, names, base, f"Changes to {location.path}")
+        with suppress(GitFailed):  # only informational; a killed process may have left a lock
             await self._git("update-ref", f"refs/heads/{branch}", commit)
         return commit
 
@@ -150,72 +147,72 @@ class Repository:
             base: The older commit.
             commit: The newer commit.
             file: The patch file; its directory is created.
-            names: The files to include; empty means all.
+            names: The files to include. Empty means all.
 
         Returns:
-            Git's status letter (A, D, M or T) of each changed file.
+            Git's status letter (A, D, M or T) for the name of each changed file.
 
         Raises:
             GitFailed: Git failed.
         """
-        file.parent.mkdir(exist_ok=True)
+        make_folder(file.parent)
         form = ("-p", "--binary", "--full-index", f"--output={file}")
         await self._git(*_COMPARE, *form, base, commit, "--", *names)
         return await self._changed(base, commit, names)
 
     async def _changed(self, base: str, commit: str, names: Sequence[str] = ()) -> dict[str, str]:
         form = ("-z", "--name-status")
-        found = (await self._git(*_COMPARE, *form, base, commit, "--", *names)).split("\0")
-        return dict(zip(found[1::2], found[::2], strict=False))
+        fields = (await self._git(*_COMPARE, *form, base, commit, "--", *names)).split("\0")
+        return dict(zip(fields[1::2], fields[::2], strict=False))
 
-    async def apply(self, patch: Path, place: WritablePath) -> str:
-        """Apply a patch to the user's files, completely or not at all.
+    async def apply(self, patch: Path, location: WritablePath) -> str:
+        """Apply a patch to user files, completely or not at all.
 
         Args:
-            patch: The patch.
-            place: The files.
+            patch: The patch file.
+            location: The path to change.
 
         Returns:
-            Git's reason when the patch does not apply; "" when it is applied, now or earlier.
+            Git's error if the patch does not apply, or "" if it was applied now or earlier.
         """
-        root = _root(place)
+        root = _root(location)
         try:
             await self._git("apply", "--whitespace=nowarn", str(patch), tree=root)
         except GitFailed as why:
-            try:  # a process that was killed before recording it may have applied the patch
+            try:  # a process may have applied the patch and been killed before recording it
                 await self._git("apply", "--reverse", "--check", str(patch), tree=root)
             except GitFailed:
                 return str(why)
         return ""
 
-    async def drift(self, base: str, commit: str, place: WritablePath) -> Drift:
-        """Return which files that a commit changes have been changed in the meantime.
+    async def drift(self, base: str, commit: str, location: WritablePath) -> FileDrift:
+        """Compare an agent's commit with the current user files.
 
         Args:
             base: The commit that the agent started from.
             commit: The agent's commit.
-            place: The user's files.
+            location: The path of the user files.
 
         Raises:
             GitFailed: Git failed.
         """
-        root, names = _root(place), await self._changed(base, commit)
-        there = await to_thread.run_sync(_committable, root, names, place)
-        now = await self._commit(root, there, base, f"What {place.path} holds now")
+        root, names = _root(location), await self._changed(base, commit)
+        existing = await to_thread.run_sync(_committable, root, names, location)
+        now = await self._commit(root, existing, base, f"Current content of {location.path}")
         moved, differing = await self._changed(base, now), await self._changed(now, commit)
         fitting: list[str] = []
         conflicting: list[str] = []
         for name in names:
-            if name in there and name not in differing:
+            if name in existing and name not in differing:
                 continue
-            if name in there and name not in moved:
+            if name in existing and name not in moved:
                 fitting.append(name)
             elif (fits := await self._fits(base, commit, name, root)) is not None:
                 (fitting if fits else conflicting).append(name)
-        return Drift(now, tuple(fitting), tuple(conflicting))
+        return FileDrift(now, tuple(fitting), tuple(conflicting))
 
     async def _fits(self, base: str, commit: str, name: str, root: Path) -> bool | None:
-        """Return whether one file's change applies; None when it is applied already."""
+        """Return whether the change to a file can be applied, or None if it is already applied."""
         with TemporaryDirectory(dir=self.path) as scratch:
             patch = Path(scratch, "patch")
             await self.write_patch(base, commit, patch, [name])
@@ -225,28 +222,34 @@ class Repository:
                     return answer
         return False
 
-    def command_to_apply(self, patch: Path, place: WritablePath, how: str) -> str:
+    def command_to_apply(self, patch: Path, location: WritablePath, how: str) -> str:
         """Return the shell command with which the user can apply a patch.
 
         Args:
-            patch: The patch.
-            place: The user's files.
+            patch: The patch file.
+            location: The path to change.
             how: An option of ``git apply``.
         """
-        here = ("-C", str(_root(place)), f"--git-dir={self.path}", "--work-tree=.")
-        return shlex.join(["git", *here, "apply", how, str(patch)])
+        git_options = ("-C", str(_root(location)), f"--git-dir={self.path}", "--work-tree=.")
+        return shlex.join(["git", *git_options, "apply", how, str(patch)])
 
     async def _make(self) -> None:
-        if (self.path / "info" / "attributes").is_file():
+        if self._is_made:
             return
-        await to_thread.run_sync(_remove, self.path)
-        self.path.mkdir(parents=True)
+        attributes = self.path / "info" / "attributes"
+        if not attributes.is_file():
+            await to_thread.run_sync(_remove, self.path)
+            make_folder(self.path)
+        # The configuration is always rewritten, because the one in a copied session could run
+        # programs.
+        (self.path / "config").unlink(missing_ok=True)
         await self._git("init", "--bare", "--quiet", "--template=")
-        (self.path / "info").mkdir(exist_ok=True)
-        (self.path / "info" / "exclude").write_text("".join(f"{n}\n" for n in NEVER_WRITTEN))
-        (self.path / "info" / "attributes").write_text(_BYTE_BY_BYTE)
+        make_folder(attributes.parent)
+        write_private(attributes.parent / "exclude", "".join(f"{n}\n" for n in NEVER_WRITTEN))
+        write_private(attributes, _BYTE_BY_BYTE)
+        self._is_made = True
 
-    async def _listed(self, folder: Path, base: str) -> list[str]:
+    async def _list_files(self, folder: Path, base: str) -> list[str]:
         with TemporaryDirectory(dir=self.path) as scratch:
             index = Path(scratch, "index")
             await self._git("read-tree", base, index=index)
@@ -258,9 +261,9 @@ class Repository:
             index = Path(scratch, "index")
             if base:
                 await self._git("read-tree", base, index=index)
-            given = b"".join(os.fsencode(name) + b"\0" for name in names)
-            take = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
-            await self._git(*take, tree=root, index=index, stdin=given)
+            name_bytes = b"".join(os.fsencode(name) + b"\0" for name in names)
+            update = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+            await self._git(*update, tree=root, index=index, stdin=name_bytes)
             tree = (await self._git("write-tree", index=index)).strip()
         if base and tree == (await self._git("rev-parse", f"{base}^{{tree}}")).strip():
             return base
@@ -283,72 +286,74 @@ class Repository:
 async def _git(
     arguments: Sequence[str], cwd: Path, env: dict[str, str], stdin: bytes | None = None
 ) -> str:
-    """Run git with settings that keep configuration files from making it run programs."""
+    """Run git with settings that prevent configuration files from making it run programs."""
     settings = [part for each in _RUNS_NOTHING for part in ("-c", each)]
     quiet = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
-    given = agent_env(quiet | env)
+    full_env = agent_env(quiet | env)
     argv = ["git", *settings, *arguments]
     try:
-        done = await run_command(argv, cwd=cwd, env=given, stdin=stdin, timeout_s=GIT_S)
+        done = await run_command(argv, cwd=cwd, env=full_env, stdin=stdin, timeout_s=GIT_S)
     except (OSError, ValueError) as exc:
         raise GitFailed(str(exc)) from None
     if done.exit_code != 0:
         why = re.sub("^(error|fatal): ", "", done.errors, flags=re.MULTILINE).strip()
         why = why or f"git {arguments[0]} took more than {GIT_S:g} s"
         raise GitFailed(" ".join(why.split())[:MAX_WHY_CHARS].rstrip("."))
-    if len(done.output) >= MAX_KEPT_BYTES:
-        raise GitFailed(f"git {arguments[0]} said more than {MAX_KEPT_BYTES} bytes")
+    if len(done.output) >= MAX_CAPTURED_BYTES:
+        raise GitFailed(f"git {arguments[0]} wrote more than {MAX_CAPTURED_BYTES} bytes")
     return done.output
 
 
-async def _names_in(place: WritablePath) -> list[str]:
-    """Return the files that a copy of a place includes, relative to its root."""
-    root = _root(place)
-    if root != place.path:
-        return [place.path.name]
+async def _names_in(location: WritablePath) -> list[str]:
+    """Return the names of the files to copy from a writable path, relative to its root."""
+    root = _root(location)
+    if root != location.path:
+        return [location.path.name]
     kinds = ("--cached", "--others", "--exclude-standard")
     try:
-        known: Iterable[str] | None = _split(await _git(("ls-files", "-z", *kinds), root, {}))
+        listing: Iterable[str] | None = _split(await _git(("ls-files", "-z", *kinds), root, {}))
     except GitFailed:  # not a git work tree, or one owned by another user
-        known = None
-    return await to_thread.run_sync(_within_bounds, root, known, place)
+        listing = None
+    return await to_thread.run_sync(_within_bounds, root, listing, location)
 
 
-def _within_bounds(root: Path, known: Iterable[str] | None, place: WritablePath) -> list[str]:
+def _within_bounds(root: Path, listing: Iterable[str] | None, location: WritablePath) -> list[str]:
     names, size = [], 0
-    for name in _committable(root, _walked(place) if known is None else known, place):
+    for name in _committable(root, _walk_names(location) if listing is None else listing, location):
         try:
             size += (root / name).lstat().st_size
         except OSError:
             continue
         names.append(name)
-        if len(names) > MAX_LOOKED_AT or size > MAX_COPIED_BYTES:
-            raise GitFailed(f"it holds more than {MAX_LOOKED_AT} files or {MAX_COPIED_BYTES} bytes")
+        if len(names) > MAX_SCANNED_FILES or size > MAX_COPIED_BYTES:
+            raise GitFailed(
+                f"it has more than {MAX_SCANNED_FILES} files or {MAX_COPIED_BYTES} bytes"
+            )
     return names
 
 
-def _walked(place: WritablePath) -> Iterator[str]:
-    for path, found, is_protected in entries(place):
-        if not (is_protected or stat.S_ISDIR(found.st_mode)):
-            yield path.relative_to(place.path).as_posix()
+def _walk_names(location: WritablePath) -> Iterator[str]:
+    for path, status, is_protected in entries(location):
+        if not (is_protected or stat.S_ISDIR(status.st_mode)):
+            yield path.relative_to(location.path).as_posix()
 
 
-def _committable(root: Path, names: Iterable[str], place: WritablePath) -> list[str]:
-    """Return the names that are unprotected files or links, or that no longer exist."""
-    kept = (name for name in dict.fromkeys(names) if _is_of(place, name))
-    return [name for name in kept if _is_file_or_gone(root, name)]
+def _committable(root: Path, names: Iterable[str], location: WritablePath) -> list[str]:
+    """Return the names of unprotected files and links, including those that no longer exist."""
+    changeable = (name for name in dict.fromkeys(names) if _may_change(location, name))
+    return [name for name in changeable if _is_file_or_missing(root, name)]
 
 
-def _is_of(place: WritablePath, name: str) -> bool:
-    """Return whether a copy of a place includes a file of that name and may change it."""
-    if place.path.is_dir():
-        return not place.is_protected(PurePosixPath(name).parts)
-    return name == place.path.name
+def _may_change(location: WritablePath, name: str) -> bool:
+    """Return whether a name belongs to a writable path and is not protected."""
+    if location.path.is_dir():
+        return not location.is_protected(PurePosixPath(name).parts)
+    return name == location.path.name
 
 
-def _is_file_or_gone(root: Path, name: str) -> bool:
+def _is_file_or_missing(root: Path, name: str) -> bool:
     path = root / name
-    if not _is_real(path.parent, root):  # behind a link, which the index has in its place
+    if not _is_real(path.parent, root):  # a parent is a link; the index contains that link instead
         return False
     try:
         mode = path.lstat().st_mode
@@ -365,12 +370,12 @@ def _is_real(folder: Path, root: Path) -> bool:
     return True
 
 
-def _root(place: WritablePath) -> Path:
-    return place.path if place.path.is_dir() else place.path.parent
+def _root(location: WritablePath) -> Path:
+    return location.path if location.path.is_dir() else location.path.parent
 
 
-def _split(listed: str) -> list[str]:
-    return [name for name in listed.split("\0") if name]
+def _split(listing: str) -> list[str]:
+    return [name for name in listing.split("\0") if name]
 
 
 def _remove(folder: Path) -> None:

@@ -1,24 +1,29 @@
-"""The supervisor process of a command, which ends all its processes, even when we are killed.
+"""The supervisor process of a command, which makes sure that all processes of the command end.
 
-`nb_agents.process.fork_server` runs this file as a script, with the standard library only. That
-process only forks supervisors, because starting an interpreter takes ten times as long as most
-commands do; a supervisor itself reads what to run. The command runs as its child, in a session of
-its own. When the command exits, when its starter hangs up, and when its starter dies, the remaining
-processes get TERM and, after a grace time, KILL. When the command exceeds a limit, it gets KILL at
-once. A supervisor has one command at a time; when one has ended by itself and no process of it is
-left, the supervisor waits for the next, as forking it takes longer than most commands do.
+This works even if the process that started the command, the *starter*, is killed.
 
-Why a process for each command: only a closed connection reliably distinguishes a dead kernel from a
-busy one, and a live process has to notice it. PR_SET_PDEATHSIG is no alternative: it fires when the
-*thread* that forked ends, and does not reach grandchildren. On Linux the supervisor is also the
-subreaper of its descendants, so that processes which leave the group (``setsid``, ``timeout``, a
-daemon) become its children and are found. Elsewhere it can only end the group.
+`nb_agents.process.fork_server` runs this file as a script, with the standard library only. The
+script forks a supervisor on request, because starting an interpreter takes ten times as long as
+most commands. A supervisor receives a command and runs it as a child, in a separate session. When
+the command exits, or the starter closes the connection or dies, the remaining processes get TERM
+and, after a grace time, KILL. A command that exceeds a limit gets KILL immediately. A supervisor
+runs one command at a time. If a command has exited by itself and all of its processes have ended,
+the supervisor waits for the next command, because forking a new one takes longer than most commands
+do.
 
-Limits per process are set with setrlimit before the command runs; those on all processes together,
-and on the workspace, are checked from here. This works for root and other users alike: RLIMIT_NPROC
-counts all processes of a user and none of root's, and cgroups are seldom writable in a container.
-The checks run every quarter of a second, so a command may exceed a limit for that long. Memory that
-is in no address space (a memfd, a pipe) is not counted; off Linux, processes and memory are not.
+A supervisor per command is necessary because only a closed connection reliably distinguishes a dead
+kernel from a busy one, and a live process must notice it. PR_SET_PDEATHSIG does not work: it fires
+when the *thread* that forked ends, and it does not affect grandchildren. On Linux, the supervisor
+is also the subreaper of its descendants, so processes that leave the group (``setsid``,
+``timeout``, a daemon) become its children and can be found. On other systems, it can only end the
+group.
+
+Limits per process are set with setrlimit before the command runs. Limits on all processes together,
+and on the workspace, are checked by the supervisor. setrlimit and cgroups are not enough:
+RLIMIT_NPROC counts all processes of a user and none of root's, and cgroups are seldom writable in a
+container. The checks run every quarter of a second, so a command can exceed a limit for that long.
+Memory outside an address space (a memfd, a pipe) is not counted. Processes and memory are only
+counted on Linux.
 """
 
 from __future__ import annotations
@@ -41,22 +46,24 @@ if TYPE_CHECKING:
     from typing import Any
 
 TERM_GRACE_S = 2.0
-"""Time between TERM and KILL, for a command to clean up."""
+"""Time between TERM and KILL in seconds, so that a command can clean up."""
 
 KILL_WAIT_S = 1.0
-"""How long to wait for KILL to work; a process stuck in a system call can't be ended."""
+"""Seconds to wait after KILL. A process that hangs in a system call can't be ended."""
 
 _MB = 1_000_000
 _KB = 1024
-_LOOK_S = 0.25
-_LOOK_SHARE = 0.05
-"""Maximum share of the time that checks may take."""
+_CHECK_S = 0.25
+_CHECK_SHARE = 0.05
+"""Maximum fraction of the time that the checks may take."""
 _MEASURE_SLICE_S = 0.05
 _MEASURE_AGAIN_BYTES = 100 * _MB
 """Growth in disk use after which the workspace is measured again."""
 
 _READ_SCRIPT = 'eval "$(</dev/fd/{fd})" {fd}<&-'
-"""Runs a script as ``bash -c`` does: same $0, line numbers and exit codes; stdin stays free."""
+"""Runs a script as ``bash -c`` does, with the same $0, line numbers and exit codes. The command's
+stdin stays available.
+"""
 
 _MAX_FILES = 6
 _POLL_S = 0.02
@@ -69,15 +76,16 @@ _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 def serve(control: int, starter_id: int) -> None:
-    """Fork supervisors, until the starter hangs up or dies.
+    """Fork supervisors on request, until the starter closes the connection or dies.
 
     Args:
-        control: A socket to the starter, on which each byte comes with a supervisor's own socket.
+        control: The descriptor of a socket to the starter. Each byte on it is a request for a
+            supervisor, and comes with the descriptor of that supervisor's socket.
         starter_id: The starter's process id.
     """
-    _ignore_no_signal()
+    _handle_ignored_signals()
     _library()  # loaded once here, so that the supervisors inherit it
-    here, starter, signals = os.getpid(), _Starter(starter_id), _signals(signal.SIGCHLD)
+    own_pid, starter, signals = os.getpid(), _Starter(starter_id), _signals(signal.SIGCHLD)
     orders = socket.socket(fileno=control)
     waits_for = [*starter.files, signals, control]
     while control in waits_for or _reap():
@@ -94,7 +102,7 @@ def serve(control: int, starter_id: int) -> None:
                 try:
                     os.close(control)
                     os.close(signals)
-                    starter.parent = here
+                    starter.parent = own_pid
                     _supervise(link, starter)
                 finally:
                     os._exit(1)
@@ -104,22 +112,22 @@ def serve(control: int, starter_id: int) -> None:
 
 
 class _Order:
-    """What to run.
+    """A command to run.
 
     Args:
-        request: A file with `marshal` of (directory, environment, arguments, limits, directories
-            that are measured); see `_LimitWatch`.
-        files: The command's stdin, stdout and stderr; then the script for a bash to read, if any.
+        request: The descriptor of a file in `marshal` format: (directory, environment, arguments,
+            limits, measured directories). For the last two, see `_LimitWatch`.
+        files: The command's stdin, stdout and stderr, and optionally a script for bash.
     """
 
     def __init__(self, request: int, *files: int) -> None:
         with open(request, "rb", buffering=0) as file:
-            given = marshal.loads(file.readall())
-        self._folder, self._env, self._command, self.limits, self.folders = given
+            content = marshal.loads(file.readall())
+        self._folder, self._env, self._command, self.limits, self.folders = content
         self._files = files
 
     def execute(self) -> None:
-        """Become the command."""
+        """Replace this process with the command."""
         for number, file in enumerate(self._files[:3]):
             os.dup2(file, number)
         for script in self._files[3:]:
@@ -127,28 +135,30 @@ class _Order:
             self._command += [b"-c", _READ_SCRIPT.format(fd=script).encode()]
         try:
             os.chdir(self._folder)
-        except OSError as exc:  # removed since the starter checked it
+        except OSError as exc:  # removed after the starter checked it
             os.write(2, self._folder + os.fsencode(f": {exc.strerror}\n"))
             os._exit(126)
         _execute(self._command, self._env)
 
     def close(self) -> None:
-        """Close the files, which only the command needs."""
+        """Close the files, which only the command itself needs."""
         for file in self._files:
             os.close(file)
 
 
 class _Starter:
-    """The process that gives the orders, and whose commands end when it dies.
+    """The process that sends the commands. When it dies, the commands are terminated.
 
-    Its sockets do not show its death, as a process that it forked may keep them open.
+    A closed socket is not enough to detect its death, because processes that it forked may have
+    copies.
 
     Args:
-        parent: Its process id.
+        parent: The process id of the starter, which is the parent of the fork server.
 
     Attributes:
-        parent: The process id of this process's parent.
-        files: A pidfd, readable once it has died, where the system supports it; else empty.
+        parent: The process id that `os.getppid` returns while the starter is alive.
+        files: A pidfd that becomes readable when the starter dies. Empty if the system has no
+            pidfds.
     """
 
     def __init__(self, parent: int) -> None:
@@ -158,19 +168,19 @@ class _Starter:
             self.files = [os.pidfd_open(parent)]
 
     def is_gone(self, ready: set[int]) -> bool:
-        """Return whether it has died; ``ready`` are the descriptors that can be read."""
+        """Return whether this process has died, given the descriptors that are readable."""
         return not ready.isdisjoint(self.files) or os.getppid() != self.parent
 
 
 def _supervise(link: int, starter: _Starter) -> None:
-    """Run one command after another, ending all processes of each.
+    """Run one command after another, and end all processes of each.
 
     Args:
-        link: A socket to the starter, on which each byte comes with the files of an `_Order`; its
-            end of file means stop. Reports go back on it, a line each: this process's id and the
-            command's process group, the limit that was exceeded and, at the end, the exit code,
-            whether no process is left, and whether this process waits for the next order.
-        starter: Who gives the orders.
+        link: The descriptor of a socket to the starter. Each byte on it comes with the files of an
+            `_Order`, and its end means stop. Reports are sent back as lines: this process's id and
+            the command's process group; the limit that was exceeded; and at the end the exit code,
+            whether all processes have ended, and whether this process waits for the next command.
+        starter: The process that sends the commands.
     """
     os.setsid()
     _adopt_orphans()
@@ -183,24 +193,27 @@ def _supervise(link: int, starter: _Starter) -> None:
 
 
 def _next_order(orders: socket.socket, signals: int, starter: _Starter) -> list[int]:
-    """Wait for the files of the next order; none when there will be no more."""
+    """Wait for the files of the next command.
+
+    Returns an empty list if there are no more commands.
+    """
     link, ready = orders.fileno(), set[int]()
     while link not in ready:
         ready = _ready(_PARENT_POLL_S, link, signals, *starter.files)
-        if _is_ended(ready, signals, starter):
+        if _must_exit(ready, signals, starter):
             return []
     return _receive_files(orders)
 
 
 def _run(order: _Order, link: int, signals: int, starter: _Starter) -> bool:
-    """Run a command; return whether it ended by itself and nothing is left of it."""
+    """Run a command. Returns whether it exited by itself and all of its processes have ended."""
     watch = _LimitWatch(order.limits, order.folders)
     if _must_end(link, signals, starter, wait_s=0):
         return False
-    here, leader = os.getpid(), os.fork()
+    own_pid, leader = os.getpid(), os.fork()
     if leader == 0:
         os.setsid()
-        _report(link, pid=here, group=os.getpid())  # here, as the command may kill the supervisor
+        _report(link, pid=own_pid, group=os.getpid())  # the command may kill the supervisor
         watch.confine()
         order.execute()
     order.close()
@@ -211,7 +224,7 @@ def _run(order: _Order, link: int, signals: int, starter: _Starter) -> bool:
             _report(link, limit=watch.exceeded)
             break
     ended_by_itself = tree.exit_code is not None and not watch.exceeded
-    is_gone = tree.end(signals, at_once=bool(watch.exceeded))
+    is_gone = tree.end(signals, immediately=bool(watch.exceeded))
     is_idle = is_gone and ended_by_itself
     if tree.exit_code is not None:
         _report(link, exit=tree.exit_code, gone=int(is_gone), idle=int(is_idle))
@@ -219,15 +232,15 @@ def _run(order: _Order, link: int, signals: int, starter: _Starter) -> bool:
 
 
 class _LimitWatch:
-    """Checks a command against its limits.
+    """Checks whether a command exceeds its limits.
 
     Args:
-        limits: By name, as in `nb_agents.config.permissions`; empty for none.
+        limits: Limits by their names in `nb_agents.config.permissions`; empty means no limits.
         folders: Directories that count towards the workspace limit.
 
     Attributes:
         pause_s: Seconds until the next check.
-        exceeded: The limit that was exceeded, or "".
+        exceeded: The name of the limit that was exceeded, or "".
     """
 
     def __init__(self, limits: dict[str, int], folders: list[bytes]) -> None:
@@ -236,15 +249,15 @@ class _LimitWatch:
         self._free = [_free_bytes(folder) for folder in folders]
         self._measure: Iterator[int] | None = None
         self._measured_at = self._size = 0
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         self._task_count = 0
-        self.pause_s = _LOOK_S if limits else _PARENT_POLL_S
+        self.pause_s = _CHECK_S if limits else _PARENT_POLL_S
         self.exceeded = ""
 
     def confine(self) -> None:
-        """Set the resource limits of this process and its children, and leave the user's keyring.
+        """Set resource limits for this process and its children, and leave the user's keyring.
 
-        A command without limits is the user's own and may use their keys.
+        A command without limits was written by the user and may use the keyring.
         """
         if not self._limits:
             return
@@ -253,7 +266,7 @@ class _LimitWatch:
             (resource.RLIMIT_NOFILE, self._limits["open_files"]),
             (resource.RLIMIT_FSIZE, self._limits["file_size_mb"] * _MB),
             (resource.RLIMIT_DATA, self._limits["memory_mb"] * _MB),
-            # Not 0: on Linux only 1 also keeps a core dump from a program that collects dumps.
+            # 1 instead of 0: on Linux, only 1 also prevents a dump to a program that collects them.
             # Source: fs/coredump.c, coredump_pipe.
             (resource.RLIMIT_CORE, 1),
             (resource.RLIMIT_NPROC, _system_task_count() + self._limits["processes"]),
@@ -263,30 +276,31 @@ class _LimitWatch:
             resource.setrlimit(number, (most, most))
 
     def look(self) -> str:
-        """Return the limit that the command exceeds, or ""; checks only once the pause is over."""
-        began = time.monotonic()
-        if self._limits and began >= self._looked_at + self.pause_s:
+        """Return the limit that the command exceeds, or "". Checks only once the pause is over."""
+        start = time.monotonic()
+        if self._limits and start >= self._checked_at + self.pause_s:
             self.exceeded = self._processes() or self._workspace()
-            self._looked_at = time.monotonic()
-            cost_s = self._looked_at - began
-            # A check takes longer the more processes there are.
+            self._checked_at = time.monotonic()
+            cost_s = self._checked_at - start
+            # A check takes longer if there are more processes.
             is_near = self._task_count > self._limits["processes"] // 4
-            pause_s = _LOOK_S if is_near else cost_s / _LOOK_SHARE
-            self.pause_s = min(max(_LOOK_S, pause_s), _PARENT_POLL_S)
+            pause_s = _CHECK_S if is_near else cost_s / _CHECK_SHARE
+            self.pause_s = min(max(_CHECK_S, pause_s), _PARENT_POLL_S)
         return self.exceeded
 
     def _processes(self) -> str:
-        self._task_count = held = 0
+        self._task_count = used = 0
         pids = []
         for pid, count in _thread_counts():
             self._task_count += count
-            held += _memory_bytes(pid)
+            used += _memory_bytes(pid)
             pids.append(pid)
             if self._task_count > self._limits["processes"]:
                 return "processes"
         most = self._limits["memory_mb"] * _MB
-        # First count memory shared by forked processes for each; only if too much, the exact share.
-        return "memory_mb" if held > most and sum(map(_proportional_bytes, pids)) > most else ""
+        # The first sum counts shared memory once per process. The exact sum is slower, so it is
+        # computed only if the first one exceeds the limit.
+        return "memory_mb" if used > most and sum(map(_proportional_bytes, pids)) > most else ""
 
     def _workspace(self) -> str:
         most = self._limits["workspace_mb"] * _MB
@@ -296,20 +310,21 @@ class _LimitWatch:
                 return ""
             self._measured_at, self._size = fuller, 0
             self._measure = _sizes(self._folders)
-        # In slices, so that a stop does not wait for a tree of a million files.
+        # In slices, so that a stop does not have to wait until a million files are measured.
         until = time.monotonic() + _MEASURE_SLICE_S
         for size in self._measure:
             self._size = size
             if time.monotonic() > until:
                 return ""
         self._measure = None
-        # An excess that existed before does not count: the command may be there to remove it.
+        # An excess from before the command does not count, because the command may be removing
+        # files.
         return "workspace_mb" if 0 < self._size - most <= fuller else ""
 
     def _fuller_bytes(self) -> int:
-        """Return by how many bytes disk use has grown since the start, whatever the cause."""
+        """Return the growth of disk use since the start in bytes, whichever process caused it."""
         now = map(_free_bytes, self._folders)
-        return max((was - is_ for was, is_ in zip(self._free, now, strict=True)), default=0)
+        return max((before - is_ for before, is_ in zip(self._free, now, strict=True)), default=0)
 
 
 class _ProcessTree:
@@ -324,7 +339,7 @@ class _ProcessTree:
         self.exit_code: int | None = None
 
     def reap(self) -> bool:
-        """Reap children; return whether any process is left."""
+        """Reap exited children. Returns whether any process is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -335,15 +350,19 @@ class _ProcessTree:
             if pid == 0:
                 return True
 
-    def end(self, signals: int, at_once: bool) -> bool:
-        """Send TERM to all processes, unless ``at_once``, then KILL to those that are left.
+    def end(self, signals: int, immediately: bool) -> bool:
+        """Send TERM to all processes, then KILL to those that are left.
+
+        Args:
+            signals: The descriptor from which arriving signals can be read.
+            immediately: Whether to send KILL without sending TERM first.
 
         Returns:
-            Whether none is left.
+            Whether all processes have ended.
         """
         if not self.reap():
             return True
-        if not at_once:
+        if not immediately:
             # A stopped process does not handle TERM until it is continued.
             self._send(signal.SIGTERM, signal.SIGCONT)
             if self._wait(signals, TERM_GRACE_S):
@@ -351,7 +370,9 @@ class _ProcessTree:
         deadline = time.monotonic() + KILL_WAIT_S
         while time.monotonic() < deadline:
             self._send(signal.SIGKILL)
-            if self._wait(signals, _POLL_S):  # repeated, as processes may fork in the meantime
+            if self._wait(
+                signals, _POLL_S
+            ):  # in a loop, because processes may fork in the meantime
                 return True
         return False
 
@@ -365,7 +386,7 @@ class _ProcessTree:
         return True
 
     def _send(self, *numbers: int) -> None:
-        # The group first: finding the others among thousands of processes takes many seconds.
+        # The group first, because finding the others may take seconds if there are thousands.
         for number in numbers:
             with suppress(OSError):
                 os.killpg(self._leader, number)
@@ -385,21 +406,21 @@ class _ProcessTree:
 
 
 def _ready(wait_s: float, *files: int) -> set[int]:
-    """Wait until a descriptor can be read; return those that can."""
-    poll = select.poll()  # select.select refuses numbers from 1024, and a kernel may have many
+    """Wait until a descriptor is readable or the time is up. Returns the readable ones."""
+    poll = select.poll()  # select.select rejects descriptors above 1023, which a kernel may have
     for file in files:
         poll.register(file, select.POLLIN)
     return {file for file, _ in poll.poll(wait_s * 1000)}
 
 
 def _must_end(link: int, signals: int, starter: _Starter, wait_s: float) -> bool:
-    """Wait for an event or the time-out; return whether the command must be ended."""
+    """Wait for an event or the timeout. Returns whether the command must be ended."""
     ready = _ready(wait_s, link, signals, *starter.files)
-    return _is_ended(ready, signals, starter) or link in ready
+    return _must_exit(ready, signals, starter) or link in ready
 
 
-def _is_ended(ready: set[int], signals: int, starter: _Starter) -> bool:
-    """Return whether a signal or the starter's death ends this process."""
+def _must_exit(ready: set[int], signals: int, starter: _Starter) -> bool:
+    """Return whether a signal or the starter's death requires this process to end."""
     if signals in ready and _ENDING & set(os.read(signals, 4096)):
         return True
     return starter.is_gone(ready)
@@ -418,7 +439,7 @@ def _signals(*numbers: int) -> int:
 
 
 def _receive_files(orders: socket.socket) -> list[int]:
-    """Receive the descriptors that come with a byte; none when the starter has hung up."""
+    """Receive the descriptors that come with a byte. Returns none if the connection is closed."""
     _, files, _, _ = socket.recv_fds(orders, 1, _MAX_FILES)
     for file in files:
         os.set_inheritable(file, False)
@@ -426,7 +447,7 @@ def _receive_files(orders: socket.socket) -> list[int]:
 
 
 def _reap() -> bool:
-    """Reap supervisors that have exited; return whether any is left."""
+    """Reap supervisors that have exited. Returns whether any is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -438,23 +459,23 @@ def _reap() -> bool:
 def _raise_priority() -> None:
     """Raise this process's priority, so that it can end thousands of forking processes.
 
-    Its children have the usual one. Only root may, and only root needs to, as RLIMIT_NPROC limits
-    other users. A nice value has no effect across sessions where autogrouping is enabled. Source:
-    sched(7).
+    Its children get the default priority. Only root can do this, and only root needs it, because
+    RLIMIT_NPROC limits other users. A nice value would have no effect across sessions if
+    autogrouping is enabled. Source: sched(7).
     """
     with suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def _adopt_orphans() -> None:
-    """Become the subreaper of this process's descendants, where the system supports it."""
+    """Make this process the subreaper of its descendants, if the system supports it."""
     if library := _library():
         with suppress(AttributeError):
             library.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _leave_keyring() -> None:
-    """Join a new session keyring, as namespaces do not separate a command from the user's keys."""
+    """Join a new session keyring, so that a command can't use the user's keys."""
     if (library := _library()) and (call := _KEYCTL.get(os.uname().machine)):
         with suppress(AttributeError):
             library.syscall(call, _KEYCTL_JOIN_SESSION_KEYRING, None)
@@ -462,7 +483,7 @@ def _leave_keyring() -> None:
 
 @cache
 def _library() -> Any:
-    """Return the C library; None off Linux or when it can't be loaded."""
+    """Return the C library, or None if it can't be loaded or the system is not Linux."""
     if sys.platform == "linux":
         with suppress(ImportError, OSError, MemoryError):
             import ctypes
@@ -471,10 +492,11 @@ def _library() -> Any:
     return None
 
 
-def _ignore_no_signal() -> None:
-    """Make commands start with the default for all signals; an exec resets those with a handler.
+def _handle_ignored_signals() -> None:
+    """Give every ignored signal a handler, so that commands start with the default actions.
 
-    An idle Jupyter kernel ignores SIGINT, and Python SIGPIPE.
+    An exec resets signals with a handler to the default, but not ignored ones. An idle Jupyter
+    kernel ignores SIGINT, and Python ignores SIGPIPE.
     """
     for number in signal.valid_signals():
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -482,7 +504,10 @@ def _ignore_no_signal() -> None:
 
 
 def _execute(command: list[bytes], env: dict[bytes, bytes]) -> None:
-    """Become a program; where there is none that can be run, exit as a shell does."""
+    """Replace this process with a program.
+
+    If that fails, exit with the code that a shell would use.
+    """
     try:
         os.execvpe(command[0], command, env)
     except OSError as exc:
@@ -498,21 +523,22 @@ def _descendants() -> list[tuple[int, int]]:
             with suppress(OSError, ValueError):
                 pid = int(name)
                 with open(f"/proc/{pid}/stat", "rb") as file:
-                    # The program's name before it is in parentheses and may contain some.
+                    # The program's name comes first, in parentheses, and may contain parentheses.
                     _, parent, group = file.read().rpartition(b")")[2].split()[:3]
                 children.setdefault(int(parent), []).append((pid, int(group)))
-    found = children.get(os.getpid(), [])
+    descendants = children.get(os.getpid(), [])
     # The list grows during iteration: children, then grandchildren.
-    for pid, _ in found:
-        found += children.get(pid, [])
-    return found
+    for pid, _ in descendants:
+        descendants += children.get(pid, [])
+    return descendants
 
 
 def _thread_counts() -> Iterator[tuple[int, int]]:
     """Yield (process id, number of threads) of each descendant of this process.
 
-    Unlike `_descendants`, which reads all processes of the machine, this walks the children, and
-    may miss one whose parent is just exiting: enough for counting, but not for killing.
+    Unlike `_descendants`, which reads all processes of the machine, this follows the lists of
+    children. It may miss the child of a parent that is just exiting, so it is good enough for
+    counting, but not for killing.
     """
     pids = [os.getpid()]
     for pid in pids:  # the list grows during iteration
@@ -526,7 +552,7 @@ def _thread_counts() -> Iterator[tuple[int, int]]:
 
 
 def _system_task_count() -> int:
-    """Return the machine's number of processes and threads; 0 when unknown."""
+    """Return the number of processes and threads on the machine, or 0 if unknown."""
     with suppress(OSError, ValueError), open("/proc/loadavg", "rb") as file:
         # "0.20 0.18 0.12 1/80 11206"; source: proc_loadavg(5)
         return int(file.read().split()[3].partition(b"/")[2])
@@ -534,18 +560,18 @@ def _system_task_count() -> int:
 
 
 def _memory_bytes(pid: int) -> int:
-    """Return a process's memory, without mapped files; 0 when it is gone."""
+    """Return the size of a process's memory without mapped files, or 0 if the process has ended."""
     return _sum_kb(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:", b"VmSwap:")
 
 
 def _proportional_bytes(pid: int) -> int:
-    """Return a process's memory with its proportional share of shared pages; slower."""
-    place = f"/proc/{pid}/smaps_rollup"
-    return _sum_kb(place, b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:") or _memory_bytes(pid)
+    """Return the size of a process's memory, with its proportional share of shared pages."""
+    path = f"/proc/{pid}/smaps_rollup"
+    return _sum_kb(path, b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:") or _memory_bytes(pid)
 
 
-def _sum_kb(place: str, *names: bytes) -> int:
-    with suppress(OSError), open(place, "rb") as file:
+def _sum_kb(path: str, *names: bytes) -> int:
+    with suppress(OSError), open(path, "rb") as file:
         return _KB * sum(int(row.split()[1]) for row in file if row.startswith(names))
     return 0
 

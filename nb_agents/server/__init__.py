@@ -1,7 +1,7 @@
-"""The Jupyter server extension: runs and sessions under ``/nb-agents``, without a kernel.
+"""The Jupyter server extension, which serves runs and sessions below ``/nb-agents``.
 
-It reads turns from the disk and writes commands to it; the server decides who may do so.
-Only this package knows jupyter_server, which loads it and so is there.
+It needs no kernel. It reads turns from disk and writes commands there. The server's authorizer
+decides who may do so. No other package imports jupyter_server.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(server_app: Any) -> None:
-    from nb_agents.server.feeds import Feeds
-    from nb_agents.server.handlers import RUN_ROUTES
-    from nb_agents.server.new_files import NEW_FILE_ROUTES
-    from nb_agents.server.places import Places
-    from nb_agents.server.turn_files import FILE_ROUTES
+    if server_app.web_app.settings.get("nb_agents"):
+        return  # enabled under both of its names, nb_agents and nb_agents.server
+    server_app.web_app.settings["nb_agents"] = True
+    from nb_agents.server.handler import Shared, handlers
 
-    shared = {"places": Places(Path(server_app.root_dir)), "feeds": Feeds()}
+    state = Shared(Path(server_app.root_dir))
+    shared = {"shared": state}
     base = server_app.web_app.settings["base_url"].rstrip("/") + "/nb-agents"
-    routes = (*RUN_ROUTES, *FILE_ROUTES, *NEW_FILE_ROUTES)
-    made = [(f"{base}{pattern}", handler, shared) for pattern, handler in routes]
-    server_app.web_app.add_handlers(".*$", made)
+    rules = [(f"{base}{pattern}", handler, shared) for pattern, handler in handlers()]
+    server_app.web_app.add_handlers(".*$", rules)
+    allowed = (server_app.config.get("NbAgents") or {}).get("wait_for_quota", False)
+    if str(allowed).lower() == "true":  # on the command line, it is text
+        from nb_agents.server.waiting_turns import resume_regularly
+
+        resume_regularly(state)

@@ -1,8 +1,8 @@
-"""Follow turns and sweeps by their files, for the streams of pages.
+"""Feeds follow turns and groups through their files, to stream changes to pages.
 
-One of all who watch looks at what is followed, ten times a second and in one thread, and the others
-wait for what it finds. So ten pages that watch a turn cost its disk and its fold once, and what
-nobody watches costs nothing.
+All streams share the feeds. One of the waiting streams polls the followed feeds ten times a second,
+in one thread, and the others wait for its result. The journal of a turn that is shown on ten pages
+is therefore read and folded once, and a turn without viewers is not read.
 """
 
 from __future__ import annotations
@@ -16,49 +16,57 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from pkgutil import resolve_name
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 
-from nb_agents.disk.lock import is_held
+from nb_agents.events import EVENT, Event
+from nb_agents.launch.finding import handle_of
+from nb_agents.launch.run import Run
 from nb_agents.presentation.cards import timeline_html, turn_bundle
-from nb_agents.presentation.markdown import harmless
+from nb_agents.presentation.markdown import sanitize
 from nb_agents.presentation.panel_state import panel_state
-from nb_agents.presentation.panel_types import PanelState, SweepState
-from nb_agents.presentation.sweep_card import sweep_bundle, sweep_state, sweep_title
-from nb_agents.runs.finding import handle_of
-from nb_agents.runs.run import Run
-from nb_agents.server.places import shown_path
+from nb_agents.presentation.panel_types import PanelState
+from nb_agents.server.places import display_path
 from nb_agents.service_loops import ServiceLoop
-from nb_agents.session.history import load_turn, with_past
+from nb_agents.session.history import load_turn, with_resumed_events
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths
-from nb_agents.sweeps.manifest import is_sweep, owner_lock
-from nb_agents.sweeps.sweep_fold import LiveRow
-from nb_agents.sweeps.sweep_reader import SweepReader
+from nb_agents.turns.groups import GroupFacts, kind_at
+from nb_agents.verbs.facts import TurnFacts, turn_facts
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
 
 _Feed = TypeVar("_Feed", bound="Feed")
+_Item = TypeVar("_Item")
 
 PROBE_S = 0.5
-"""Minimal interval between two checks of a lock whose owner has not reported its end, seconds."""
-SWEEP_S = 0.2
-"""Minimal interval between two reads of a sweep, seconds."""
+"""Minimum interval in seconds between two checks of the lock of an unfinished turn or group."""
 UNREAD_S = 60.0
-"""How long a feed is kept that nobody reads, seconds; who follows one has it read all the time."""
+"""Seconds after which an unused feed is dropped."""
+
+
+class Record(NamedTuple):
+    """An event of a turn, or a change of a group. Numbers start at 1."""
+
+    kind: str
+    data: Any
+    number: int
+
+
+RecordReader = Callable[[], list[Record]]
 
 
 class Feed(ABC):
-    """A turn or a sweep that is followed.
+    """Follows a turn or group through its files.
 
     Args:
-        path: Its directory.
+        path: The directory of the turn or group.
 
     Attributes:
-        path: As given.
-        is_live: Whether a process worked on it when it was read last; once none does, nothing more
-            will come.
+        is_live: Whether a process was running the turn or group at the last read. Once this is
+            false, nothing changes.
     """
 
     poll_s = POLL_S
@@ -66,45 +74,61 @@ class Feed(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_live = True
-        self._made_at = time.monotonic()
+        self._created_at = time.monotonic()
         self._read_at = self._probed_at = float("-inf")
         self._state: tuple[tuple[object, int], Mapping[str, Any]] | None = None
 
     def is_due(self, now: float) -> bool:
-        """Return whether the last read is long enough ago."""
+        """Return whether the feed is live and its poll interval has passed."""
         return self.is_live and now - self._read_at >= self.poll_s
 
     def is_wanted(self, now: float) -> bool:
-        """Return whether there may be more to read, and somebody who reads it."""
-        return self.is_live and now - max(self._read_at, self._made_at) < UNREAD_S
+        """Return whether the feed is live and was used recently."""
+        return self.is_live and now - max(self._read_at, self._created_at) < UNREAD_S
 
     def read(self) -> bool:
-        """Read what is new, blocking; return whether the state has changed."""
+        """Read new events or notes, blocking. Returns whether the state has changed."""
         now = self._read_at = time.monotonic()
         is_live = has_news = True
         with ServiceLoop.FEEDS.item():
-            # Asked first: whatever its writer wrote last is read after it has let go.
+            # Check the lock first: the writer releases it after its last write.
             if self._has_recorded_end or now - self._probed_at >= PROBE_S:
                 self._probed_at, is_live = now, self._is_owned()
             has_news = self._read_on(is_live)
-        self.is_live = is_live  # not before: others look at both
+        self.is_live = is_live  # set last, because readers need the state that belongs to it
         return has_news or not is_live
 
     def state(self) -> Mapping[str, Any]:
-        """Return the state of a panel; the same object until it changes."""
+        """Return the state of the panel. It is the same object until it changes."""
         now = time.time()
-        # Between news only the clocks move, and these show seconds.
+        # If there is no news, only the clocks change, which show seconds.
         key = (self.standing, int(now))
         if self._state is None or self._state[0] != key:
-            self._state = (key, harmless(self._draw(now)))
+            self._state = (key, sanitize(self._draw(now)))
         return self._state[1]
 
     @abstractmethod
     def card(self) -> dict[str, Any]:
-        """Return the card at the end, blocking.
+        """Return the final card, blocking.
 
         Raises:
-            FileNotFoundError: It was deleted or renamed.
+            FileNotFoundError: The directory was deleted or renamed.
+        """
+
+    @abstractmethod
+    def facts(self, where: str = "") -> TurnFacts | GroupFacts:
+        """Return the list entry of the turn or group, as of the last read.
+
+        Args:
+            where: The other process in which the turn or group runs, if there is one.
+        """
+
+    @abstractmethod
+    def record_reader(self) -> RecordReader:
+        """Return a function that returns the records added since its last call.
+
+        Raises:
+            FileNotFoundError: The turn has no journal.
         """
 
     @property
@@ -114,7 +138,7 @@ class Feed(ABC):
     @property
     @abstractmethod
     def standing(self) -> object:
-        """A value that changes with the state."""
+        """A value that changes whenever the state changes."""
 
     @abstractmethod
     def _is_owned(self) -> bool: ...
@@ -127,10 +151,10 @@ class Feed(ABC):
 
 
 class TurnFeed(Feed):
-    """A turn that is followed.
+    """Follows a turn.
 
     Attributes:
-        view: The turn as it stood when it was read last.
+        view: The turn's state at the last read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -143,17 +167,29 @@ class TurnFeed(Feed):
     def card(self) -> dict[str, Any]:
         """Return the card of the turn."""
         self.path.stat()
-        return turn_bundle(load_turn(self._paths), shown_path(self.path))
+        turn = load_turn(self._paths)
+        return turn_bundle(turn, display_path(self.path, turn.view.origin))
+
+    def facts(self, where: str = "") -> TurnFacts:
+        """Return the turn's list entry."""
+        return turn_facts(self.view, self.path, is_live=self.is_live, where=where)
+
+    def record_reader(self) -> RecordReader:
+        """Return a function that returns the events added since its last call."""
+        if not self._paths.journal.is_file():  # a turn that another program wrote
+            raise FileNotFoundError(self._paths.journal)
+        reader = JournalReader(self._paths.journal)
+        return lambda: records(reader.read(), _record)
 
     def timeline(self) -> str:
-        """Return the picture of what has happened so far, as HTML; blocking."""
-        # Made when it is asked for, and kept: it reads on from where it was asked last.
+        """Return the timeline so far as HTML. Blocks."""
+        # The handle is reused, because it only needs to read the events since its last use.
         run = self._run = self._run or handle_of(self._paths)
-        return timeline_html(run.timeline, is_recipe=bool(run.view.recipe))
+        return timeline_html(run.timeline, has_steps=run.view.has_steps)
 
     @property
     def turn(self) -> str:
-        """The turn's session and number."""
+        """The turn as "session/number"."""
         return f"{self._paths.session}/{self._paths.number}"
 
     @property
@@ -162,11 +198,11 @@ class TurnFeed(Feed):
 
     @property
     def standing(self) -> int:
-        """The last event's number."""
+        """The number of the last event."""
         return self.view.seq
 
     def _is_owned(self) -> bool:
-        # Without a wait: who takes another one who looks for its writer is right a moment later.
+        # Doesn't wait. If another process was just checking the lock, the next check will be right.
         return self._paths.is_live()
 
     def _read_on(self, is_live: bool) -> bool:
@@ -174,119 +210,74 @@ class TurnFeed(Feed):
             self._reader, self.view = JournalReader(self._paths.journal), RunView()
             self._run = None
         before = self.view
-        with suppress(OSError):  # it has just begun, or is another program's
+        with suppress(OSError):  # the turn has just started, or another program wrote it
             while events := self._reader.read():
                 if not self.view.seq:
-                    events = with_past(self._paths, events)
+                    events = with_resumed_events(self._paths, events)
                 self.view = fold(events, self.view)
         return self.view is not before
 
     def _draw(self, now: float) -> PanelState:
         view = replace(self.view, session=self._paths.session, turn=self._paths.number)
-        return panel_state(view, shown_path(self.path), now)
+        return panel_state(view, display_path(self.path, view.origin), now)
 
 
-class SweepFeed(Feed):
-    """A sweep that is followed, with its rows at work.
+def _record(event: Event) -> Record:
+    return Record(event.kind, EVENT.dump_python(event, mode="json"), event.seq)
+
+
+def records(items: Iterable[_Item], make: Callable[[_Item], Record]) -> list[Record]:
+    """Return a record for each item. An item that raises an error is logged and left out."""
+    result = []
+    for item in items:
+        with ServiceLoop.PAGES.item():
+            result.append(make(item))
+    return result
+
+
+class GroupFeed(Feed):
+    """Follows a group of runs.
 
     Args:
-        path: Its directory.
-        feeds: Where its rows are followed, by others, too.
-
-    Attributes:
-        view: The sweep as it stood when it was read last.
+        path: The group's directory.
+        feeds: The feeds of the server, including those of the runs.
     """
-
-    poll_s = SWEEP_S
 
     def __init__(self, path: Path, feeds: Feeds) -> None:
         super().__init__(path)
-        self._feeds, self._reader = feeds, SweepReader(path)
-        self._rows: dict[str, TurnFeed] = {}
-        self._seen: tuple[object, ...] = ()
-        self._changes = 0
-        self.view = self._reader.view_of((), True, 0.0)
-
-    @property
-    def changed_at(self) -> float | None:
-        """When a row ended or began last, in Unix seconds; None before the first."""
-        return self._reader.changed_at
-
-    def card(self) -> dict[str, Any]:
-        """Return the card of the sweep."""
-        self.path.stat()
-        table = self._reader.table()
-        return sweep_bundle(self.view, sweep_title(self.path), shown_path(self.path), table)
-
-    @property
-    def _has_recorded_end(self) -> bool:
-        return self._reader.has_ended
-
-    @property
-    def standing(self) -> int:
-        """How often the sweep or a row of it has changed."""
-        return self._changes
-
-    def _is_owned(self) -> bool:
-        return is_held(owner_lock(self.path))
-
-    def _read_on(self, is_live: bool) -> bool:
-        if not self._reader.is_same():
-            self._reader = SweepReader(self.path)
-        has_news = self._reader.read()
-        self._read_rows()
-        # The sweep's own process reports the end of a row within a moment.
-        rows = self._rows.items() if is_live else ()
-        live = [LiveRow(name, row.turn, row.view) for name, row in rows if row.is_live]
-        seen = (is_live, *((row.name, row.view.seq) for row in live))
-        has_news = has_news or seen != self._seen
-        self._seen, self._changes = seen, self._changes + has_news
-        self.view = self._reader.view_of(live, is_live)
-        return has_news
-
-    def _read_rows(self) -> None:
-        now, turns = time.monotonic(), self._reader.turns
-        self._rows = {
-            name: row
-            if (row := self._rows.get(name)) and row.path == turn.path
-            else self._feeds.turn(turn.path)
-            for name, turn in turns.items()
-        }
-        for row in self._rows.values():
-            if row.is_due(now):
-                row.read()
-
-    def _draw(self, now: float) -> SweepState:
-        return sweep_state(self.view, sweep_title(self.path), shown_path(self.path), now)
+        self._feeds = feeds
 
 
 class Feeds:
-    """All that is followed, once for all clients."""
+    """The feeds of all clients. Each turn or group has one feed."""
 
     def __init__(self) -> None:
         self._feeds: dict[Path, Feed] = {}
-        # Separates the loop from the thread in which a sweep asks for the feeds of its rows.
-        self._making = threading.Lock()
-        # Separates those who watch: one of them reads.
+        # Feeds are requested on the loop and, by groups for their runs, in threads.
+        self._creation = threading.Lock()
+        # Held by the client that reads. The others wait for it.
         self._reading = anyio.Lock()
         self._followed: Counter[Feed] = Counter()
         self._changes = 0
-        self._looking: anyio.Event | None = None
+        self._poll_done: anyio.Event | None = None
 
     def of(self, path: Path) -> Feed:
-        """Return the feed of a turn or a sweep."""
-        return self.sweep(path) if is_sweep(path) else self.turn(path)
+        """Return the feed of a turn or group. Creates a new one if it ended or is unused."""
+        kind = kind_at(path)
+        if kind is None:
+            return self.turn(path)
+        feed_class: type[GroupFeed] = resolve_name(kind.feed)
+        return self._get(path, feed_class, lambda: feed_class(path, self))
 
     def turn(self, path: Path) -> TurnFeed:
-        """Return the feed of a turn; one whose turn is over may have been resumed meanwhile."""
+        """Return the feed of a turn.
+
+        Creates a new one if the turn had ended or the feed was unused.
+        """
         return self._get(path, TurnFeed, lambda: TurnFeed(path))
 
-    def sweep(self, path: Path) -> SweepFeed:
-        """Return the feed of a sweep; one that is over may be worked on again."""
-        return self._get(path, SweepFeed, lambda: SweepFeed(path, self))
-
     def _get(self, path: Path, kind: type[_Feed], make: Callable[[], _Feed]) -> _Feed:
-        with self._making:
+        with self._creation:
             now = time.monotonic()
             self._feeds = {path: feed for path, feed in self._feeds.items() if feed.is_wanted(now)}
             feed = self._feeds.get(path)
@@ -295,7 +286,7 @@ class Feeds:
             return feed
 
     async def read(self, feeds: Iterable[Feed]) -> int:
-        """Read feeds that are due; return the number to wait with in `news`."""
+        """Read the feeds that are due. Returns the number of changes so far, for `news`."""
         async with self._reading:
             now = time.monotonic()
             if due := [feed for feed in feeds if feed.is_due(now)]:
@@ -304,7 +295,7 @@ class Feeds:
 
     @contextmanager
     def follow(self, feeds: Iterable[Feed]) -> Iterator[None]:
-        """Poll these feeds within the block, as long as a client waits for news."""
+        """Include these feeds in polls during the block."""
         followed = list(feeds)
         self._followed.update(followed)
         try:
@@ -313,19 +304,22 @@ class Feeds:
             self._followed.subtract(followed)
             self._followed = +self._followed
 
-    async def news(self, seen: int) -> int:
+    async def news(self, changes: int) -> int:
         """Wait until the state of a followed feed changes, or a second has passed.
 
         Args:
-            seen: What this, or `read`, returned last.
+            changes: The number last returned by this method or by `read`.
+
+        Returns:
+            The number of changes so far.
         """
-        if self._changes == seen:
-            await (self._looking.wait() if self._looking else self._look())
+        if self._changes == changes:
+            await (self._poll_done.wait() if self._poll_done else self._poll())
         return self._changes
 
-    async def _look(self) -> None:
-        """Poll for all waiting clients."""
-        looking = self._looking = anyio.Event()
+    async def _poll(self) -> None:
+        """Poll for all waiting clients until something changes."""
+        done = self._poll_done = anyio.Event()
         before = self._changes, int(time.time())
         try:
             while (self._changes, int(time.time())) == before:
@@ -333,5 +327,5 @@ class Feeds:
                 with ServiceLoop.FEEDS.item():
                     await self.read(self._followed)
         finally:
-            self._looking = None
-            looking.set()
+            self._poll_done = None
+            done.set()

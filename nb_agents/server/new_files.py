@@ -1,6 +1,6 @@
-"""What JupyterLab asks to begin a team: providers, the text of a first file, what is wrong with it.
+"""The routes for new team files in JupyterLab: list options, create the text, and check it.
 
-No route here writes a file, and none runs what a text says.
+These routes do not write files or run anything in the text.
 """
 
 from __future__ import annotations
@@ -13,52 +13,44 @@ from nb_agents.config.new_team import new_notebook, new_team
 from nb_agents.config.team import TeamSpec
 from nb_agents.launch.findings import findings
 from nb_agents.models.found_providers import found_providers
-from nb_agents.server.handlers import Handler, Route, allowed
+from nb_agents.server.handler import Handler, handles_route
 from nb_agents.server.openapi import CheckedText, NewFile, Tool
 
 TOOLS: dict[Tool, str] = {
     "enable_web_search": "Search the web",
     "enable_mcp_command_line": "Run commands in their workspaces",
-    "enable_code_interpreter": "Run code at the provider, where it offers that",
+    "enable_code_interpreter": "Run code at the provider, if the provider offers that",
 }
-"""The tools that are offered for a new team, by their keys."""
+"""The labels of the tools in the form for a new team, by key."""
 
 
-class New(Handler):
-    """What a new team can be made of, and the text of its file."""
+@handles_route("get_new_options")
+async def get_new_options(request: Handler) -> None:
+    """Reply with the providers that can be used here, and the tools."""
+    providers = await to_thread(found_providers)
+    tools = [{"key": key, "label": label} for key, label in TOOLS.items()]
+    request.reply({"providers": [each._asdict() for each in providers], "tools": tools})
 
-    @allowed("read")
-    async def get(self) -> None:
-        """Reply with the providers that can be used here, and the tools."""
-        found = await to_thread(found_providers)
-        tools = [{"key": key, "label": label} for key, label in TOOLS.items()]
-        self.reply({"providers": [each._asdict() for each in found], "tools": tools})
 
-    @allowed("read")
-    async def post(self) -> None:
-        """Reply with the text of a file."""
-        body = self.body(NewFile)
-        self.reply({"text": _new_text(body.kind, body.models, body.tools)})
+@handles_route("make_file")
+async def make_file(request: Handler) -> None:
+    """Reply with the text of a new file."""
+    body = request.body(NewFile)
+    request.reply({"text": _new_text(body.kind, body.models, body.tools)})
 
 
 def _new_text(kind: str, models: Sequence[str], tools: Sequence[str]) -> str:
     real = [each for each in models if each != "demo"]
     for each in real:
-        TeamSpec.from_model(each)  # a mistake in it is told before a file has it
+        TeamSpec.from_model(each)  # raises an error for an invalid model
     return new_notebook(real) if kind == "notebook" else new_team(models, tools=tools)
 
 
-class TextCheck(Handler):
-    """What is wrong with a text that is being written."""
-
-    @allowed("execute")
-    async def post(self) -> None:
-        """Reply with what a check finds."""
-        body = self.body(CheckedText)
-        named = PurePosixPath(body.file or "team.yaml")
-        folder = await to_thread(self.places.folder, str(named.parent))
-        found = await to_thread(findings, body.text, str(folder / named.name))
-        self.reply({"findings": [each._asdict() for each in found]})
-
-
-NEW_FILE_ROUTES: tuple[Route, ...] = ((r"/new", New), (r"/check", TextCheck))
+@handles_route("check_text")
+async def check_text(request: Handler) -> None:
+    """Reply with the findings in a text."""
+    body = request.body(CheckedText)
+    named = PurePosixPath(body.file or "team.yaml")
+    folder = await to_thread(request.places.folder, str(named.parent))
+    findings_found = await to_thread(findings, body.text, str(folder / named.name))
+    request.reply({"findings": [each.facts() for each in findings_found]})

@@ -1,8 +1,8 @@
-"""The files of turns under ``/nb-agents``, to be read: as a drive of JupyterLab, and each as it is.
+"""The routes that read the files of turns, as a JupyterLab drive or as plain downloads.
 
-Models and their tools wrote them. So a browser is sent images, tables and text as what they are,
-with no right to run or to fetch anything, and all else to be saved. Nothing outside of a turn's
-directory is opened, wherever a link leads.
+The files are untrusted, because they were written by models and their tools. Images and text are
+sent with their content type and a policy under which they can't run or fetch anything. Other files
+are sent as attachments. Symbolic links to targets outside the turn's directory are not followed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 import nbformat
-from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
 from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import DirEntry, RefusedError
-from nb_agents.server.handlers import Handler, Route, allowed
-from nb_agents.server.places import Places, UnknownNameError
+from nb_agents.server.handler import Handler, handles_route
+from nb_agents.server.places import NameResolver, UnknownNameError
 from nb_agents.session.layout import TurnPaths
 
 MAX_BYTES = 50_000_000
-"""Bytes of a file that is sent in one piece, to be shown in JupyterLab."""
+"""Maximum size of a file to show in JupyterLab, in bytes. It is sent in a single response."""
 
 _IMAGES = {
     ".png": "image/png",
@@ -39,71 +38,63 @@ _IMAGES = {
     ".webp": "image/webp",
     ".svg": "image/svg+xml",
 }
+_SHOW_ONLY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+"""The content security policy of files. They can be shown, but can't run or load anything."""
 _TEXTS = frozenset(".txt .md .csv .tsv .json .jsonl .log .yaml .yml .toml .py".split())
 
 Model = dict[str, Any]
 
 
-class TurnContents(Handler):
-    """A directory or a file of a turn, as Jupyter's contents API has it."""
-
-    @allowed("read")
-    async def get(self, name: str) -> None:
-        """Reply with its model."""
-        name = name.strip("/")
-        if not name:  # where a file browser begins: turns are named, and not listed
-            self.reply(_directory("", None, []))
-            return
-        paths, inside = await to_thread(_find, self.places, name)
-        wants = self.get_query_argument("content", "1") != "0"
-        format_ = self.get_query_argument("format", "")
-        try:
-            self.reply(await to_thread(_model, paths, name, inside, wants, format_))
-        except (OSError, RefusedError) as exc:
-            raise UnknownNameError(name) from exc
+@handles_route("get_contents")
+async def get_contents(request: Handler, name: str) -> None:
+    """Reply with the Jupyter contents model of a directory or file."""
+    name = name.strip("/")
+    if not name:  # the root of the file browser is empty: turns are opened by name
+        request.reply(_directory("", None, []))
+        return
+    paths, inside = await to_thread(_find, request.places, name)
+    wants = request.get_query_argument("content", "1") != "0"
+    format_ = request.get_query_argument("format", "")
+    try:
+        request.reply(await to_thread(_model, paths, name, inside, wants, format_))
+    except (OSError, RefusedError) as exc:
+        raise UnknownNameError(name) from exc
 
 
-class TurnFile(Handler):
-    """A file of a turn."""
-
-    @property
-    def content_security_policy(self) -> str:
-        """What a page may do that is made of such a file: show it."""
-        return "default-src 'none'; style-src 'unsafe-inline'; sandbox"
-
-    @allowed("read")
-    async def get(self, name: str) -> None:
-        """Reply with its bytes."""
-        paths, inside = await to_thread(_find, self.places, name.strip("/"))
-        try:
-            file = await to_thread(_open, paths, inside)
-        except (OSError, RefusedError) as exc:
-            raise UnknownNameError(name) from exc
-        with file:
-            kind = _sent_as(inside)
-            self.set_header("X-Content-Type-Options", "nosniff")
-            self.set_header("Cache-Control", "no-cache")
-            if not kind:
-                self.set_attachment_header(PurePosixPath(inside).name)
-            self.set_header("Content-Type", kind or "application/octet-stream")
-            await self.send(file)
-            # Not its base's, which would call it JSON.
-            super(APIHandler, self).finish()
+@handles_route("get_file")
+async def get_file(request: Handler, name: str) -> None:
+    """Reply with the bytes of a file."""
+    paths, inside = await to_thread(_find, request.places, name.strip("/"))
+    try:
+        file = await to_thread(_open, paths, inside)
+    except (OSError, RefusedError) as exc:
+        raise UnknownNameError(name) from exc
+    with file:
+        kind = _sent_as(inside)
+        request.set_header("Content-Security-Policy", _SHOW_ONLY)
+        request.set_header("X-Content-Type-Options", "nosniff")
+        request.set_header("Cache-Control", "no-cache")
+        if not kind:
+            request.set_attachment_header(PurePosixPath(inside).name)
+        kind = kind or "application/octet-stream"
+        request.set_header("Content-Type", kind)
+        await request.send(file)
+        request.finish(set_content_type=kind)
 
 
 def _sent_as(path: str) -> str:
-    """Return the content type of what a browser may show, else ""."""
+    """Return the content type of a file that a browser may show, or "" for others."""
     suffix = PurePosixPath(path).suffix.lower()
     return _IMAGES.get(suffix) or ("text/plain; charset=utf-8" if suffix in _TEXTS else "")
 
 
-def _find(places: Places, name: str) -> tuple[TurnPaths, str]:
-    """Return the turn that a name begins with, and the rest of it."""
+def _find(resolver: NameResolver, name: str) -> tuple[TurnPaths, str]:
+    """Split a path into a turn and a path within the turn's directory."""
     names = name.split("/")
     for end, each in enumerate(names, 1):
         if each.startswith("turn_"):
             with suppress(UnknownNameError):
-                return places.turn("/".join(names[:end])), "/".join(names[end:])
+                return resolver.turn("/".join(names[:end])), "/".join(names[end:])
     raise UnknownNameError(name)
 
 
@@ -115,17 +106,17 @@ def _open(paths: TurnPaths, inside: str) -> BinaryIO:
 def _model(paths: TurnPaths, name: str, inside: str, wants: bool, format_: str) -> Model:
     with Directory.at(paths.path) as turn:
         if turn.kind(inside or ".") == "folder":
-            found = [
+            files = [
                 each for each in turn.entries(inside or ".") if each.kind in ("file", "folder")
             ]
-            listed = [_entry(name, each) for each in found]
-            return _directory(name, None, listed if wants else None)
+            file_entries = [_entry(name, each) for each in files]
+            return _directory(name, None, file_entries if wants else None)
         with turn.open(inside) as file:
             status = os.fstat(file.fileno())
             if not wants:
                 return _file(name, status)
             if status.st_size > MAX_BYTES:
-                raise web.HTTPError(413, f"A file of more than {MAX_BYTES} bytes is not shown.")
+                raise web.HTTPError(413, f"The file exceeds {MAX_BYTES} bytes and can't be shown.")
             return _with_content(_file(name, status), file.read(MAX_BYTES), format_)
 
 
@@ -136,10 +127,10 @@ def _entry(name: str, entry: DirEntry) -> Model:
 
 
 def _directory(path: str, status: os.stat_result | None, content: list[Model] | None) -> Model:
-    made = _base(path, status)
+    model = _base(path, status)
     if content is None:
-        return {**made, "type": "directory"}
-    return {**made, "type": "directory", "content": content, "format": "json"}
+        return {**model, "type": "directory"}
+    return {**model, "type": "directory", "content": content, "format": "json"}
 
 
 def _file(path: str, status: os.stat_result) -> Model:
@@ -179,17 +170,11 @@ def _with_content(model: Model, data: bytes, format_: str) -> Model:
 
 
 def _notebook(data: bytes) -> Any:
-    """Return a notebook none of whose cells is trusted; None for what is none."""
+    """Return a notebook without trusted cells, or None if the data is not a notebook."""
     try:
-        # Written as to a file: what says that a cell is trusted is left out.
+        # nbformat removes the cells' "trusted" metadata when it writes.
         reads: Any = nbformat.reads
         writes: Any = nbformat.writes
         return json.loads(writes(reads(data.decode(), as_version=4)))
-    except Exception:  # whatever a model wrote into it
+    except Exception:  # a model may have written anything
         return None
-
-
-FILE_ROUTES: tuple[Route, ...] = (
-    (r"/contents/?(?P<name>.*)", TurnContents),
-    (r"/files/(?P<name>.+)", TurnFile),
-)

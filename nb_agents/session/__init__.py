@@ -1,1 +1,1 @@
-"""Sessions on disk: paths, the journal, the files derived from it, and loading them."""
+"""Sessions on disk: paths, journals, derived files, and loading."""

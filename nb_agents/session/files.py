@@ -1,6 +1,7 @@
-"""Loading a turn from its files only: one by another program, or one whose journal is lost.
+"""Loads a turn that has no journal, because another program wrote it or the journal was lost.
 
-Source: MassGen's `session/_state.py` (the keys; ours are those of `nb_agents.session.views`).
+Source of MassGen's keys: its `session/_state.py`. nb_agents's keys are in
+`nb_agents.session.views`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PARTIAL_TEXT = re.compile(
 _NOTHING = 0, 0.0
 
 MAX_COUNT = 10**15
-"""Tokens or dollars; a larger number is not one that nb_agents wrote."""
+"""Maximum number of tokens and of dollars. nb_agents never writes a larger one."""
 
 
 def read_files(paths: TurnPaths, spaces: list[str]) -> tuple[RunView, tuple[str, ...]]:
@@ -35,11 +36,11 @@ def read_files(paths: TurnPaths, spaces: list[str]) -> tuple[RunView, tuple[str,
 
     Args:
         paths: The turn's paths.
-        spaces: Names of its workspaces.
+        spaces: The names of its workspaces.
 
     Returns:
-        The turn, without data that was not saved (by MassGen: times, tokens); and a warning for
-        each file that can't be read.
+        The turn, and a warning for each unreadable file. Data that was not saved is missing.
+        MassGen does not save times and tokens.
     """
     data, warnings = read_json(paths.metadata), list[str]()
     if not data:
@@ -47,17 +48,18 @@ def read_files(paths: TurnPaths, spaces: list[str]) -> tuple[RunView, tuple[str,
     partial = read_json(paths.partial_answers)
     if not partial and os.path.lexists(paths.partial_answers):
         warnings.append(f"{paths.partial_answers} can't be read")
-    # MassGen marks a complete turn by omitting the status; other JSON without one is no metadata.
+    # MassGen marks a complete turn by omitting the status. Other JSON without it is not metadata.
     complete = "status" not in data and not data.keys().isdisjoint({"task", "winning_agent"})
     answer = _text(paths.answer)
-    # MassGen keeps a cancelled turn's partial answers beside the complete turn that replaced it.
+    # In MassGen, the partial answers of a cancelled turn remain in the complete turn that replaced
+    # it.
     partial = {} if complete else partial or _best_answer(answer)
     spent = _usage_by_agent(data)
     names = dict.fromkeys([*spent, *partial, *spaces])
     agents = {a: _agent(a, partial.get(a), spent.get(a, _NOTHING)) for a in names}
-    phase, said = data.get("phase"), data.get("said")
+    phase, reported_status = data.get("phase"), data.get("said")
     view = replace(
-        _ended(data, paths, complete),
+        _view_with_times(data, paths, complete),
         session=paths.session,
         turn=paths.number,
         task=str(data.get("task") or ""),
@@ -65,7 +67,7 @@ def read_files(paths: TurnPaths, spaces: list[str]) -> tuple[RunView, tuple[str,
         agents=agents,
         winner=str(data.get("winning_agent") or ""),
         answer=answer if complete else "",
-        said=tuple(map(str, said)) if isinstance(said, list) else (),
+        said=tuple(map(str, reported_status)) if isinstance(reported_status, list) else (),
     )
     return view, tuple(warnings)
 
@@ -78,15 +80,15 @@ def _text(path: Path) -> str:
 
 
 def _best_answer(text: str) -> dict[str, Any]:
-    """Return the partial answer in ``answer.txt``, for when partial_answers.json is lost."""
+    """Return the partial answer in ``answer.txt``, in case partial_answers.json is missing."""
     for head, key in ((_BEST_ANSWER, "answer"), (_PARTIAL_TEXT, "partial_text")):
-        if found := head.match(text):
-            return {found[1]: {key: text[found.end() :]}}
+        if match := head.match(text):
+            return {match[1]: {key: text[match.end() :]}}
     return {}
 
 
 def _usage_by_agent(data: Mapping[str, Any]) -> dict[str, tuple[int, float | None]]:
-    """Return each agent's tokens and cost from our receipt; MassGen saves none."""
+    """Return each agent's tokens and cost from nb_agents's receipt. MassGen does not save them."""
     agents = _mapping(_mapping(data.get("receipt")).get("agents"))
     entries = {name: _mapping(entry) for name, entry in agents.items()}
     return {
@@ -108,29 +110,29 @@ def _cost(value: object) -> float | None:
 
 
 def _agent(agent_id: str, entry: object, spent: tuple[int, float | None]) -> AgentView:
-    known = _mapping(entry)
-    votes = _mapping(known.get("votes"))
+    saved = _mapping(entry)
+    votes = _mapping(saved.get("votes"))
     target = votes.get("voted_for") or votes.get("agent_id")
-    answer = str(known.get("answer") or "")
+    answer = str(saved.get("answer") or "")
     return AgentView(
         agent_id,
         answers=(answer,) if answer.strip() else (),
         vote=VoteView(str(target), str(votes.get("reason", ""))) if target else None,
-        partial=str(known.get("partial_text") or ""),
-        input_tokens=spent[0],  # a receipt has only the sum
+        partial=str(saved.get("partial_text") or ""),
+        input_tokens=spent[0],  # a receipt has only the total
         cost=spent[1],
     )
 
 
-def _ended(data: Mapping[str, Any], paths: TurnPaths, complete: bool) -> RunView:
-    """Return a view with a turn's status and times, as far as its metadata has them."""
-    at = _moment(data, paths)
+def _view_with_times(data: Mapping[str, Any], paths: TurnPaths, complete: bool) -> RunView:
+    """Return a view with the status and times from a turn's metadata."""
+    at = _end_time(data, paths)
     took = data.get("duration_seconds")
     started = at - took if isinstance(took, int | float) and 0 <= took <= at else 0.0
     reason = data.get("reason")
     if complete:
         return RunView(status="completed", started_at=started, ended_at=at, last_at=at)
-    if reason in ("kernel died", "running"):  # "running": it never recorded an end
+    if reason in ("kernel died", "running"):  # "running" means that no end was recorded
         return RunView(status="cancelled", started_at=started, last_at=at)
     status: RunStatus = "failed" if data.get("run_status") == "failed" else "cancelled"
     stop = _stop(data, at)
@@ -138,18 +140,18 @@ def _ended(data: Mapping[str, Any], paths: TurnPaths, complete: bool) -> RunView
 
 
 def _stop(data: Mapping[str, Any], at: float) -> StopView | None:
-    """Return the stop that our receipt records; MassGen's reason has no source."""
-    known = _mapping(data.get("receipt"))
-    source = known.get("source")
+    """Return the stop recorded in nb_agents's receipt. MassGen's metadata only has the reason."""
+    receipt = _mapping(data.get("receipt"))
+    source = receipt.get("source")
     if not source or not isinstance(source, str):
         source = data.get("reason")
         if source not in ("timeout", "budget"):
             return None
-    return StopView("requested", str(source), str(known.get("reason") or ""), at, None)
+    return StopView("requested", str(source), str(receipt.get("reason") or ""), at, None)
 
 
-def _moment(data: Mapping[str, Any], paths: TurnPaths) -> float:
-    """Return when the turn ended: its timestamp, else its directory's modification time."""
+def _end_time(data: Mapping[str, Any], paths: TurnPaths) -> float:
+    """Return when the turn ended: its timestamp or, if missing, when its directory changed."""
     try:
         at = datetime.fromisoformat(str(data.get("timestamp"))).timestamp()
     except (ValueError, OverflowError, OSError):

@@ -1,50 +1,55 @@
-"""The directories of sessions, turns and tasks, and claiming a turn for one process.
+"""The directories of sessions, turns and tasks, and the locks that give a turn to one process.
 
     <root>/session_20261120_120000/
       SESSION_SUMMARY.txt
-      task_1/                where its agents work, in all turns of the task
+      task_1/                the agents' working directories in all turns of the task
         workspaces/<agent>/   tools/<agent>/
       turn_1/
         metadata.json  events.jsonl  answer.txt  partial_answers.json
         workspaces/<agent>/   workspace -> workspaces/<winner>   owner.lock   stop.json
         commands/   mark.json
 
-Workspace paths must stay valid after a stop: a step keeps what ``pwd`` printed, a message names a
-file, a Python environment or a build in the workspace contains its own path. Agents therefore work
-in ``task_N/workspaces``, N being the first turn of the task, and never in a turn's directory.
+Workspace paths must stay valid after a stop: the output of ``pwd`` may be a step's result, messages
+mention files, and Python environments and builds contain paths. Therefore agents work in
+``task_N/workspaces``, where N is the first turn of the task, and never in a turn's directory.
 
     while turn 2 resumes the task of turn 1           afterwards
       task_1/workspaces/<agent>/                        task_1/workspaces -> ../turn_2/workspaces
       turn_2/workspaces -> ../task_1/workspaces         turn_2/workspaces/<agent>/
       turn_1/workspaces/<agent>/                        turn_1/workspaces/<agent>/
 
-A finished turn contains its workspaces, as MassGen's does, and the paths that its agents know lead
-there. A resume puts a copy of them back in the task's directory, so that running agents can't
-change what an earlier turn saved. Where links are not supported, a turn works in its own directory.
+A finished turn contains its workspaces, as in MassGen, and the task's directory links to them, so
+the agents' paths stay valid. A resume copies them back to the task's directory, so that running
+agents can't change the files of an earlier turn. Where links are not supported, agents work in the
+turn's directory.
 
-Rewriting the stored paths is no alternative: files contain them as well, and models sign their
-messages. Nor is a link to the turn's directory, as ``getcwd`` resolves it.
+Two alternatives don't work. Stored paths can't be rewritten, because files contain them as well and
+providers sign the models' messages. A link to the turn's directory does not help, because
+``getcwd`` resolves it.
 
-Source: MassGen's session layout, so that its reader loads ours.
+Source: MassGen's session layout. MassGen can load the sessions of nb_agents.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from nb_agents.config.spec import safe_name
-from nb_agents.disk.lock import is_held
+from nb_agents.disk.lock import FileLock, is_held
+from nb_agents.disk.private import make_folder, private_lock, write_private
 from nb_agents.errors import (
     SessionBusyError,
     SessionChangedError,
@@ -57,25 +62,40 @@ from nb_agents.errors import (
 
 SESSIONS_VARIABLE = "NB_AGENTS_SESSIONS"
 DEFAULT_FOLDER = ".nb_agents"
-ALLOT_LOCK = ".allot.lock"
+CLAIM_LOCK = ".allot.lock"
 """Lock file in a session's directory, held while a turn is claimed."""
 
 TICKETS = ".tickets"
-"""Where in a session root a cluster's runs have a file each until a worker begins them."""
+"""Directory in a session root with a file for each run that is waiting for a cluster."""
 
-SWEEP_FILE = "sweep.json"
-"""A sweep's description; its directory has the sessions of its rows."""
+BUDGETS = ".budgets"
+"""Directory in a session root with what tasks that have a budget have used of it."""
 
 WORKTREES = "worktrees"
-"""Directory in an agent's workspace with copies of the user's files."""
+"""Directory in an agent's workspace with copies of user files."""
+
+RECIPES = "recipes"
+"""Directory in a session with the sessions of the recipes that its agents ran."""
+
+PROGRAMS = "programs"
+"""Directory in a session with the home directories of external agents, by agent."""
+
+SNAPSHOTS = "snapshots"
+"""Directory for the contents of workspaces and user files, in a session's directory."""
+
+COPIES_FOLDER = PurePosixPath(SNAPSHOTS, "held")
+"""Directory in a session for copies of user files while a turn runs."""
 
 LISTED = 100
-"""Sessions that a list shows: reading all of ten thousand takes half a minute."""
+"""Maximum length of a list of sessions. Reading ten thousand would take half a minute."""
 
 _TURN = re.compile(r"turn_([1-9][0-9]*)")
 _ALLOT_TIMEOUT_S = 10.0
 _REST_TIMEOUT_S = 1.0
-"""How long to wait for a reader that repairs a turn's files; starting a turn may take longer."""
+"""Seconds to wait for a reader that repairs a turn's files.
+
+A starting turn may hold the lock for longer.
+"""
 
 
 @dataclass(frozen=True)
@@ -84,7 +104,8 @@ class TurnPaths:
 
     Attributes:
         path: The turn's directory, absolute.
-        task: The task's directory while the turn runs; None when it works in its own directory.
+        task: The task's directory while the turn runs, or None if agents work in the turn's
+            directory.
     """
 
     path: Path
@@ -92,7 +113,7 @@ class TurnPaths:
 
     @property
     def number(self) -> int:
-        """The turn's number, from 1."""
+        """The turn's number, starting at 1."""
         return int(self.path.name.removeprefix("turn_"))
 
     @property
@@ -117,7 +138,7 @@ class TurnPaths:
 
     @property
     def answer(self) -> Path:
-        """The final answer, or the best partial one."""
+        """The final answer, or the best partial answer."""
         return self.path / "answer.txt"
 
     @property
@@ -127,22 +148,25 @@ class TurnPaths:
 
     @property
     def mark(self) -> Path:
-        """Under which marks the turn is trusted as it is, as JSON."""
+        """File with a MAC for each trusted mark of the turn; see `nb_agents.session.ownership`."""
         return self.path / "mark.json"
 
     @property
     def workspaces(self) -> Path:
-        """Parent of the agents' workspaces, for reading; it may be a link."""
+        """Parent directory of the agents' workspaces. Use it only for reading. May be a link."""
         return self.path / "workspaces"
 
     @property
     def own_task(self) -> Path:
-        """Directory of the task that starts with this turn; missing when it resumes another."""
+        """Directory of the task that starts with this turn.
+
+        Missing if the turn resumes another turn.
+        """
         return self.path.with_name(f"task_{self.number}")
 
     @property
     def live_workspaces(self) -> Path:
-        """Parent of the agents' workspaces by the path that running agents use."""
+        """Parent directory of the agents' workspaces, under the path that running agents use."""
         return (self.task or self.path) / "workspaces"
 
     @property
@@ -152,17 +176,20 @@ class TurnPaths:
 
     @property
     def tools(self) -> Path:
-        """Tool outputs too long for a model, a directory per agent, by the path that agents use."""
+        """Directories, by agent, with tool output that is too long for a model.
+
+        Agents see this path.
+        """
         return (self.task or self.path) / "tools"
 
     @property
     def stop(self) -> Path:
-        """How a `SessionStore` marked the turn: cleared or cancelled, as JSON."""
+        """The status set through a `SessionStore` (cleared or cancelled), as JSON."""
         return self.path / "stop.json"
 
     @cached_property  # read several times a second
     def commands(self) -> Path:
-        """Commands sent by other processes, a file each until it is taken."""
+        """Directory with a file for each pending command of other processes."""
         return self.path / "commands"
 
     @property
@@ -177,16 +204,16 @@ class TurnPaths:
 
     def lock(self) -> FileLock:
         """Return the lock that a process holds while it runs the turn."""
-        return FileLock(self.path / "owner.lock", thread_local=False)
+        return private_lock(self.path / "owner.lock")
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything was written of it: a process that prepares a turn may die before."""
+        """Whether the turn has any content. Its process may have died before writing any."""
         files = (self.journal, self.metadata, self.answer, self.partial_answers)
         return any(os.path.isfile(path) and os.path.getsize(path) for path in files)
 
     def is_live(self) -> bool:
-        """Return whether this process or another runs the turn."""
+        """Return whether this or another process runs the turn."""
         return is_held(self.lock())
 
 
@@ -194,19 +221,36 @@ def session_root(root: str | os.PathLike[str] | None = None) -> Path:
     """Return the directory of all sessions, as an absolute path that need not exist.
 
     Args:
-        root: The user's choice; by default NB_AGENTS_SESSIONS, else ``.nb_agents/sessions`` in the
-            working directory.
+        root: The user's choice. Defaults to NB_AGENTS_SESSIONS or, if unset,
+            ``.nb_agents/sessions`` in the working directory. In a notebook, the working directory
+            of the first call is used, so that a cell with ``os.chdir`` does not hide the notebook's
+            sessions.
     """
-    chosen = root or os.environ.get(SESSIONS_VARIABLE) or Path(DEFAULT_FOLDER, "sessions")
-    return Path(chosen).expanduser().absolute()
+    if root:
+        return Path(root).expanduser().absolute()
+    chosen = os.environ.get(SESSIONS_VARIABLE) or Path(DEFAULT_FOLDER, "sessions")
+    return _home() / Path(chosen).expanduser()
+
+
+_notebook_home: list[Path] = []
+
+
+def _home() -> Path:
+    """Return the directory to which relative session roots are relative."""
+    if _notebook_home:
+        return _notebook_home[0]
+    directory = Path.cwd()
+    if hasattr(sys.modules.get("__main__"), "get_ipython"):  # a kernel, or IPython in a terminal
+        _notebook_home.append(directory)
+    return directory
 
 
 def new_session(root: Path, now: datetime) -> Path:
-    """Create a session directory, unique even when two sessions start in the same second.
+    """Create a session directory with a unique name, even if two sessions start in the same second.
 
     Args:
         root: The session root, created if missing.
-        now: Local time, for the name.
+        now: The local time, for the name.
 
     Raises:
         StorageError: The root can't be written.
@@ -217,20 +261,19 @@ def new_session(root: Path, now: datetime) -> Path:
         for number in range(1, 10_000):
             path = root / (name if number == 1 else f"{name}_{number}")
             with suppress(FileExistsError):
-                path.mkdir()
-                return path
-    raise StorageError(str(root), "ten thousand sessions began in one second")
+                return make_folder(path, exist_ok=False)
+    raise StorageError(str(root), "ten thousand sessions were started in one second")
 
 
 def named_session(root: Path, name: str) -> Path:
-    """Return the directory of a session, created if it is new.
+    """Return the directory of a session, and create it if it does not exist.
 
     Args:
         root: The session root.
         name: The session's id.
 
     Raises:
-        UserError: The name is not valid for a directory.
+        UserError: The name is not a valid directory name.
         StorageError: The root can't be written.
     """
     try:
@@ -239,23 +282,23 @@ def named_session(root: Path, name: str) -> Path:
         raise UserError(f"Session {exc}.") from None
     with as_storage_error(root):
         make_root(root)
-        path.mkdir(exist_ok=True)
+        make_folder(path)
     return path
 
 
 def make_root(root: Path) -> None:
-    """Create a session root; ``.nb_agents`` gets a ``.gitignore`` that hides it from git."""
-    root.mkdir(parents=True, exist_ok=True)
+    """Create a session root, and a ``.gitignore`` in ``.nb_agents`` that hides it from git."""
+    make_folder(root)
     ignored = root.parent / ".gitignore"
     if root.parent.name == DEFAULT_FOLDER and not ignored.exists():
-        ignored.write_text("*\n", encoding="utf-8")
+        write_private(ignored, "*\n")
 
 
 class SessionList(NamedTuple):
     """The sessions in a root.
 
     Attributes:
-        by_use: Directories of the sessions that have a turn, most recently used first.
+        by_use: The directories of sessions with at least one turn, most recently used first.
         unreadable: An error for each session that can't be read.
     """
 
@@ -264,12 +307,12 @@ class SessionList(NamedTuple):
 
 
 def sessions_in(root: Path) -> SessionList:
-    """Return the sessions in a root; an unreadable one does not hide the others."""
+    """Return the sessions in a root. Unreadable sessions are listed separately."""
     used: list[tuple[float, str, Path]] = []
     unreadable: list[SessionUnreadableError] = []
     names: list[str] = []
     try:
-        # scandir's entries know their type: a stat of each of ten thousand would double the time.
+        # scandir returns the types. Calling stat for ten thousand entries would double the time.
         with os.scandir(root) as entries:
             names = [entry.name for entry in entries if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -285,7 +328,7 @@ def sessions_in(root: Path) -> SessionList:
 
 
 def turns_of(session: Path) -> list[TurnPaths]:
-    """Return a session's turns in order.
+    """Return a session's turns in order. Empty if the session does not exist.
 
     Raises:
         SessionUnreadableError: The session's directory can't be read.
@@ -293,11 +336,15 @@ def turns_of(session: Path) -> list[TurnPaths]:
     try:
         with os.scandir(session) as entries:
             named = [e.name for e in entries if _TURN.fullmatch(e.name) and e.is_dir()]
-        here = session.absolute()
-        return sorted((TurnPaths(here / name) for name in named), key=lambda turn: turn.number)
-    except (FileNotFoundError, NotADirectoryError):
+        session_path = session.absolute()
+        return sorted(
+            (TurnPaths(session_path / name) for name in named), key=lambda turn: turn.number
+        )
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a NUL or a lone surrogate
         return []
     except OSError as exc:
+        if exc.errno == errno.ENAMETOOLONG:
+            return []
         raise SessionUnreadableError(str(session), exc.strerror or str(exc)) from None
 
 
@@ -311,23 +358,24 @@ def claim_turn(
 
     Args:
         session: The session's directory.
-        owner_of: Returns who runs a live session, for the error message.
-        task: Directory of the task that the turn resumes; by default a new one is created.
-        after: Number of the last turn when the session was read, 0 for none: if there is a later
-            one by now, the claim fails. By default it is not checked.
+        owner_of: Returns a description of the process that runs a live session, for the error
+            message.
+        task: The directory of the task that the turn resumes. By default, a new one is created.
+        after: The number of the last turn when the session was loaded, or 0 if it had none. If the
+            session now has a different last turn, the claim fails. By default, this is not checked.
 
     Returns:
-        The turn's paths and its lock, held until released.
+        The turn's paths and its acquired lock, which the caller releases.
 
     Raises:
         SessionBusyError: A turn of the session is live.
-        SessionChangedError: There is a turn later than ``after``.
+        SessionChangedError: The last turn is not ``after``.
         UnknownSessionError: The session was removed or renamed in the meantime.
         StorageError: The directory can't be written.
     """
     try:
-        with FileLock(session / ALLOT_LOCK, timeout=_ALLOT_TIMEOUT_S):
-            if not os.path.exists(session / ALLOT_LOCK):
+        with private_lock(session / CLAIM_LOCK, _ALLOT_TIMEOUT_S):
+            if not os.path.exists(session / CLAIM_LOCK):
                 raise UnknownSessionError(session.name, str(session.parent))
             turns = turns_of(session)
             last = turns[-1].number if turns else 0
@@ -336,10 +384,10 @@ def claim_turn(
             if after is not None and last != after:
                 raise SessionChangedError(session.name, last)
             paths = TurnPaths(session.absolute() / f"turn_{last + 1}")
-            paths.path.mkdir(parents=True)
-            paths = replace(paths, task=_working_in(paths, task))
+            make_folder(paths.path, exist_ok=False)
+            paths = replace(paths, task=_create_task_folder(paths, task))
             lock = paths.lock()
-            lock.acquire(timeout=_ALLOT_TIMEOUT_S)  # waits only while another process checks it
+            lock.acquire(timeout=_ALLOT_TIMEOUT_S)  # waits if another process is checking it
             return paths, lock
     except Timeout:
         raise SessionBusyError(session.name, "another process is starting a turn") from None
@@ -348,48 +396,48 @@ def claim_turn(
 
 
 @contextmanager
-def keep_idle(session: Path) -> Iterator[None]:
-    """Keep turns of a session from starting within the block.
+def prevent_turns(session: Path) -> Iterator[None]:
+    """Prevent turns of a session from starting within the block.
 
     Raises:
         SessionBusyError: A turn of the session is live or starting.
         OSError: The lock file can't be created.
     """
     try:
-        with FileLock(session / ALLOT_LOCK, timeout=_REST_TIMEOUT_S):
+        with private_lock(session / CLAIM_LOCK, _REST_TIMEOUT_S):
             turns = turns_of(session)
             if turns and turns[-1].is_live():
                 raise SessionBusyError(session.name, f"turn {turns[-1].number} is live")
             yield
     except Timeout:
-        raise SessionBusyError(session.name, "a turn begins") from None
+        raise SessionBusyError(session.name, "a turn is starting") from None
 
 
-def _working_in(paths: TurnPaths, task: Path | None) -> Path | None:
-    """Create and return the task directory that a turn works in; None for the turn's own."""
+def _create_task_folder(paths: TurnPaths, task: Path | None) -> Path | None:
+    """Create and return the task's directory, or None if agents work in the turn's directory."""
     directory = task or paths.own_task
     try:
         if task is None:
-            directory.mkdir(exist_ok=True)
-            (directory / "workspaces").mkdir()
+            make_folder(directory)
+            make_folder(directory / "workspaces", exist_ok=False)
         paths.workspaces.symlink_to(f"../{directory.name}/workspaces", True)
     except OSError:
-        # Links are not supported, or the task directory is left from a turn that was removed.
-        paths.workspaces.mkdir()
+        # Links are not supported, or the task's directory remains from a turn that was removed.
+        make_folder(paths.workspaces, exist_ok=False)
         return None
     return directory
 
 
 def discard_turn(paths: TurnPaths) -> None:
-    """Remove a turn that was claimed but can't start."""
+    """Remove the directories of a turn that was claimed but can't start."""
     shutil.rmtree(paths.path, ignore_errors=True)
     if paths.task == paths.own_task:
         shutil.rmtree(paths.own_task, ignore_errors=True)
 
 
 def last_use(turn: TurnPaths) -> float:
-    """Return when a turn was last written to, in Unix seconds; 0 when unknown."""
-    # The journal first: readers may have repaired the other files since.
+    """Return when a turn was last written to, in Unix seconds, or 0 if unknown."""
+    # The journal is preferred, because readers may have repaired the other files later.
     for name in ("events.jsonl", "metadata.json", ""):
         with suppress(OSError):
             return os.stat(os.path.join(turn.path, name)).st_mtime
@@ -397,11 +445,11 @@ def last_use(turn: TurnPaths) -> float:
 
 
 def find_task(session: Path, turns: Iterable[int]) -> Path | None:
-    """Return the directory of a task; None when its turns work in their own directories.
+    """Return the directory of a task, or None if agents work in the turns' directories.
 
     Args:
         session: The session's directory.
-        turns: Numbers of the task's turns, which resumed one another.
+        turns: The numbers of the task's turns.
     """
     numbers = sorted(turns, reverse=True)
     tasks = [TurnPaths(session.absolute() / f"turn_{number}").own_task for number in numbers]
@@ -411,69 +459,69 @@ def find_task(session: Path, turns: Iterable[int]) -> Path | None:
 def restore_workspaces(
     task: Path, last: TurnPaths, fill: Callable[[Path], tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Write the workspaces that a turn goes on with to its task's directory.
+    """Fill a task's directory with the workspaces that a new turn starts from.
 
     Args:
         task: The task's directory.
-        last: The turn of the task that it goes on from; its own files stay unchanged.
-        fill: Writes the workspaces into a directory, and returns what it could not copy.
+        last: The task's turn that is resumed or rewound. Its files stay unchanged.
+        fill: Writes the workspaces into a directory, and returns descriptions of skipped entries.
 
     Returns:
-        Descriptions of the entries that were not copied.
+        Descriptions of the skipped entries.
 
     Raises:
-        OSError: The copy failed; the turn has lost nothing.
+        OSError: The copy failed. The old turn's workspaces are intact.
     """
-    for turn in turns_of(last.path.parent):  # of a rewind, a later one may have died there
-        if _works_in(turn, task) and not turn.is_live():
+    for turn in turns_of(last.path.parent):  # before a rewind, a later turn may have died here
+        if _is_linked_to(turn, task) and not turn.is_live():
             store_workspaces(turn, task)
-    here, copy = task / "workspaces", task / ".workspaces.tmp"
+    target, copy = task / "workspaces", task / ".workspaces.tmp"
     _remove(copy)
     try:
         left_out = fill(copy)
-        copy.mkdir(exist_ok=True)
-        _remove(here)
-        copy.rename(here)
+        make_folder(copy)
+        _remove(target)
+        copy.rename(target)
     except BaseException:
         shutil.rmtree(copy, ignore_errors=True)
         raise
     return left_out
 
 
-def _works_in(turn: TurnPaths, task: Path) -> bool:
+def _is_linked_to(turn: TurnPaths, task: Path) -> bool:
     try:
         return os.readlink(turn.workspaces) == f"../{task.name}/workspaces"
-    except OSError:  # it has its own
+    except OSError:  # a directory of the turn, not a link
         return False
 
 
 def store_workspaces(paths: TurnPaths, task: Path) -> None:
-    """Move a task's workspaces to its finished turn, unless they are there already.
+    """Move a task's workspaces into a finished turn. Does nothing if they are already there.
 
     Args:
-        paths: The turn.
+        paths: The turn's paths.
         task: The task's directory.
 
     Raises:
-        OSError: The move failed; the turn still links to the task's workspaces.
+        OSError: The move failed. The turn still links to the task's workspaces.
     """
-    here, there = task / "workspaces", paths.workspaces
-    if is_real_directory(there) or not is_real_directory(here):
+    target, source = task / "workspaces", paths.workspaces
+    if is_real_directory(source) or not is_real_directory(target):
         return
-    # A directory can't replace a link atomically: after a crash here, the next call completes it.
-    there.unlink(missing_ok=True)
+    # A directory can't replace a link atomically. After a crash here, the next call completes it.
+    source.unlink(missing_ok=True)
     try:
-        here.rename(there)
+        target.rename(source)
     except OSError:
-        there.symlink_to(f"../{task.name}/workspaces", target_is_directory=True)
+        source.symlink_to(f"../{task.name}/workspaces", target_is_directory=True)
         raise
-    here.symlink_to(f"../{paths.path.name}/workspaces", target_is_directory=True)
+    target.symlink_to(f"../{paths.path.name}/workspaces", target_is_directory=True)
 
 
 def store_workspaces_if_dead(paths: TurnPaths) -> None:
-    """Move the workspaces to a turn whose process died, unless a later turn works in them."""
+    """Move the task's workspaces to a turn if its process died and no later turn uses them."""
     session = paths.path.parent
-    # A task's number is that of its first turn, and only the last turn can be resumed.
+    # A task has the number of its first turn, and only the last turn can be resumed.
     task = find_task(session, range(1, paths.number + 1))
     if (
         task is None
@@ -483,7 +531,7 @@ def store_workspaces_if_dead(paths: TurnPaths) -> None:
         return
     with (
         suppress(OSError, Timeout, SessionUnreadableError),
-        FileLock(session / ALLOT_LOCK, timeout=0),
+        private_lock(session / CLAIM_LOCK, 0),
     ):
         if turns_of(session)[-1:] == [paths] and not paths.is_live():
             store_workspaces(paths, task)
@@ -491,7 +539,7 @@ def store_workspaces_if_dead(paths: TurnPaths) -> None:
 
 def is_real_directory(path: Path) -> bool:
     """Return whether a path is a directory and not a link to one."""
-    # A link may have been placed to make nb_agents read or write files elsewhere.
+    # An attacker may have created a link to make nb_agents read or write files elsewhere.
     return os.path.isdir(path) and not os.path.islink(path)
 
 

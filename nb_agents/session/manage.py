@@ -1,9 +1,9 @@
-"""Renaming, exporting, forking and deleting whole sessions.
+"""Renames, exports, forks and deletes whole sessions.
 
     <root>/.removed/<random>    being deleted, or left by a process that died while deleting
 
-A session is first renamed into that directory, while no turn can start in it, so that a
-half-deleted session is never listed. The next deletion removes anything left there.
+A session is deleted by renaming it into that directory first, while no turn can start, so that a
+partially deleted session is never listed. The next deletion removes anything left there.
 """
 
 from __future__ import annotations
@@ -12,52 +12,49 @@ import errno
 import os
 import secrets
 import shutil
-import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from nb_agents.config.spec import safe_name
-from nb_agents.disk.directory import Directory
-from nb_agents.disk.entry import TEMP, DirEntry, RefusedError, printable_name
+from nb_agents.disk.entry import TEMP, DirEntry
+from nb_agents.disk.private import make_folder, open_private
 from nb_agents.errors import (
     SessionBusyError,
-    StorageError,
     UnknownSessionError,
     UserError,
     as_storage_error,
 )
-from nb_agents.session.copying import copy_file, copy_tree
-from nb_agents.session.history import is_up_to_date, load_turn
+from nb_agents.session.archive import add_session
+from nb_agents.session.copying import copy_tree
+from nb_agents.session.history import PastTurn, load_turn
+from nb_agents.session.journal import first_event
 from nb_agents.session.layout import (
-    ALLOT_LOCK,
+    CLAIM_LOCK,
+    COPIES_FOLDER,
+    SNAPSHOTS,
     TurnPaths,
     is_real_directory,
-    keep_idle,
     new_session,
+    prevent_turns,
     store_workspaces_if_dead,
     turns_of,
 )
-from nb_agents.session.ownership import confirm_turns, evidence_of, judge, known_mark
-from nb_agents.session.snapshots import HELD, SNAPSHOTS
+from nb_agents.session.ownership import confirm_turns, evidence_of, find_owner_mark, user_mark
+from nb_agents.session.views import read_json, write_views
 
-_FIRST_S, _LAST_S = 315_619_200, 4_354_646_400
-"""The range of times in a zip: the second day of 1980 to the last but one of 2107. Files may have
-others. Source: PKWARE's APPNOTE, 4.4.6.
-"""
-
-_UNFINISHED = shutil.ignore_patterns(HELD.name, f"*{TEMP}")
-"""Of the snapshots what a turn holds while it works."""
+_UNFINISHED = shutil.ignore_patterns(COPIES_FOLDER.name, f"*{TEMP}")
+"""Selects the files in ``snapshots`` that a turn needs only while it runs."""
 
 
 class SessionCopy(NamedTuple):
     """An export or fork of a session.
 
     Attributes:
-        path: The zip, or the new session's directory.
+        path: The zip file, or the new session's directory.
         left_out: Descriptions of the entries that were not copied.
     """
 
@@ -76,7 +73,7 @@ def rename_session(session: Path, name: str) -> Path:
         The session's new directory.
 
     Raises:
-        UserError: The name is not valid for a directory, or is taken.
+        UserError: The name is not a valid directory name, or is taken.
         SessionBusyError: A turn of the session is live or starting.
         StorageError: The session can't be renamed.
     """
@@ -85,40 +82,40 @@ def rename_session(session: Path, name: str) -> Path:
     except ValueError as exc:
         raise UserError(f"Session {exc}.") from None
     if target.exists():
-        raise UserError(f"There is a session {name!r} already. Choose another name.")
-    with as_storage_error(target), keep_idle(session):
+        raise UserError(f"Session {name!r} already exists. Choose another name.")
+    with as_storage_error(target), prevent_turns(session):
         session.rename(target)
     return target
 
 
 def export_session(session: Path, file: str | os.PathLike[str] | None = None) -> SessionCopy:
-    """Export a session as a zip.
+    """Export a session as a zip file.
 
-    Links within the session are stored as links. None is followed.
+    Links are not followed. Links to targets inside the session are stored as links.
 
     Args:
         session: The session's directory.
-        file: The zip; by default the session's name in the working directory.
+        file: The zip file. Defaults to ``<session>.zip`` in the working directory.
 
     Returns:
-        The zip's path, and descriptions of what was left out: pipes, sockets, devices, links that
-        lead out, and unreadable files.
+        The zip file, and descriptions of skipped entries: pipes, sockets, devices, unreadable
+        files, and links to targets outside the session.
 
     Raises:
-        UserError: The file exists.
-        StorageError: The zip can't be written.
+        UserError: The file already exists.
+        StorageError: The file can't be written.
     """
     target = Path(file or f"{session.name}.zip").expanduser().absolute()
     if target.suffix != ".zip":
         target = target.with_name(f"{target.name}.zip")
     with as_storage_error(target):
         try:
-            made = open(target, "xb")
+            file_object = open_private(target, "xb")
         except FileExistsError:
-            raise UserError(f"{target} exists already. Name another file.") from None
+            raise UserError(f"{target} already exists. Choose another file name.") from None
         try:
-            with made, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-                left_out = _fill(archive, session)
+            with file_object, zipfile.ZipFile(file_object, "w", zipfile.ZIP_DEFLATED) as archive:
+                left_out = add_session(archive, session)
         except BaseException:
             with suppress(OSError):
                 target.unlink()
@@ -126,59 +123,78 @@ def export_session(session: Path, file: str | os.PathLike[str] | None = None) ->
     return SessionCopy(target, left_out)
 
 
-def fork_session(session: Path, turn: int, now: datetime) -> SessionCopy:
-    """Create a session with a copy of the first turns of another.
+def last_resumption(session: Path, turn: int) -> int:
+    """Return the last turn in the chain of resumptions that starts with a turn.
 
     Args:
         session: The session's directory.
-        turn: The last turn to copy.
-        now: Local time, for the new session's name.
+        turn: The number of a turn. If it is complete or was not resumed, it is returned.
+    """
+    for paths in turns_of(session):
+        started = first_event(paths.journal)
+        if (started.get("resumes"), started.get("point", 0)) != (turn, 0):
+            continue
+        if not load_turn(TurnPaths(session / f"turn_{turn}")).is_complete:
+            turn = paths.number
+    return turn
+
+
+def fork_session(session: Path, turn: int, now: datetime) -> SessionCopy:
+    """Create a new session with copies of the first turns of another one.
+
+    Args:
+        session: The session's directory.
+        turn: The number of the last turn to copy.
+        now: The local time, for the new session's name.
 
     Returns:
-        The new session's directory, and descriptions of what was left out: pipes, sockets, devices
+        The new session's directory, and descriptions of skipped entries: pipes, sockets, devices
         and unreadable files.
 
     Raises:
         UnknownSessionError: The session has no such turn.
-        SessionBusyError: That turn is live.
-        StorageError: The copy failed; no partial session is left.
+        SessionBusyError: The turn is live.
+        StorageError: The copy failed. No partial session is left.
     """
     turns = turns_of(session)
-    taken = [t for t in turns if t.number <= turn]
+    copied = [t for t in turns if t.number <= turn]
     if turn not in {t.number for t in turns}:
         latest = f"{session.name}/{turns[-1].number}" if turns else ""
         raise UnknownSessionError(f"{session.name}/{turn}", str(session.parent), latest)
-    if taken[-1].is_live():
+    if copied[-1].is_live():
         raise SessionBusyError(session.name, f"turn {turn} is live")
     fork = new_session(session.parent, now)
-    return SessionCopy(fork, copy_turns(taken, fork))
+    return SessionCopy(fork, copy_turns(copied, fork))
 
 
 def copy_turns(turns: Sequence[TurnPaths], fork: Path) -> tuple[str, ...]:
     """Copy turns of a session, and its snapshots, into an empty one.
 
     Args:
-        turns: The turns, of which the last comes last: once it is there, all are.
+        turns: The turns. The last turn is added last, so its presence shows that the copy is
+            complete.
         fork: The new session's directory, which is removed if the copy fails.
 
     Returns:
-        Descriptions of what was left out.
+        Descriptions of the skipped entries.
 
     Raises:
         StorageError: The copy failed.
     """
     session, left_out = turns[-1].path.parent, list[str]()
     store_workspaces_if_dead(turns[-1])
-    aside = fork / ".copied"  # from where whole turns are moved: a kill leaves none in part
+    aside = (
+        fork / ".copied"
+    )  # complete turns are renamed from here, so a kill leaves no partial one
     with as_storage_error(fork):
         try:
             for paths in turns:
                 name = paths.path.name
-                left = copy_tree(paths.path, aside / name, _is_no_leftover)
-                left_out += [f"{name}/{each}" for each in left]
+                skipped = copy_tree(paths.path, aside / name, _is_wanted)
+                left_out += [f"{name}/{each}" for each in skipped]
             if is_real_directory(session / SNAPSHOTS):
-                kept = session / SNAPSHOTS, aside / SNAPSHOTS
-                shutil.copytree(*kept, symlinks=True, ignore=_UNFINISHED, copy_function=_share)
+                pair = session / SNAPSHOTS, aside / SNAPSHOTS
+                shutil.copytree(*pair, symlinks=True, ignore=_UNFINISHED, copy_function=_share)
                 (aside / SNAPSHOTS).rename(fork / SNAPSHOTS)
             for paths in turns:
                 (aside / paths.path.name).rename(fork / paths.path.name)
@@ -190,67 +206,17 @@ def copy_turns(turns: Sequence[TurnPaths], fork: Path) -> tuple[str, ...]:
 
 
 def _share(source: str, target: str) -> None:
-    """Link a kept file, which is never written to again; copy it where links are not supported."""
+    """Hard-link a stored file, which never changes. Copies it if links are not supported."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
         shutil.copy2(source, target, follow_symlinks=False)
 
 
-def _is_no_leftover(entry: DirEntry) -> bool:
-    """Return whether an entry of a turn is neither its lock nor an unfinished temporary file."""
+def _is_wanted(entry: DirEntry) -> bool:
+    """Return whether an entry of a turn is neither its lock nor a temporary file."""
     is_temp = entry.name.startswith(".") and entry.name.endswith(".tmp")
     return entry.depth > 0 or not (is_temp or entry.name == "owner.lock")
-
-
-def _fill(archive: zipfile.ZipFile, session: Path) -> tuple[str, ...]:
-    left_out: list[str] = []
-    for turn in turns_of(session)[-1:]:
-        store_workspaces_if_dead(turn)
-    with Directory.real(Path(os.path.realpath(session))) as directory:
-        for entry in directory.walk():
-            if PurePosixPath(entry.path).is_relative_to(HELD):
-                continue
-            try:
-                _add(archive, session.name, entry)
-            except RefusedError as exc:
-                left_out.append(f"{printable_name(entry.path)} ({exc.strerror})")
-    return tuple(left_out)
-
-
-def _add(archive: zipfile.ZipFile, session: str, entry: DirEntry) -> None:
-    # Names in a zip are Unicode: bytes that are not UTF-8 are escaped.
-    name = f"{session}/{entry.path}".encode(errors="surrogateescape").decode(
-        errors="backslashreplace"
-    )
-    moment = time.localtime(min(max(entry.stat.st_mtime, _FIRST_S), _LAST_S))
-    info = zipfile.ZipInfo(name, moment[:6])
-    info.external_attr = entry.stat.st_mode << 16
-    if entry.kind == "folder":
-        info.filename += "/"
-        archive.writestr(info, b"")
-    elif entry.kind == "link":
-        archive.writestr(info, _inner(entry))
-    elif entry.kind == "file":
-        info.compress_type = zipfile.ZIP_DEFLATED
-        info.file_size = entry.stat.st_size
-        with entry.open() as opened, archive.open(info, "w") as made:
-            copy_file(opened, made, info.file_size)
-    else:
-        raise RefusedError(entry.what)
-
-
-def _inner(entry: DirEntry) -> bytes:
-    """Return the text of a link that stays within the session.
-
-    Components ``..`` may only come first, where the parents are real directories: after another
-    link, they could lead anywhere.
-    """
-    text = entry.target()
-    ups = [part == ".." for part in text.split("/")]
-    if text.startswith("/") or sum(ups) > entry.depth or sorted(ups, reverse=True) != ups:
-        raise RefusedError("leads out")
-    return os.fsencode(text)
 
 
 _REMOVED = ".removed"
@@ -265,18 +231,18 @@ def delete_session(session: Path) -> None:
     Raises:
         UserError: The directory is a link.
         SessionBusyError: A turn of the session is live or starting.
-        StorageError: The session can't be deleted.
+        StorageError: The files can't be deleted.
     """
     with as_storage_error(session):
         with _removable(session):
-            _put_aside(session, session.parent)
+            _move_to_removed(session, session.parent)
         _delete(session.parent)
 
 
 def strip_session(session: Path) -> None:
-    """Delete a session's files except its answers, their metadata and its summary.
+    """Delete a session's files except its answers, metadata and summary.
 
-    The session can still be listed, shown and continued, but its incomplete turns can't be resumed.
+    The session can still be listed, shown and continued. Its incomplete turns can't be resumed.
 
     Args:
         session: The session's directory.
@@ -284,19 +250,27 @@ def strip_session(session: Path) -> None:
     Raises:
         UserError: The directory is a link.
         SessionBusyError: A turn of the session is live or starting.
-        StorageError: The files can't be deleted, or those to keep can't be brought up to date.
+        StorageError: The files can't be deleted, or the remaining ones can't be updated.
     """
-    for turn in map(load_turn, turns_of(session)):  # load_turn repairs a killed turn's files
-        if turn.view.seq and not is_up_to_date(turn.view, turn.paths):
-            raise StorageError(str(turn.paths.metadata), "it is not up to date")
     with as_storage_error(session):
         with _removable(session):
-            is_own = judge(evidence_of(session), known_mark) is not None
+            for turn in map(load_turn, turns_of(session)):
+                if turn.view.seq:
+                    _write_answers_again(turn)
+            is_own = find_owner_mark(evidence_of(session), user_mark) is not None
             for path in strippable_paths(session):
-                _put_aside(path, session.parent)
-            if is_own:  # what has borne its owner's mark is gone
+                _move_to_removed(path, session.parent)
+            if is_own:  # the journals, which had the owner's mark, are deleted
                 confirm_turns(evidence_of(session))
         _delete(session.parent)
+
+
+def _write_answers_again(turn: PastTurn) -> None:
+    """Rewrite a turn's files from its journal, because they will be trusted without it."""
+    owner = str(read_json(turn.paths.metadata).get("owner") or "")
+    for path in (turn.paths.answer, turn.paths.partial_answers):
+        path.unlink(missing_ok=True)
+    write_views(turn.view, turn.paths, owner)
 
 
 def strippable_paths(session: Path) -> list[Path]:
@@ -306,31 +280,31 @@ def strippable_paths(session: Path) -> list[Path]:
         OSError: The session can't be read.
     """
     turns = turns_of(session)
-    kept = {session / ALLOT_LOCK, *(turn.path for turn in turns)}
+    remaining = {session / CLAIM_LOCK, *(turn.path for turn in turns)}
     for turn in turns:
-        kept |= {turn.metadata, turn.answer, turn.partial_answers, turn.mark}
-        kept |= {turn.summary, turn.winners}
-    # The target of a link belongs to someone else.
-    places = [session, *(turn.path for turn in turns if is_real_directory(turn.path))]
-    found = [place / name for place in places for name in sorted(os.listdir(place))]
-    return [path for path in found if path not in kept]
+        remaining |= {turn.metadata, turn.answer, turn.partial_answers, turn.mark}
+        remaining |= {turn.summary, turn.winners}
+    # The target of a link may belong to another user and is not searched.
+    folders = [session, *(turn.path for turn in turns if is_real_directory(turn.path))]
+    paths = [folder / name for folder in folders for name in sorted(os.listdir(folder))]
+    return [path for path in paths if path not in remaining]
 
 
 @contextmanager
 def _removable(session: Path) -> Iterator[None]:
-    """Keep turns from starting while a session is deleted; refuse a link."""
+    """Prevent turns from starting while a session is deleted. Raises `UserError` for a link."""
     if not is_real_directory(session):
         raise UserError(
-            f"{session} is a link or gone. Delete a link, and what it leads to, yourself."
+            f"{session} is a link or does not exist. Delete links and their targets yourself."
         )
-    with keep_idle(session):
+    with prevent_turns(session):
         yield
 
 
-def _put_aside(path: Path, root: Path) -> None:
+def _move_to_removed(path: Path, root: Path) -> None:
     """Move a path to the directory of removed files."""
     while True:
-        (root / _REMOVED).mkdir(exist_ok=True)
+        make_folder(root / _REMOVED)
         try:
             path.rename(root / _REMOVED / secrets.token_hex(8))
             return
@@ -343,6 +317,6 @@ def _delete(root: Path) -> None:
     try:
         shutil.rmtree(root / _REMOVED)
     except OSError as exc:
-        # Another process has deleted it, or has moved something there, which it will delete.
+        # Another process has deleted the directory, or has moved files there that it will delete.
         if exc.errno not in (errno.ENOENT, errno.ENOTEMPTY):
             raise

@@ -1,12 +1,11 @@
-"""Agents' memories: Markdown files in ``memory/`` of their workspaces.
+"""Agents' memories: Markdown files in the ``memory`` directories of their workspaces.
 
 At the start of a round, the prompt of every agent in the team includes the ``short_term`` memories
-in full and the names of the ``long_term`` ones, which an agent may read. They are ordinary files of
-the workspace, kept by a stop and a resume; the next turn of a session starts with a copy of them.
+in full and the names of the ``long_term`` ones, which agents can read. Memories are ordinary files
+of a workspace, so they survive a stop and a resume. The next turn of a session starts with a copy.
 
 Source: MassGen 0.1.97, `enable_memory_filesystem_mode` (`system_prompt_sections.MemorySection`).
-MassGen empties a workspace at each answer and archives its memories first. Here the workspace is
-kept, so no archive is needed.
+MassGen archives the memories because it empties a workspace after each answer. nb_agents does not.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from nb_agents.disk.directory import Directory
 Tier = Literal["short_term", "long_term"]
 
 _NAME = re.compile(r"[\w][\w .-]*\.md")
-"""Names that can be included in a prompt without escaping."""
+"""File names that can be included in a prompt without escaping."""
 _TIERS: tuple[Tier, ...] = ("short_term", "long_term")
 MAX_FILES = 50
-"""Memories read per agent and tier, the first ones by name."""
+"""Maximum number of memories read per agent and tier: the first ones by name."""
 MAX_BYTES = 50_000
-"""Size limit of a memory; a larger file is ignored."""
+"""Maximum size of a memory in bytes. A larger file is ignored."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A memory file; its path is relative to the workspace."""
+    """A memory file. Its path is relative to the workspace."""
 
     path: str
     tier: Tier
@@ -42,7 +41,7 @@ class Memory:
 
     @property
     def description(self) -> str:
-        """The description in its front matter."""
+        """The ``description`` in the front matter, or "" if there is none."""
         return front_matter(self.text).get("description", "")
 
 
@@ -63,17 +62,16 @@ def copy_memories(old: Path, new: Path) -> None:
     Raises:
         OSError: A write failed.
     """
-    found = list(_read(old))
-    if not found:
+    memories = list(_read(old))
+    if not memories:
         return
-    new.mkdir(parents=True, exist_ok=True)
-    with Directory.at(new) as directory:
-        for path, _, data in found:
+    with Directory.made(new) as directory:
+        for path, _, data in memories:
             directory.replace(path, data)
 
 
 def _read(workspace: Path) -> Iterator[tuple[str, Tier, bytes]]:
-    # Links are followed neither as a workspace, nor as a directory, nor as a file.
+    # Links are not followed: neither the workspace nor a directory or file may be a link.
     with suppress(OSError), Directory.at(workspace) as directory:
         for tier in _TIERS:
             for path in _files(directory, tier):
@@ -82,11 +80,11 @@ def _read(workspace: Path) -> Iterator[tuple[str, Tier, bytes]]:
 
 
 def _files(directory: Directory, tier: Tier) -> list[str]:
-    folder, found = f"memory/{tier}", list[str]()
+    folder, names = f"memory/{tier}", list[str]()
     with suppress(OSError):
         for entry in directory.walk(folder):
             if entry.kind == "file" and _NAME.fullmatch(entry.name):
-                found.append(f"{folder}/{entry.name}")
-            if entry.kind == "folder" or len(found) == MAX_FILES:
+                names.append(f"{folder}/{entry.name}")
+            if entry.kind == "folder" or len(names) == MAX_FILES:
                 break
-    return found
+    return names

@@ -1,19 +1,22 @@
-"""Who owns a session: the marks that its owner's processes write into it, and their check.
+"""Ownership of sessions: message authentication codes (MACs) that prove who wrote a turn.
 
-    the user's key, in the state directory        32 random bytes, made at first use
-    a session's mark                              a name, and a key derived from both
-    turn_N/events.jsonl                           names its mark in the first line; each line ends
-                                                  with a MAC of all bytes before it
-    turn_N/mark.json                              a MAC for each mark under which somebody trusted
-                                                  the turn as it is: a stranger's, an old one,
-                                                  MassGen's
+    the user's key, in the state directory        32 random bytes, created at first use
+    a session's mark                              a random name, and a key derived from that name
+                                                  and the user's key
+    turn_N/events.jsonl                           contains the mark's name in the first line; each
+                                                  line ends with a MAC of all bytes before it
+    turn_N/mark.json                              a MAC for each mark under which a user trusted the
+                                                  turn although it was not theirs: another user's,
+                                                  an old one, MassGen's
+    snapshots/held/N.json                         has a separate MAC, because it determines which
+                                                  user files a rewind restores
 
-A journal decides what a resume runs (the team, the recipe, calls to make again), so all of it is
-covered, and whatever is left of it by a kill or a fork is valid by itself. Neither the session's
-name nor its place is covered: its owner may move it. What lies in workspaces is not covered.
+A journal determines what a resume runs (the team, the recipe, repeated calls), so the MACs cover
+all of it. A prefix that remains after a kill or a fork is still valid. The MACs do not cover the
+session's name and location, so that its owner can move it, and not the files in workspaces.
 
-A process elsewhere that works for this user (a detached one, a worker of a cluster) is handed the
-one session's mark, never the user's key.
+Another process that works for this user (a detached process, a worker of a cluster) receives the
+mark of its session, never the user's key.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import logging
 import os
 import secrets
 from base64 import urlsafe_b64encode
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
@@ -31,22 +35,28 @@ from functools import cache, cached_property
 from hashlib import blake2b
 from hmac import compare_digest
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_state_path
 
 from nb_agents.context import within
 from nb_agents.disk.directory import read_file
+from nb_agents.disk.private import make_folder, open_private
 from nb_agents.errors import as_storage_error
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.views import write_atomic
+from nb_agents.unicode import json_text
 
 logger = logging.getLogger("nb_agents")
 
 MAX_MARK_BYTES = 1_000
-"""Of a file that others may have written: of each of its marks, a whole journal is hashed."""
+"""Maximum size of ``mark.json`` in bytes.
+
+Others may have written it, and each mark in it costs a hash of the whole journal.
+"""
 
 MAX_CONTENT_BYTES = 1 << 29
-"""As of `nb_agents.session.journal`: what is larger is not loaded either."""
+"""Maximum size of an authenticated file in bytes. The same as in `nb_agents.session.journal`."""
 
 _KEY_BYTES = 32
 _MAC_BYTES = 12
@@ -62,22 +72,22 @@ class OwnerMark:
     """A session's mark.
 
     Attributes:
-        name: Random letters, which stand in the session's journals.
-        key: Authenticates its journals.
+        name: Random letters, which the session's journals contain.
+        key: The secret key for the MACs of its journals.
     """
 
     name: str
     key: bytes = field(repr=False)
 
     def mac(self, *parts: bytes) -> str:
-        """Return the MAC of some bytes."""
+        """Return the MAC of the concatenated parts."""
         mac = self.hash()
         for part in parts:
             mac.update(part)
         return _text(mac)
 
     def hash(self) -> blake2b:
-        """Return the MAC of no bytes, to be updated."""
+        """Return a new keyed hash, to be updated with the bytes to authenticate."""
         return blake2b(key=self.key, digest_size=_MAC_BYTES)
 
 
@@ -85,12 +95,41 @@ def _text(mac: blake2b) -> str:
     return urlsafe_b64encode(mac.digest()).decode()
 
 
-class LineMarker:
-    """Adds the MACs to the lines of one journal.
+def add_mac(mark: OwnerMark, purpose: str, document: Mapping[str, object]) -> str:
+    """Return a document as JSON with a MAC, for `check_mac`.
 
     Args:
         mark: The session's mark.
+        purpose: The kind of document. It is included in the MAC, so that the document is not
+            accepted as another kind.
+        document: The content.
     """
+    return json.dumps({**document, "mark": mark.name, "mac": _seal(mark, purpose, document)})
+
+
+def check_mac(data: bytes, purpose: str) -> dict[str, Any]:
+    """Return the content of a document that `add_mac` returned.
+
+    Raises:
+        ValueError: The data is not such a document, it has another purpose or owner, or it was
+            changed.
+    """
+    document = json.loads(data)
+    if not isinstance(document, dict):
+        raise ValueError("it is not a JSON object")
+    name, mac = str(document.pop("mark", "")), str(document.pop("mac", ""))
+    if not compare_digest(_bytes(mac), _seal(user_mark(name), purpose, document).encode()):
+        raise ValueError("it was not written by this user's nb_agents")
+    return document
+
+
+def _seal(mark: OwnerMark, purpose: str, document: Mapping[str, object]) -> str:
+    text = json.dumps(document, sort_keys=True)
+    return mark.mac(f"{purpose}\0{text}".encode())
+
+
+class LineMarker:
+    """Adds MACs to the lines of one journal."""
 
     def __init__(self, mark: OwnerMark) -> None:
         self._mac = mark.hash()
@@ -111,10 +150,10 @@ class Evidence:
     """The marks in a turn's files, and the content that they authenticate.
 
     Attributes:
-        paths: The turn.
-        journal: Its journal up to the last whole line.
-        others: The files that a turn without a journal is loaded from.
-        confirmed: The MAC of all this under each mark by whose owner it was trusted.
+        paths: The turn's paths.
+        journal: The journal up to the last whole line.
+        others: The files from which a turn without a journal is loaded, concatenated.
+        confirmed: The MACs in ``mark.json``, by the name of the mark.
     """
 
     paths: TurnPaths
@@ -124,41 +163,48 @@ class Evidence:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of the marks that it claims to bear."""
+        """The names of the marks that the turn claims to have."""
         return tuple(filter(None, (self._name, *self.confirmed)))
 
     @cached_property
     def _name(self) -> str:
-        """The name of the mark in its journal, or ""."""
+        """The name of the owner mark in the journal's first line, or ""."""
         first, _, _ = self.journal.partition(b"\n")
-        _, found, rest = first.rpartition(_FIRST)
-        return rest.partition(b'"')[0].decode("ascii", "replace") if found else ""
+        _, name, rest = first.rpartition(_FIRST)
+        return rest.partition(b'"')[0].decode("ascii", "replace") if name else ""
 
     def bears(self, mark: OwnerMark) -> bool:
-        """Return whether the mark's owner wrote it as it is, or trusted it as it is."""
+        """Return whether the mark's owner wrote or trusted this turn and it is unchanged."""
         if mark.name == self._name:
             body, end = self.journal[:-1][:-_MAC_END], self.journal[:-1][-_MAC_END:]
             written = end.removeprefix(_MAC).removesuffix(_END)
             if compare_digest(written, mark.mac(body).encode()):
                 return True
-        known = self.confirmed.get(mark.name)
-        return known is not None and compare_digest(_bytes(known), self.mac(mark).encode())
+        confirmed_mark = self.confirmed.get(mark.name)
+        return confirmed_mark is not None and compare_digest(
+            _bytes(confirmed_mark), self.mac(mark).encode()
+        )
 
     def mac(self, mark: OwnerMark) -> str:
-        """Return the MAC of all that the turn is loaded from."""
+        """Return the MAC of all files from which the turn is loaded."""
         return mark.mac(len(self.journal).to_bytes(8), self.journal, self.others)
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")  # a stranger's JSON may hold half a character
+    return text.encode("utf-8", "surrogatepass")  # another user's JSON may have lone surrogates
 
 
-def judge(turns: Sequence[Evidence], mark_named: Callable[[str], OwnerMark]) -> OwnerMark | None:
-    """Return the mark of a session whose turns its owner made or trusted; None for a stranger's.
+def find_owner_mark(
+    turns: Sequence[Evidence], mark_named: Callable[[str], OwnerMark]
+) -> OwnerMark | None:
+    """Return a mark of the user that all turns of a session have.
 
     Args:
-        turns: The evidence of its turns.
-        mark_named: Returns the user's mark of a name.
+        turns: The evidence of the session's turns.
+        mark_named: Returns the user's mark with a given name.
+
+    Returns:
+        The mark, or None if the user did not create or trust all of the turns.
     """
     names = dict.fromkeys(name for turn in reversed(turns) for name in turn.names)
     marks = (mark_named(name) for name in names)
@@ -166,13 +212,13 @@ def judge(turns: Sequence[Evidence], mark_named: Callable[[str], OwnerMark]) -> 
 
 
 def evidence_of(session: Path) -> tuple[Evidence, ...]:
-    """Return the evidence of a session's turns that have files."""
+    """Return the evidence of a session's turns, except those without files."""
     return tuple(turn for turn in map(_read, turns_of(session)) if turn.journal or turn.others)
 
 
 def _read(paths: TurnPaths) -> Evidence:
-    data = _content(paths.journal)
-    journal = data[: data.rfind(b"\n") + 1]  # what a kill has torn is no line
+    data = _content(paths.journal).removeprefix(BOM_UTF8)  # some editors add it
+    journal = data[: data.rfind(b"\n") + 1]  # a line without an end was torn by a kill
     is_loaded_from_it = b'"kind":"turn_started"' in journal
     others = () if is_loaded_from_it else (paths.metadata, paths.answer, paths.partial_answers)
     read = [_content(path) for path in others]
@@ -188,59 +234,59 @@ def _content(path: Path) -> bytes:
 
 def _confirmed(paths: TurnPaths) -> dict[str, str]:
     with suppress(OSError, ValueError):
-        found = json.loads(read_file(paths.mark, MAX_MARK_BYTES))
-        if isinstance(found, dict) and all(isinstance(each, str) for each in found.values()):
-            return found
+        data = json.loads(read_file(paths.mark, MAX_MARK_BYTES))
+        if isinstance(data, dict) and all(isinstance(each, str) for each in data.values()):
+            return data
     return {}
 
 
 def confirm_turns(turns: Sequence[Evidence]) -> OwnerMark:
-    """Note that this user trusts a session's turns as they are, and return the session's mark.
+    """Record that this user trusts a session's turns as they are. Returns the session's mark.
 
     Raises:
-        StorageError: The turns can't be written.
+        StorageError: ``mark.json`` can't be written.
     """
     names = dict.fromkeys(name for turn in turns for name in turn.names)
-    own = (mark for mark in map(known_mark, names) if any(turn.bears(mark) for turn in turns))
+    own = (mark for mark in map(user_mark, names) if any(turn.bears(mark) for turn in turns))
     mark = next(own, None) or new_mark()
     for turn in turns:
         if turn.bears(mark):
             continue
-        # The newest first; a file that others have filled is replaced.
-        text = json.dumps({mark.name: turn.mac(mark), **turn.confirmed})
+        # The newest comes first. A file with too many marks of other users is replaced.
+        text = json_text({mark.name: turn.mac(mark), **turn.confirmed})
         if len(text) > MAX_MARK_BYTES:
-            text = json.dumps({mark.name: turn.mac(mark)})
+            text = json_text({mark.name: turn.mac(mark)})
         with as_storage_error(turn.paths.path):
             write_atomic(turn.paths.mark, text)
     return mark
 
 
-_handed: ContextVar[OwnerMark | None] = ContextVar("mark", default=None)
+_received_mark: ContextVar[OwnerMark | None] = ContextVar("mark", default=None)
 
 
-def handed(mark: OwnerMark) -> AbstractContextManager[None]:
-    """Use a session's mark within the block, without its owner's key."""
-    return within(_handed, mark)
+def using_mark(mark: OwnerMark) -> AbstractContextManager[None]:
+    """Use a mark received from another process within the block, without the user's key."""
+    return within(_received_mark, mark)
 
 
 def new_mark() -> OwnerMark:
     """Return the mark of a new session."""
-    return _handed.get() or known_mark(secrets.token_urlsafe(_NAME_BYTES))
+    return _received_mark.get() or user_mark(secrets.token_urlsafe(_NAME_BYTES))
 
 
-def known_mark(name: str) -> OwnerMark:
-    """Return this user's mark of a name."""
-    mark = _handed.get()
+def user_mark(name: str) -> OwnerMark:
+    """Return the mark of this user that has a name."""
+    mark = _received_mark.get()
     if mark is not None and mark.name == name:
         return mark
     return OwnerMark(name, blake2b(_bytes(name), key=_user_key()).digest())
 
 
-_key_of_process = secrets.token_bytes(_KEY_BYTES)
+_temporary_key = secrets.token_bytes(_KEY_BYTES)
 
 
 def _user_key() -> bytes:
-    """Return the user's key; where the state directory can't be used, one of this process."""
+    """Return the user's key, or a temporary key if the state directory can't be used."""
     path = user_state_path("nb_agents") / "owner.key"
     try:
         if (key := _stored_key(path)) is None:
@@ -249,13 +295,15 @@ def _user_key() -> bytes:
     except OSError as exc:
         _warn(path, exc.strerror or str(exc))
         key = None
-    return key or _key_of_process
+    return key or _temporary_key
 
 
 @cache
 def _warn(path: Path, why: str) -> None:
-    """Warn once that sessions are known as this user's to this process alone."""
-    logger.warning("%s: %s. Sessions are known as yours to this process alone.", path, why)
+    """Warn, once per path, that later processes won't recognize this process's sessions."""
+    logger.warning(
+        "%s: %s. Other processes can't recognize the sessions of this one as yours.", path, why
+    )
 
 
 def _stored_key(path: Path) -> bytes | None:
@@ -265,17 +313,17 @@ def _stored_key(path: Path) -> bytes | None:
 
 
 def _store_key(path: Path) -> None:
-    """Store a new key whole, unless another process is first."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Store a new key atomically, unless another process has stored one."""
+    make_folder(path.parent)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with open_private(aside, "xb") as file:
             file.write(secrets.token_bytes(_KEY_BYTES))
         try:
             os.link(aside, path)
         except FileExistsError:
             pass
-        except OSError:  # no links there, as on SMB
+        except OSError:  # no hard links, as on SMB
             os.rename(aside, path)
     finally:
         aside.unlink(missing_ok=True)

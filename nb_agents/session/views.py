@@ -1,12 +1,12 @@
-"""A turn's files, derived from its view: for users, for MassGen's reader, for later turns.
+"""Writes the files of a turn that are derived from its view, for users, MassGen and later turns.
 
-Each file is replaced atomically (temp → rename). Only the journal is synced to disk; the journal
-position in ``metadata.json`` shows whether the files are up to date or must be written again. Keys
-are MassGen's, followed by ours. A turn is marked incomplete from the start and complete only by the
-last write.
+Each file is replaced atomically by renaming a temporary one. Only the journal is synced to disk.
+The journal position in ``metadata.json`` tells whether the files are current or must be written
+again. MassGen's keys come first, followed by additional ones. A turn is marked as incomplete from
+the start, and as complete only by the last write.
 
-SESSION_SUMMARY.txt has a block for each turn. Users and other programs may edit or empty the file,
-or replace it: only the block of the turn being written is changed.
+SESSION_SUMMARY.txt has a block for each turn. Users and other programs may edit, empty or replace
+the file, so a turn changes only its own block.
 
 Source: MassGen `session/_state.py` (save_partial_turn) and `cli/run.py` (complete turns; the
 blocks' wording).
@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
 from nb_agents.disk.directory import read_file
 from nb_agents.disk.entry import RefusedError
+from nb_agents.disk.private import open_private
 from nb_agents.session.copying import copy_tree
 from nb_agents.session.layout import TurnPaths
 from nb_agents.unicode import well_formed, without_controls
@@ -47,7 +49,7 @@ _MARKERS: dict[Ending, str] = {
 }
 
 MAX_BYTES = 64_000_000
-"""Size limit of a JSON file; a larger one is not one that nb_agents wrote."""
+"""Maximum size of a JSON file in bytes. nb_agents never writes a larger one."""
 
 
 class _TurnBlock(NamedTuple):
@@ -66,15 +68,15 @@ def summary(view: RunView, paths: TurnPaths) -> str:
         OSError: The existing file can't be read, or is too large.
     """
     before, blocks = _read_summary(paths)
-    kept = [block for block in blocks if block.turn != view.turn]
-    made = _TurnBlock(view.turn, _block(view, paths))
-    ordered = sorted([*kept, made], key=lambda block: block.turn)
+    other_blocks = [block for block in blocks if block.turn != view.turn]
+    new = _TurnBlock(view.turn, _block(view, paths))
+    ordered = sorted([*other_blocks, new], key=lambda block: block.turn)
     head = f"{_RULE}\nMulti-Turn Session: {view.session}\n{_RULE}\n"
     return head + before + "".join(block.text for block in ordered)
 
 
 def _read_summary(paths: TurnPaths) -> tuple[str, Sequence[_TurnBlock]]:
-    """Return the text between the head and the first block, and the blocks."""
+    """Return the text between the heading and the first block, and the blocks."""
     try:
         text = read_file(paths.summary, MAX_SUMMARY_BYTES).decode("utf-8", "replace")
         text = _HEAD.sub("", text.replace("\r\n", "\n"), count=1)
@@ -83,8 +85,8 @@ def _read_summary(paths: TurnPaths) -> tuple[str, Sequence[_TurnBlock]]:
     except RefusedError:
         if paths.summary.is_file():
             raise
-        return "", ()  # a link or a pipe in its place is replaced
-    starts = [(found.start(), int(found[1])) for found in _BLOCK.finditer(text)]
+        return "", ()  # a link or pipe with that name is replaced
+    starts = [(match.start(), int(match[1])) for match in _BLOCK.finditer(text)]
     ends = [*(start for start, _ in starts[1:]), len(text)]
     first = starts[0][0] if starts else len(text)
     blocks = [_TurnBlock(n, text[start:end]) for (start, n), end in zip(starts, ends, strict=False)]
@@ -111,10 +113,10 @@ def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]
     Args:
         view: The turn.
         paths: The turn's paths.
-        owner: A description of the process that runs it.
+        owner: A description of the process that runs the turn.
 
     Returns:
-        MassGen's keys, then ours, as `_write_json` takes them. A complete turn has no ``status``.
+        MassGen's keys, followed by additional ones. A complete turn has no ``status``.
     """
     complete = view.status == "completed"
     data: dict[str, Any] = {
@@ -139,8 +141,6 @@ def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]
     data["journal_seq"] = view.seq
     data["owner"] = owner
     data["origin"] = view.origin
-    if view.digest:
-        data["digest"] = view.digest
     if view.ending:
         if view.started_at:
             took = (view.ended_at or view.last_at) - view.started_at
@@ -156,20 +156,20 @@ def partial_answers(view: RunView) -> dict[str, dict[str, Any]]:
     """Return the content of ``partial_answers.json``.
 
     Returns:
-        For each agent with an answer, a vote or streamed text: MassGen's keys (a vote as both
-        ``agent_id`` and ``voted_for``, because its documents and its code differ), ``partial_text``
-        with ``partial: true`` for text that was never submitted, and ``thinking``.
+        An entry for each agent with an answer, a vote or streamed text. It has MassGen's keys,
+        ``thinking`` and, if some text was not submitted, ``partial_text`` and ``partial: true``. A
+        vote is in both ``agent_id`` and ``voted_for``, because MassGen's documents and code differ.
     """
     return {a.id: entry for a in view.agents.values() if (entry := _partial(view, a.id))}
 
 
 def _partial(view: RunView, agent_id: str) -> dict[str, Any]:
     agent = view.agents[agent_id]
-    words = agent.unsubmitted
-    if not (agent.answer.strip() or agent.vote or words or agent.partial_call or agent.thoughts):
+    text = agent.unsubmitted
+    if not (agent.answer.strip() or agent.vote or text or agent.partial_call or agent.thoughts):
         return {}
     vote = agent.vote
-    # MassGen's reader takes the presence of an answer to mean that the agent submitted one.
+    # For MassGen's reader, the presence of an answer means that the agent submitted one.
     entry: dict[str, Any] = {"answer": agent.answer} if agent.answer.strip() else {}
     entry |= {
         "has_voted": vote is not None,
@@ -178,10 +178,10 @@ def _partial(view: RunView, agent_id: str) -> dict[str, Any]:
         else None,
         "answer_count": len(agent.answers),
     }
-    if words or agent.partial_call:
+    if text or agent.partial_call:
         entry["partial"] = True
-        if words:
-            entry["partial_text"] = words
+        if text:
+            entry["partial_text"] = text
         if agent.partial_call:
             entry["partial_call"] = {"tool": agent.tool, "arguments": agent.partial_call}
     if agent.thoughts:
@@ -193,9 +193,9 @@ def answer_text(view: RunView) -> str:
     """Return the content of ``answer.txt``.
 
     Returns:
-        The final answer of a complete turn; else the best answer so far under MassGen's three
-        header lines, or text that an agent never submitted under a similar header; "" when no agent
-        has written anything.
+        For a complete turn, the final answer. Otherwise the best answer so far with MassGen's
+        three header lines, or else the longest text that was not submitted, with a similar header.
+        "" if no agent has written anything.
     """
     if view.status == "completed":
         return view.answer
@@ -214,19 +214,19 @@ def answer_text(view: RunView) -> str:
 
 
 def write_views(view: RunView, paths: TurnPaths, owner: str = "") -> tuple[str, ...]:
-    """Bring a turn's files up to date, ``metadata.json`` last.
+    """Update a turn's files, ``metadata.json`` last.
 
     Args:
         view: The turn.
         paths: The turn's paths.
-        owner: A description of the process that runs it.
+        owner: A description of the process that runs the turn.
 
     Returns:
-        A sentence for each of the session's files that can't be written because something else is
-        in its place. The turn is complete without them.
+        A sentence for each session-wide file that could not be written because its path is
+        blocked, such as by a directory. The turn's own files are complete.
 
     Raises:
-        OSError: A write failed; no file is left half-written, and a later call writes the rest.
+        OSError: A write failed. No file is partially written, and a later call writes the rest.
     """
     notices: tuple[str, ...] = ()
     if view.ending:
@@ -246,26 +246,26 @@ def write_views(view: RunView, paths: TurnPaths, owner: str = "") -> tuple[str, 
 
 
 def _unless_blocked(path: Path, write: Callable[[], None]) -> tuple[str, ...]:
-    """Write a file of the session; return a notice when something else is in its place."""
+    """Write a session-wide file. Returns a notice if its path is blocked."""
     try:
         write()
     except (RefusedError, IsADirectoryError, PermissionError) as exc:
         why = exc.strerror if isinstance(exc, RefusedError) else f"can't be written: {exc.strerror}"
-        return (f"{path.name} {why}. It is left as it is.",)
+        return (f"{path.name} {why}. It was not changed.",)
     return ()
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace a file atomically (temp → rename).
+    """Replace a file atomically, by renaming a temporary one.
 
     Args:
         path: The file.
-        text: The new content; lone surrogates become question marks.
+        text: The new content. Lone surrogates become question marks.
 
     Raises:
-        OSError: The write failed; the old file is unchanged.
+        OSError: The write failed. The old file is unchanged.
     """
-    # A fixed temporary name, so that killed processes leave at most one stray file per target.
+    # The temporary name is fixed, so that killed processes leave at most one such file per target.
     temp = path.with_name(f".{path.name}.tmp")
     try:
         with _create(temp) as file:
@@ -276,34 +276,35 @@ def write_atomic(path: Path, text: str) -> None:
         raise
 
 
-def _create(path: Path) -> BinaryIO:
-    """Create a file exclusively, so that a link in its place is not followed."""
+def _create(path: Path) -> IO[bytes]:
+    """Create a file, replacing an existing one, so that a link is not followed."""
     try:
-        return open(path, "xb")
+        return open_private(path, "xb")
     except FileExistsError:
         path.unlink(missing_ok=True)
-        return open(path, "xb")
+        return open_private(path, "xb")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; {} when the file is missing or holds anything else."""
+    """Return the JSON object in a file, or {} if the file is missing or contains anything else."""
     data = _read(path)
     return data if isinstance(data, dict) else {}
 
 
 def _read(path: Path) -> Any:
     try:
-        return from_json(read_file(path, MAX_BYTES), allow_inf_nan=False)
+        data = read_file(path, MAX_BYTES).removeprefix(BOM_UTF8)
+        return from_json(data, allow_inf_nan=False)
     except (OSError, ValueError):
         return None
 
 
 def _write_json(path: Path, data: Any) -> None:
-    # `json` would indent in Python, with some calls for each value; a stop waits for these files.
-    dump = partial(to_json, indent=2, inf_nan_mode="constants")
+    # A stop waits for these files, and indentation in `json` is slow, because it is done in Python.
+    dump = partial(to_json, indent=2, inf_nan_mode="strings")
     try:
         text = dump(data)
-    except ValueError:  # half a character, such as in a directory's name
+    except ValueError:  # a lone surrogate, such as in a directory's name
         text = dump(well_formed(data))
     write_atomic(path, f"{text.decode()}\n")
 
@@ -313,7 +314,7 @@ def _reason(view: RunView) -> str:
         return "kernel died"
     if view.stop is None:
         return view.ending or "running"
-    # MassGen's reason for a stop is "cancelled"; a timeout or budget is named.
+    # MassGen calls every stop "cancelled". nb_agents distinguishes timeouts and budgets.
     return view.stop.source if view.stop.source in ("timeout", "budget") else "cancelled"
 
 
@@ -335,12 +336,12 @@ def _link_workspace(paths: TurnPaths, winner: str) -> None:
 
 
 def _append_winner(paths: TurnPaths, view: RunView) -> None:
-    known = _read(paths.winners)
+    winners = _read(paths.winners)
     entry = {"agent_id": view.winner, "turn": view.turn}
-    if not isinstance(known, list):
-        known = []
-    if entry not in known:
-        _write_json(paths.winners, [*known, entry])
+    if not isinstance(winners, list):
+        winners = []
+    if entry not in winners:
+        _write_json(paths.winners, [*winners, entry])
 
 
 def _incomplete_lines(view: RunView, paths: TurnPaths) -> list[str]:

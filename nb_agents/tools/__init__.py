@@ -1,1 +1,1 @@
-"""The tools of agents."""
+"""The tools that agents can call."""

@@ -1,11 +1,12 @@
 """Tools that agents call: a tool, a call, its result, and the context of the calling agent.
 
-Schema and argument checking are pydantic-ai's. A tool reports a failure to the model by raising
-`ToolError`; a stop passes through every tool as `AgentStopped`.
+Schemas and argument checking come from pydantic-ai. A tool reports a failure to the model by
+raising `ToolError`; a stop passes through every tool as `AgentStopped`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -18,10 +19,10 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from nb_agents.cancel import checkpoint
+from nb_agents.cancel import AgentStopped, checkpoint
 from nb_agents.config.secret_names import MASK, is_secret_name
 from nb_agents.context import within
-from nb_agents.errors import leaves_of
+from nb_agents.errors import leaf_exceptions
 from nb_agents.masking import Mask
 from nb_agents.process.writable import WritablePath, WriteAccess
 from nb_agents.unicode import well_formed
@@ -29,20 +30,23 @@ from nb_agents.unicode import well_formed
 logger = logging.getLogger("nb_agents")
 
 MAX_RESULT_CHARS = 100_000
-"""Limit of one result in a conversation; a longer one is cut, with a note for the model."""
+"""Maximum length of a result. A longer one is truncated, with a note for the model."""
 
 _ANY_MAPPING = TypeAdapter(dict[str, Any]).validator
 
 
 class BuiltInTool(NamedTuple):
-    """What a built-in tool declares.
+    """The permission metadata of a built-in tool.
 
     Attributes:
-        name: Its name, which no function of a user can have.
-        action: What it does, as `permissions` of a team's file name it; "" for nothing of that.
-        target: The argument that rules are about, and that a person who decides sees whole.
-        file: The file that it is about, in the workspace; "" for the one of its target.
-        is_asked: Whether a person decides on a call that no rule matches.
+        name: The tool's name, which user functions can't have.
+        action: The action that `permissions` of a team file check, or "" if they check none.
+        target: The argument that the rules are matched against. A user who approves a call sees it
+            in full.
+        file: The workspace file that the tool reads or writes, or "" if `target` names the file.
+        is_asked: Whether the user must approve a call if no rule matches it.
+        asks_itself: Whether the tool asks the user to approve each call, because it alone knows
+            what the call does.
     """
 
     name: str
@@ -50,51 +54,63 @@ class BuiltInTool(NamedTuple):
     target: str = ""
     file: str = ""
     is_asked: bool = False
+    asks_itself: bool = False
 
 
 BUILT_IN: dict[str, BuiltInTool] = {}
-"""The declared tools by name; each is declared where it is written."""
+"""All built-in tools by name. Modules register their tools with `declare`."""
 
 
 def declare(*tools: BuiltInTool) -> tuple[str, ...]:
-    """Declare built-in tools; return their names."""
+    """Register built-in tools in `BUILT_IN` and return their names."""
     BUILT_IN.update({tool.name: tool for tool in tools})
     return tuple(tool.name for tool in tools)
 
 
 @dataclass(frozen=True)
 class ToolDefinition:
-    """A tool as agents see it.
+    """The definition of a tool that is sent to models.
 
     Attributes:
-        name: Its name.
-        description: What it does.
-        parameters_json_schema: The JSON schema of its arguments.
-        ends_round: Whether a call of it ends the agent's round.
+        parameters_json_schema: The JSON schema of the arguments.
+        ends_round: Whether a call ends the agent's round.
+        other_name: A second name that rules and earlier turns may use, or "" for none.
+        is_foreign: Whether the schema is not from nb_agents and has not been checked.
+        strict: Whether the provider is asked to enforce the schema. None leaves the decision to
+            pydantic-ai.
     """
 
     name: str
     description: str | None
     parameters_json_schema: dict[str, Any]
     ends_round: bool = False
+    other_name: str = ""
+    is_foreign: bool = False
+    strict: bool | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names by which rules can refer to the tool."""
+        return tuple(filter(None, (self.name, self.other_name)))
 
 
 @dataclass(frozen=True)
 class ToolContext:
-    """Where an agent's tools work.
+    """The directories, permissions and secrets that an agent's tools work with.
 
     Attributes:
         agent: The agent's id, or the address of its step.
-        workspace: Its directory, which exists.
-        project: The same directory, with its protected paths, when it is the user's own.
-        readable: Other files and directories that it may read.
+        workspace: The agent's directory, which exists.
+        project: The workspace with its protected paths, if it is the user's project directory.
+        readable: Other files and directories that the agent may read.
         session: The session's directory, for files that outlive the turn.
-        kept: The turn's directory for outputs that are too long for a model; created when needed.
-        secrets: Values that its processes must not inherit, such as the team's keys.
-        access: Paths that it may write outside its workspace, and whether it may now.
+        kept: The turn's directory for outputs that are too long for a model. Created when needed.
+        secrets: Values that processes of the agent must not inherit, such as the team's keys.
+        access: Paths outside the workspace that the agent may write to, and whether it may do so
+            now.
         tell: Called with each piece of a running tool's output, for the panel. It must neither
             block nor raise.
-        mask: Removes secrets from what its tools write to disk.
+        mask: Removes secrets from the files that the tools write.
     """
 
     agent: str
@@ -110,37 +126,39 @@ class ToolContext:
 
     @property
     def own(self) -> Sequence[WritablePath]:
-        """The person's own files that may be written now."""
+        """The user files that the agent may write to now."""
         return (*self.access.now, *([self.project] if self.project else ()))
 
 
-class ToolPlace(NamedTuple):
-    """Where an agent's tools work, and the rules of its calls: what a program needs as an agent.
+class ToolEnvironment(NamedTuple):
+    """The context of an agent's tools and the checks around them. External agents use it too.
 
     Attributes:
-        context: Where they work.
-        check: Given a tool's name and arguments, returns when the call may be made; it raises
-            ToolError when the rules or a person deny it.
-        keep: Keeps what the program may change within a block; None keeps nothing.
+        context: The directories, permissions and secrets of the tools.
+        check: Called with a tool's name and arguments before the call. It waits for the user's
+            approval where the rules require it, and raises ToolError if the call is denied.
+        keep: Returns a context manager that snapshots the files that the agent changes in its
+            block. Called with the paths to be written, or None if they are unknown. If `keep`
+            itself is None, no snapshots are made.
     """
 
     context: ToolContext
     check: Callable[[str, dict[str, Any]], Awaitable[None]]
-    keep: Callable[[], AbstractAsyncContextManager[None]] | None = None
+    keep: Callable[[Sequence[str] | None], AbstractAsyncContextManager[None]] | None = None
 
 
 @dataclass
 class ToolCall:
-    """A call of a tool.
+    """A call to a tool.
 
     Attributes:
-        agent: The calling agent's id, or the address of its step; "" outside of any call.
-        id: Its id in the journal, or "".
-        is_repeated: Whether it was interrupted before and is made again, so that it may have
-            happened already. A tool then accepts what is already done.
-        began: Whether its tool has begun.
-        thread: Number of the thread in which it was left running, or 0.
-        subagents: Ids of the sub-agents whose results are part of its result.
+        agent: The calling agent's id, or the address of its step; "" outside of a call.
+        id: The call's id in the journal, or "".
+        is_repeated: Whether a resume repeats an interrupted call, which may have taken effect. The
+            tool then accepts that its work may already be done.
+        began: Whether the tool has started. False while the call waits for approval.
+        thread: Number of the thread that still runs the abandoned call, or 0.
+        subagents: Ids of the sub-agents that contributed to the result.
     """
 
     agent: str = ""
@@ -152,49 +170,52 @@ class ToolCall:
 
     @property
     def cut_outcome(self) -> Literal["cut", "cancelled"]:
-        """How it ends when it is cut: one that still waited for approval has not happened."""
+        """How an interruption would end the call: "cancelled" if the tool has not started."""
         return "cut" if self.began or self.is_repeated else "cancelled"
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Mark the call as not begun within the block, and also after it when the block raises."""
+        """Mark the call as not started while the block runs.
+
+        If the block raises, the call remains marked as not started.
+        """
         self.began = False
         yield
         self.began = True
 
 
-# The user's functions are called without it, and may call agents or ask from any thread.
+# A context variable, because user functions don't receive the call but may call agents or ask for
+# approval from any thread.
 _current: ContextVar[ToolCall | None] = ContextVar("nb_agents_tool_call", default=None)
 
 
-def calling(call: ToolCall) -> AbstractContextManager[None]:
-    """Make a call the current one within the block.
-
-    Args:
-        call: Returned by `current_call` in the block, and in tasks and threads that begin there.
-    """
+def use_call(call: ToolCall) -> AbstractContextManager[None]:
+    """Make `current_call` return this call in the block and in tasks and threads started there."""
     return within(_current, call)
 
 
 def current_call() -> ToolCall:
-    """Return the current call; outside of any, a call without an agent."""
+    """Return the current tool call. Outside of a tool call, return one without an agent."""
     return _current.get() or ToolCall()
 
 
 class ToolError(Exception):
-    """A tool could not do what the model asked; the text goes to the model."""
+    """Raised by a tool to report a failure. The message is sent to the model."""
 
 
 class ToolResult(str):
-    """The result of a call, as the model gets it; ``is_error`` says that it failed."""
+    """The result of a tool call, as sent to the model. `is_error` is True if the call failed."""
 
     is_error: bool
 
     def __new__(cls, text: str, *, is_error: bool = False) -> ToolResult:
-        """Create a result of ``text``, well-formed and cut to `MAX_RESULT_CHARS`."""
+        """Create a result.
+
+        Invalid Unicode is replaced, and text over `MAX_RESULT_CHARS` is truncated.
+        """
         text = well_formed(text)
         if len(text) > MAX_RESULT_CHARS:
-            text = f"{text[:MAX_RESULT_CHARS]}\n[cut: {len(text)} characters in all]"
+            text = f"{text[:MAX_RESULT_CHARS]}\n[truncated: {len(text)} characters in total]"
         result = super().__new__(cls, text)
         result.is_error = is_error
         return result
@@ -204,10 +225,10 @@ _schemas: dict[Any, tuple[ToolDefinition, Any]] = {}
 
 
 def _schema_of(function: Callable[..., Awaitable[str]]) -> tuple[ToolDefinition, Any]:
-    """Return a function's tool definition, and the validator of its arguments.
+    """Return a function's tool definition and argument validator.
 
-    This takes milliseconds, so it is cached for methods: each round of each agent creates the tools
-    of its workspace again.
+    Results for methods are cached, because this takes milliseconds, and each agent's workspace
+    tools are created again in each round.
     """
     from pydantic_ai import Tool as PydanticTool
 
@@ -215,24 +236,26 @@ def _schema_of(function: Callable[..., Awaitable[str]]) -> tuple[ToolDefinition,
     if method in _schemas:
         return _schemas[method]
     tool: Any = PydanticTool(function)
-    found = tool.tool_def
-    definition = ToolDefinition(found.name, found.description, found.parameters_json_schema)
-    made = definition, tool.function_schema.validator
+    source = tool.tool_def
+    definition = ToolDefinition(source.name, source.description, source.parameters_json_schema)
+    schema = definition, tool.function_schema.validator
     if method is not None:
-        _schemas[method] = made
-    return made
+        _schemas[method] = schema
+    return schema
 
 
 class Tool:
     """A tool that a model may call.
 
     Args:
-        function: An async function with a Google docstring; its signature is the schema.
-        is_repeatable: Whether an interrupted call may be made again, because it has no effect, or
-            the same effect twice.
+        function: An async function with a Google-style docstring. The schema is derived from its
+            signature.
+        is_repeatable: Whether a resume may repeat an interrupted call, because the tool has no side
+            effects or is idempotent.
 
     Attributes:
-        knows_workspace: Whether a call may write there: False for what isn't told where it is.
+        knows_workspace: Whether the tool may write to the workspace. False if it does not get the
+            workspace's path.
     """
 
     knows_workspace = True
@@ -241,7 +264,7 @@ class Tool:
         self, function: Callable[..., Awaitable[str]], *, is_repeatable: bool = False
     ) -> None:
         definition, validator = _schema_of(function)
-        self._setup(definition, validator, lambda known: function(**known), is_repeatable)
+        self._setup(definition, validator, lambda arguments: function(**arguments), is_repeatable)
 
     @classmethod
     def from_definition(
@@ -251,15 +274,12 @@ class Tool:
         *,
         is_repeatable: bool = False,
     ) -> Tool:
-        """Return a tool with a given schema; ``call`` checks the arguments itself.
+        """Create a tool from a definition. ``call`` must validate the arguments itself.
 
         Args:
-            definition: The tool's definition for models.
-            call: Runs it with the model's arguments, any mapping.
+            definition: The definition for models.
+            call: Runs the tool with the model's unchecked arguments.
             is_repeatable: See `Tool`.
-
-        Returns:
-            The tool.
         """
         tool = cls.__new__(cls)
         tool._setup(definition, _ANY_MAPPING, call, is_repeatable)
@@ -275,89 +295,160 @@ class Tool:
         self.definition = well_formed(definition)
         self.name: str = self.definition.name
         self.is_repeatable = is_repeatable
+        self.asks = False
         self._validator = validator
         self._run = run
+        self._restore: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def within(self, around: Callable[[dict[str, Any]], AbstractAsyncContextManager[None]]) -> Tool:
-        """Return the same tool, which runs within a block.
+        """Return a copy of the tool that runs each call inside a context manager.
 
         Args:
-            around: Called with the arguments, once they are found valid; opens the block.
+            around: Returns the context manager for a call. Called with the validated arguments.
         """
         tool, run = copy(self), self._run
 
-        async def inside(known: dict[str, Any]) -> str:
-            async with around(known):
-                return await run(known)
+        async def inside(arguments: dict[str, Any]) -> str:
+            async with around(arguments):
+                return await run(arguments)
 
         tool._run = inside
         return tool
 
+    def offered_as(
+        self,
+        definition: ToolDefinition,
+        restore: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> Tool:
+        """Return a copy of the tool with another definition for models.
+
+        Args:
+            definition: The new definition, with the same name.
+            restore: Converts arguments for the new definition to arguments for this tool. None if
+                they are the same.
+        """
+        tool = copy(self)
+        tool.definition = definition
+        tool._restore = restore
+        return tool
+
     async def call(self, args: str | dict[str, Any] | None) -> ToolResult:
-        """Run the tool.
+        """Validate the arguments and run the tool. Exceptions become error results.
 
         Args:
             args: The model's arguments: JSON text or a mapping.
 
-        Returns:
-            The result for the model.
-
         Raises:
-            AgentStopped: At entry, when a stop was asked for.
+            AgentStopped: A stop was requested before the call started, or the tool raised it.
         """
         checkpoint()
+        task = running_task()
         try:
             validate = self._validator
-            known = (
+            if self._restore is not None:
+                args = json.dumps(self._restore(_any_mapping(args)))
+            arguments = (
                 validate.validate_json(args or "{}")
                 if isinstance(args, str) or args is None
                 else validate.validate_python(args)
             )
-            return ToolResult(await self._run(known))
+            return ToolResult(await self._run(arguments))
         except ValidationError as exc:
             return ToolResult(_explain(self.name, exc), is_error=True)
         except ToolError as exc:
             return ToolResult(f"Error: {exc}", is_error=True)
-        except Exception as exc:
-            # An exception in a tool fails the call, never the run: the model gets a message and
-            # continues.
+        except BaseException as exc:
+            # An exception in a tool must not fail the run. The model gets a message and continues.
+            if (end := _end_in(exc, task)) is exc:
+                raise
+            if end is not None:
+                raise end from exc
             logger.warning("tool %s failed", self.name, exc_info=True)
-            why = "; ".join(dict.fromkeys(map(_without_path, leaves_of(exc))))
+            why = "; ".join(dict.fromkeys(map(_without_path, leaf_exceptions(exc))))
             return ToolResult(f"Error: {why}", is_error=True)
 
 
+def _any_mapping(args: str | dict[str, Any] | None) -> dict[str, Any]:
+    if isinstance(args, dict):
+        return args
+    arguments: dict[str, Any] = _ANY_MAPPING.validate_json(args or "{}")
+    return arguments
+
+
+class EndOfAgent(BaseException):
+    """Raised in a tool to end the whole agent, not only the call."""
+
+
+def _end_in(exc: BaseException, task: object) -> BaseException | None:
+    """Return the exception that ends the agent or the process, or None if only the call failed.
+
+    Args:
+        exc: The exception from the tool. A task group may have wrapped a stop in it.
+        task: The task in which the call started.
+    """
+    ends = (KeyboardInterrupt, SystemExit, asyncio.CancelledError)
+    if isinstance(exc, ends) or is_being_closed(exc, task):
+        return exc
+    stops = (leaf for leaf in leaf_exceptions(exc) if isinstance(leaf, AgentStopped | EndOfAgent))
+    return next(stops, None)
+
+
+def is_being_closed(exc: BaseException, task: object) -> bool:
+    """Return whether Python is closing an abandoned coroutine.
+
+    A GeneratorExit that a tool raised itself must not leave the tool, because it would close the
+    coroutines that await it.
+
+    Args:
+        exc: The exception that was raised in the coroutine.
+        task: The result of `running_task` when the coroutine started.
+    """
+    return isinstance(exc, GeneratorExit) and running_task() is not task
+
+
+def running_task() -> object:
+    """Return the current asyncio task, or None outside of a task."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return None
+
+
 def _without_path(exc: BaseException) -> str:
-    """Return an exception's message without paths of this machine."""
+    """Return an exception's message without local paths."""
     no_path = isinstance(exc, OSError) and exc.strerror
-    return f"{type(exc).__name__}: {no_path or exc}"
+    return f"{type(exc).__name__}: {no_path or exc}".removesuffix(": ")
 
 
 class Toolbox:
-    """The tools that one agent has.
+    """The tools of one agent.
 
     Args:
-        tools: Their names must differ.
-        keep: Writes a file that a model's provider made into the agent's workspace; it raises
+        tools: The tools. If two have the same name, the first is used.
+        keep: Writes a file created by the model's provider to the agent's workspace. It may raise
             ToolError.
-        place: Where they work, and the rules of calls.
-
-    Attributes:
-        keep, place: As given.
+        place: The environment that the tools are called in, with its checks.
     """
 
     def __init__(
         self,
         tools: Iterable[Tool] = (),
         keep: Callable[[str, bytes], Awaitable[None]] | None = None,
-        place: ToolPlace | None = None,
+        environment: ToolEnvironment | None = None,
     ) -> None:
         self.keep = keep
-        self.place = place
-        self._tools = {tool.name: tool for tool in tools}
+        self.place = environment
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            self._tools.setdefault(tool.name, tool)
+
+    def with_tools(self, tools: Iterable[Tool]) -> Toolbox:
+        """Return a copy of the toolbox that has other tools."""
+        return Toolbox(tools, self.keep, self.place)
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The tools."""
+        """The tools, in the order in which they were added."""
         return tuple(self._tools.values())
 
     @property
@@ -366,46 +457,53 @@ class Toolbox:
         return [tool.definition for tool in self._tools.values()]
 
     def is_repeatable(self, name: str) -> bool:
-        """Return whether a tool's interrupted call may be made again; True for an unknown tool."""
-        tool = self._tools.get(name)
+        """Return whether an interrupted call may be repeated. True for an unknown tool."""
+        tool = self._named(name)
         return tool is None or tool.is_repeatable
 
     async def call(self, name: str, args: str | dict[str, Any] | None) -> ToolResult:
-        """Run a tool by name; an unknown name returns an error to the model."""
-        tool = self._tools.get(name)
+        """Run a tool by name. For an unknown name, return an error to the model."""
+        tool = self._named(name)
         if tool is None:
-            known = ", ".join(self._tools) or "none"
-            return ToolResult(f"Error: no tool {name!r}. You have: {known}.", is_error=True)
+            tool_names = ", ".join(self._tools) or "none"
+            return ToolResult(f"Error: no tool {name!r}. Your tools: {tool_names}.", is_error=True)
         return await tool.call(args)
+
+    def _named(self, name: str) -> Tool | None:
+        """Find a tool by its name or by its `other_name`, which calls of earlier turns may use."""
+        if (tool := self._tools.get(name)) is not None:
+            return tool
+        candidates = [tool for tool in self.tools if tool.definition.other_name == name]
+        return candidates[0] if len(candidates) == 1 else None
 
 
 def summarize(name: str, args: str | dict[str, Any] | None) -> str:
-    """Summarize a call for the panel: its path, or its first argument."""
+    """Return a short text about a call for the panel: its path, or its first argument."""
     try:
-        known = json.loads(args) if isinstance(args, str) else args
+        arguments = json.loads(args) if isinstance(args, str) else args
     except (ValueError, RecursionError):
         return ""
-    if not isinstance(known, dict) or not known:
+    if not isinstance(arguments, dict) or not arguments:
         return ""
-    name = "path" if "path" in known else next(iter(known))
-    return MASK if known[name] and is_secret_argument(name) else str(known[name])[:80]
+    name = "path" if "path" in arguments else next(iter(arguments))
+    return MASK if arguments[name] and is_secret_argument(name) else str(arguments[name])[:80]
 
 
-def hide_arguments(args: Any) -> Any:
-    """Return a call's arguments for display, with values of secret-like names hidden.
+def mask_arguments(args: Any) -> Any:
+    """Mask the values of arguments with secret-like names, for display.
 
     Args:
-        args: The model's: JSON text or a mapping.
+        args: The model's arguments: JSON text or a mapping.
     """
     if not isinstance(args, str):
         return _hidden(args)
     try:
-        known = json.loads(args)
-        hidden = _hidden(known)
+        arguments = json.loads(args)
+        hidden = _hidden(arguments)
     except (ValueError, RecursionError):
         return args
-    # The model's own spelling stays if nothing has to be hidden.
-    return args if hidden == known else json.dumps(hidden, ensure_ascii=False)
+    # The model's text is returned unchanged if nothing had to be hidden.
+    return args if hidden == arguments else json.dumps(hidden, ensure_ascii=False)
 
 
 def _hidden(value: Any, name: str = "") -> Any:
@@ -420,7 +518,7 @@ def _hidden(value: Any, name: str = "") -> Any:
 
 
 def is_secret_argument(name: str) -> bool:
-    """Return whether an argument may hold a secret by its name; a data store's ``key`` does not."""
+    """Return whether an argument's name suggests a secret. ``key`` and ``keys`` do not."""
     return name not in ("key", "keys") and is_secret_name(name)
 
 
@@ -429,4 +527,4 @@ def _explain(name: str, exc: ValidationError) -> str:
         f"{'.'.join(str(p) for p in e['loc']) or 'arguments'}: {e['msg']}"
         for e in exc.errors(include_url=False, include_input=False)
     )
-    return f"Error: {name} was called with wrong arguments: {faults}."
+    return f"Error: invalid arguments for {name}: {faults}."

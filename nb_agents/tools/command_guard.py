@@ -1,21 +1,21 @@
-"""Enforce the allowed and blocked commands of an agent's configuration.
+"""Enforces the allowed and blocked commands of an agent's configuration.
 
-An *allowed* list: a line runs only if it can be parsed and each of its commands matches a pattern.
-Programs that an allowed program starts are not checked.
+With an *allowed* list, a line runs only if it can be parsed and each of its commands matches a
+pattern. Programs that an allowed program starts are not checked.
 
-A *blocked* list: the programs that the patterns name are hidden while any line runs, so that no
-script and no other program can start them. A pattern may block only some commands of a program, as
-``git push`` does. Then the program is visible to a line that can be parsed and runs only this
-program, with no blocked command.
+With a *blocked* list, the programs that the patterns name are hidden while any line runs. No script
+or other program can start them. A pattern such as ``git push`` blocks only some commands of a
+program. That program is visible only to a line that can be parsed, runs no other program, and
+contains no blocked command.
 
-The parser accepts only what needs no evaluation: words and quotes, joined by ``| || && & ;`` and
-line ends, with redirects to files. Anything that bash would evaluate first, such as ``$x``,
-``$(…)``, braces, a pattern as a program's name, or a keyword, makes the whole line unreadable. So
-no list of known tricks decides, and a parsed line itself runs exactly these programs.
+The parser accepts only syntax that needs no evaluation: words and quotes, joined by ``| || && & ;``
+and line ends, with redirects to files. A line with anything that bash evaluates first, such as
+``$x``, ``$(…)``, braces, a pattern as a program's name, or a keyword, can't be parsed. So no list
+of known tricks is needed: a parsed line runs exactly the programs that the parser found.
 
-Limits: an agent may bring its own program, and an allowed program may do the same as a blocked one.
-A pattern for some commands of a program is matched against its arguments, not against files that it
-reads, such as git's aliases.
+Limits: an agent can write its own program, and an allowed program may do what a blocked one does. A
+pattern for some commands of a program is matched against its arguments, not against files that it
+reads, such as git aliases.
 
 Source: Bash Reference Manual, 3.1.1 (shell operation), 3.1.2 (quoting), 3.6 (redirections).
 """
@@ -63,7 +63,7 @@ _HARMLESS = frozenset({"cd", "echo", "printf", "pwd", "test", "[", "true", "fals
 """Bash builtins that start no program and change no other command."""
 
 _PLAIN = (
-    "Only plain commands can be checked: words and quotes, joined by | && || or ;, without $, "
+    "only plain commands are allowed here: words and quotes, joined by | && || or ;, without $, "
     "brackets and keywords"
 )
 _BOUNDARY = re.compile(r"(?<![\w.-])(?=\w)")
@@ -71,11 +71,11 @@ _BOUNDARY = re.compile(r"(?<![\w.-])(?=\w)")
 
 @dataclass(frozen=True)
 class PlainCommand:
-    """A simple command.
+    """A simple shell command, without pipes or lists.
 
     Attributes:
-        words: Its program and arguments, without their quotes.
-        has_patterns: Whether an argument is a file name pattern, which is kept as written.
+        words: The program and its arguments, without quotes.
+        has_patterns: Whether an argument is a file name pattern. It is not expanded.
         writes: Whether one of its redirects writes a file.
     """
 
@@ -85,12 +85,12 @@ class PlainCommand:
 
     @property
     def text(self) -> str:
-        """Its words with single spaces between them."""
+        """The words, joined by single spaces."""
         return " ".join(self.words)
 
     @property
     def program(self) -> str:
-        """Its program's name, without a path."""
+        """The program's name, without its directory."""
         return self.words[0].rpartition("/")[2]
 
 
@@ -105,7 +105,7 @@ def read_commands(line: str) -> list[PlainCommand] | None:
         line: The argument of ``bash -c``.
 
     Returns:
-        The commands in order; None if they can't be determined without evaluation.
+        The commands in order, or None if they can't be determined without evaluation.
 
     Example:
         >>> [command.words for command in read_commands("cd 'my src' && ls -l | wc")]
@@ -124,7 +124,7 @@ def read_commands(line: str) -> list[PlainCommand] | None:
 class _LineReader:
     def __init__(self, line: str) -> None:
         self._line = line
-        self._found: list[PlainCommand] = []
+        self._commands: list[PlainCommand] = []
         self._words: list[str] = []
         self._word: str | None = None
         self._is_pattern = False
@@ -139,11 +139,11 @@ class _LineReader:
             if token is None:
                 raise _UnreadableError
             at = token.end()
-            self._take(str(token.lastgroup), token[0])
+            self._add_token(str(token.lastgroup), token[0])
         self._end_command()
-        return self._found
+        return self._commands
 
-    def _take(self, kind: str, text: str) -> None:
+    def _add_token(self, kind: str, text: str) -> None:
         match kind:
             case "blank":
                 self._end_word()
@@ -167,7 +167,7 @@ class _LineReader:
                 self._is_pattern = True
 
     def _take_inner(self, text: str) -> None:
-        # The first word of a command begins with ~ for a home, and with ! for a keyword.
+        # At the start of a command, ~ is a home directory and ! is a keyword.
         if len(text) > 1 or (self._word is None and not self._words):
             raise _UnreadableError
         self._is_pattern |= text == "~" and self._word is None
@@ -180,7 +180,7 @@ class _LineReader:
         if self._redirects_by:
             raise _UnreadableError
         if self._word is not None:
-            # Only a separate number is a file descriptor's.
+            # A number directly after a word is part of the word, not a file descriptor.
             self._word += text[: len(text) - len(text.lstrip("0123456789"))]
         self._end_word()
 
@@ -190,7 +190,7 @@ class _LineReader:
             return
         if self._redirects_by:
             if self._redirects_by.endswith("&") and word.startswith("-"):
-                # To bash the rest is a word of its own.
+                # Bash reads the rest as a separate word.
                 raise _UnreadableError
             self._writes |= ">" in self._redirects_by and not word.isdigit()
             self._redirects_by = ""
@@ -201,9 +201,9 @@ class _LineReader:
         self._is_pattern = False
 
     def _check_word(self, word: str) -> None:
-        """Raise if a word is not a plain program name, quoted or not."""
-        is_other = word in _KEYWORDS or _ASSIGNMENT.match(word) or self._is_pattern or not word
-        if is_other and not self._words:
+        """Raise if the first word of a command is not a plain program name. It may be quoted."""
+        is_special = word in _KEYWORDS or _ASSIGNMENT.match(word) or self._is_pattern or not word
+        if is_special and not self._words:
             raise _UnreadableError
 
     def _end_command(self) -> None:
@@ -211,7 +211,9 @@ class _LineReader:
         if self._redirects_by:
             raise _UnreadableError
         if self._words:
-            self._found.append(PlainCommand(tuple(self._words), self._has_patterns, self._writes))
+            self._commands.append(
+                PlainCommand(tuple(self._words), self._has_patterns, self._writes)
+            )
         self._words, self._has_patterns, self._writes = [], False, False
 
 
@@ -219,7 +221,7 @@ def _unquoted(text: str) -> str:
     inner = text[1:-1]
     if text[0] == "'":
         return inner
-    return _ESCAPE_IN_QUOTES.sub(lambda found: found[1] or "", inner)
+    return _ESCAPE_IN_QUOTES.sub(lambda match: match[1] or "", inner)
 
 
 class CommandGuard:
@@ -227,7 +229,7 @@ class CommandGuard:
 
     Args:
         rules: The configured lists.
-        programs: The files of each program that `rules` block in part.
+        programs: The files of each program that has commands blocked by `rules`.
     """
 
     def __init__(self, rules: CommandRules, programs: Mapping[str, Collection[Path]]) -> None:
@@ -241,19 +243,19 @@ class CommandGuard:
             line: The argument of ``bash -c``.
 
         Raises:
-            ToolError: It may not be run.
+            ToolError: The rules forbid the line.
         """
         commands = read_commands(line)
         self._check_allowed(line, commands)
         for blocked in self._rules.blocked:
             _check_blocked(blocked, line, commands or ())
-        opened = self._opened(commands or ())
-        # One file may have many names; all of them must be open.
+        usable = self._usable_programs(commands or ())
+        # A file may have several names. It stays hidden unless all of them may be used.
         hidden = frozenset(
-            path for name, paths in self._programs.items() if name not in opened for path in paths
+            path for name, paths in self._programs.items() if name not in usable for path in paths
         )
         if hidden and _bash() in hidden:
-            raise ToolError("nothing can be run: a program that is blocked here is bash itself")
+            raise ToolError("no command can run, because the rules block bash itself")
         return hidden
 
     def _check_allowed(self, line: str, commands: Sequence[PlainCommand] | None) -> None:
@@ -261,41 +263,43 @@ class CommandGuard:
         if allowed is None:
             return
         if commands is None:
-            raise ToolError(f"{_PLAIN}. Allowed: {_shown(allowed)}.")
+            raise ToolError(f"{_PLAIN}. Allowed: {_patterns_text(allowed)}.")
         for text in (line.strip(), *(command.text for command in commands)):
             if not any(pattern.match(text) for pattern in allowed):
-                raise ToolError(f"{text!r} is not allowed. Allowed: {_shown(allowed)}.")
+                raise ToolError(f"{text!r} is not allowed. Allowed: {_patterns_text(allowed)}.")
 
-    def _opened(self, commands: Sequence[PlainCommand]) -> set[str]:
-        """Return the partly blocked programs that these commands may use."""
+    def _usable_programs(self, commands: Sequence[PlainCommand]) -> set[str]:
+        """Return the partly blocked programs that these commands may use, or raise `ToolError`."""
         blocked = self._rules.blocked
-        wanted = {c.program for c in commands if any(b.concerns(c.program) for b in blocked)}
-        if not wanted:
+        concerned_programs = {
+            c.program for c in commands if any(b.concerns(c.program) for b in blocked)
+        }
+        if not concerned_programs:
             return set()
         for command in commands:
-            if command.program not in wanted and command.words[0] not in _HARMLESS:
-                these = " and ".join(map(repr, sorted(wanted)))
+            if command.program not in concerned_programs and command.words[0] not in _HARMLESS:
+                these = " and ".join(map(repr, sorted(concerned_programs)))
                 raise ToolError(
-                    f"{these} can only be run by itself here, without "
-                    f"{command.words[0]!r}: some of its commands are blocked."
+                    f"run {these} in a separate call, without {command.words[0]!r}, because "
+                    "some of its commands are blocked."
                 )
-            if command.program in wanted and command.has_patterns:
+            if command.program in concerned_programs and command.has_patterns:
                 raise ToolError(
-                    f"write out the arguments of {command.program!r}: some of its commands are "
-                    f"blocked."
+                    f"write the arguments of {command.program!r} without patterns such as *, "
+                    "because some of its commands are blocked."
                 )
-        return wanted
+        return concerned_programs
 
 
 def find_programs(rules: CommandRules, roots: Iterable[Path]) -> Mapping[str, frozenset[Path]]:
-    """Find the programs that are blocked in part; looks at every file.
+    """Find the files of the programs that "blocked" rules name. Scans all program directories.
 
     Args:
-        rules: What may be run.
-        roots: Directories of programs.
+        rules: The configured lists.
+        roots: Directories that contain programs.
 
     Returns:
-        The real files of each, by program name.
+        The files of each program, with links resolved, by the program's name.
     """
     return _find_programs(rules.blocked, tuple(dict.fromkeys(root.resolve() for root in roots)))
 
@@ -304,32 +308,36 @@ def find_programs(rules: CommandRules, roots: Iterable[Path]) -> Mapping[str, fr
 def _find_programs(
     blocked: tuple[Blocked, ...], roots: tuple[Path, ...]
 ) -> Mapping[str, frozenset[Path]]:
-    found: dict[str, set[Path]] = {}
+    program_paths: dict[str, set[Path]] = {}
     for entry in _files(roots):
         if any(each.concerns(entry.name) for each in blocked):
             real = Path(os.path.realpath(entry.path))
             if os.access(real, os.X_OK) and real.is_file():
-                found.setdefault(entry.name, set()).add(real)
-    others = _other_names({path for paths in found.values() for path in paths}, roots)
+                program_paths.setdefault(entry.name, set()).add(real)
+    names_by_path = _other_names(
+        {path for paths in program_paths.values() for path in paths}, roots
+    )
     return {
-        name: frozenset({*paths, *(other for path in paths for other in others.get(path, ()))})
-        for name, paths in found.items()
+        name: frozenset(
+            {*paths, *(other for path in paths for other in names_by_path.get(path, ()))}
+        )
+        for name, paths in program_paths.items()
     }
 
 
 def _other_names(files: Iterable[Path], roots: tuple[Path, ...]) -> Mapping[Path, set[Path]]:
-    """Find the other names of files with hard links, which are the same program."""
+    """Find the other hard links to programs' files."""
     linked = {}
     for path in files:
-        found = path.stat()
-        if found.st_nlink > 1:
-            linked[found.st_ino] = path
-    others: dict[Path, set[Path]] = {}
+        status = path.stat()
+        if status.st_nlink > 1:
+            linked[status.st_ino] = path
+    names_by_path: dict[Path, set[Path]] = {}
     for entry in _files(roots) if linked else ():
-        known = linked.get(entry.inode())
-        if known is not None and known.samefile(entry.path):
-            others.setdefault(known, set()).add(Path(os.path.realpath(entry.path)))
-    return others
+        linked_file = linked.get(entry.inode())
+        if linked_file is not None and linked_file.samefile(entry.path):
+            names_by_path.setdefault(linked_file, set()).add(Path(os.path.realpath(entry.path)))
+    return names_by_path
 
 
 def _files(roots: Iterable[Path]) -> Iterator[os.DirEntry[str]]:
@@ -337,7 +345,7 @@ def _files(roots: Iterable[Path]) -> Iterator[os.DirEntry[str]]:
     while folders:
         try:
             entries = list(os.scandir(folders.pop()))
-        except OSError:  # gone, or not ours to read
+        except OSError:  # removed, or without read permission
             continue
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -349,16 +357,16 @@ def _files(roots: Iterable[Path]) -> Iterator[os.DirEntry[str]]:
 def _check_blocked(blocked: Blocked, line: str, commands: Iterable[PlainCommand]) -> None:
     texts = [line.strip(), *(text for command in commands for text in _readings(command))]
     if any(blocked.pattern.match(text) for text in texts):
-        raise ToolError(f"it is blocked here: {blocked.shown!r}")
+        raise ToolError(f"this command is blocked by the rule {blocked.shown!r}")
 
 
 def _readings(command: PlainCommand) -> Iterator[str]:
-    """Yield the forms of a command that a pattern may match: all of it, and each suffix."""
+    """Yield the strings that a pattern is matched against: the whole command and each suffix."""
     program, words = command.program, command.words
     yield command.text
     yield " ".join([program, *words[1:]])
     for number, word in enumerate(words[1:], 1):
-        for start in {0, *(found.start() for found in _BOUNDARY.finditer(word))}:
+        for start in {0, *(match.start() for match in _BOUNDARY.finditer(word))}:
             rest = " ".join([word[start:], *words[number + 1 :]])
             yield rest
             yield f"{program} {rest}"
@@ -369,5 +377,5 @@ def _bash() -> Path:
     return Path(shutil.which("bash") or "/bin/bash").resolve()
 
 
-def _shown(patterns: Iterable[re.Pattern[str]]) -> str:
+def _patterns_text(patterns: Iterable[re.Pattern[str]]) -> str:
     return ", ".join(pattern.pattern for pattern in patterns)

@@ -1,15 +1,15 @@
-"""Functions of Python files as tools: MassGen's ``custom_tools``.
+"""Loads functions from Python files as tools: MassGen's ``custom_tools``.
 
-A file is the user's own code: it is imported once per run, in a worker thread. A tool that can't be
-loaded is left out with a notice; it never ends a run.
+A file contains the user's code. It is imported once per run, in a worker thread. A tool that can't
+be loaded is left out, with a notice, and the run continues.
 
-A function may yield: each piece is shown as it arrives, and all of them are the result. An
-immediate stop ends it at its next piece at the latest.
+A function may be a generator: each value is shown when it arrives, and the result consists of all
+values. An immediate stop ends the function at its next value at the latest.
 
-The tools' names have MassGen's prefix, so that none can replace a tool of another kind.
+The tools' names have MassGen's prefix, so they can't replace tools of another kind.
 
 Source: MassGen 0.1.97, `tool/_manager.py` (names, preset arguments), `tool/_result.py` (results),
-`backend/base_with_custom_tool_and_mcp.py` (`stream_custom_tool_execution`: pieces, `is_log`).
+`backend/base_with_custom_tool_and_mcp.py` (`stream_custom_tool_execution`: chunks, `is_log`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from nb_agents.cancel import AgentStopped, CancellationStatus, current_token
-from nb_agents.config.tools import CustomFunction, CustomToolSpec, takes_all
+from nb_agents.config.tools import CustomFunction, CustomToolSpec, allows_any_tool
 from nb_agents.errors import UserError
 from nb_agents.tools.base import Tool, ToolContext
 from nb_agents.tools.functions import as_printed, function_tool, result_text
@@ -39,16 +39,16 @@ from nb_agents.tools.functions import as_printed, function_tool, result_text
 logger = logging.getLogger("nb_agents")
 
 PREFIX = "custom_tool__"
-"""The prefix of their names."""
+"""The prefix of the tools' names."""
 
 _numbers = itertools.count(1)
 
 
 class CustomTools:
-    """The functions of files that the agents of a run have; its agents share what a file keeps.
+    """Loads the custom tools of a run. Agents share the imported modules and their state.
 
     Args:
-        notice: Called with each notice for the user, one sentence.
+        notice: Called with each notice for the user, which is one sentence.
     """
 
     def __init__(self, notice: Callable[[str], None]) -> None:
@@ -60,73 +60,74 @@ class CustomTools:
         self,
         context: ToolContext,
         specs: Sequence[CustomToolSpec],
-        takes: Callable[..., bool] = takes_all,
+        takes: Callable[..., bool] = allows_any_tool,
     ) -> list[Tool]:
-        """Return an agent's tools; those that can't be made are reported.
+        """Return an agent's custom tools. Reports those that can't be loaded.
 
         Args:
-            context: Whose they are.
-            specs: What its configuration gives it.
-            takes: Returns whether it gets a tool, by its own and its full name.
+            context: The agent's tool context.
+            specs: The custom tools in the agent's configuration.
+            takes: Called with a tool's short and full name. Returns whether the agent may have it.
         """
-        made: dict[str, Tool] = {}
-        for path, wanted in _wanted(specs, takes):
+        tools_by_name: dict[str, Tool] = {}
+        for path, function_spec in _select(specs, takes):
             try:
-                tool = await self._tool(path, wanted, context)
-                if tool.name in made:
-                    raise UserError("there is another of that name.")
+                tool = await self._tool(path, function_spec, context)
+                if tool.name in tools_by_name:
+                    raise UserError("another custom tool has the same name.")
             except UserError as exc:
-                self._notice(_left_out(context.agent, wanted, exc))
+                self._notice(_left_out(context.agent, function_spec, exc))
             else:
-                made[tool.name] = tool
-        return list(made.values())
+                tools_by_name[tool.name] = tool
+        return list(tools_by_name.values())
 
-    async def _tool(self, path: str, wanted: CustomFunction, context: ToolContext) -> Tool:
+    async def _tool(self, path: str, function_spec: CustomFunction, context: ToolContext) -> Tool:
         module = await self._loaded(path)
-        function = vars(module).get(wanted.function)
+        function = vars(module).get(function_spec.function)
         if not callable(function):
-            raise UserError(f"{path!r} has no function {wanted.function!r}.")
-        answering = _answering(function, PREFIX + wanted.name, context.tell)
-        tool = function_tool(answering, context, wanted.preset)
-        if wanted.description:
-            tool.definition = replace(tool.definition, description=wanted.description)
+            raise UserError(f"{path!r} has no function {function_spec.function!r}.")
+        answering = _wrapped(function, PREFIX + function_spec.name, context.tell)
+        tool = function_tool(answering, context, function_spec.preset)
+        if function_spec.description:
+            tool.definition = replace(tool.definition, description=function_spec.description)
         return tool
 
     async def _loaded(self, path: str) -> ModuleType:
         async with self._loading:
             if path not in self._files:
-                # A separate limiter: a file that hangs can't use up the threads of other tools.
+                # A separate limiter, so that a file that hangs can't use up the threads of other
+                # tools.
                 self._files[path] = await to_thread.run_sync(
                     _load, path, abandon_on_cancel=True, limiter=CapacityLimiter(1)
                 )
-        found = self._files[path]
-        if isinstance(found, UserError):
-            raise found
-        return found
+        module = self._files[path]
+        if isinstance(module, UserError):
+            raise module
+        return module
 
 
-def without_file(
-    agent: str, specs: Sequence[CustomToolSpec], takes: Callable[..., bool] = takes_all
+def missing_file_notices(
+    agent: str, specs: Sequence[CustomToolSpec], takes: Callable[..., bool] = allows_any_tool
 ) -> Iterator[str]:
-    """Yield a notice for each tool whose file is missing; imports no file.
+    """Yield a notice for each custom tool with a missing file, without importing files.
 
     Args:
-        agent: Its id.
-        specs: What its configuration gives it.
+        agent: The agent's id.
+        specs: The custom tools in the agent's configuration.
         takes: See `CustomTools.tools`.
     """
-    for path, wanted in _wanted(specs, takes):
+    for path, function_spec in _select(specs, takes):
         try:
             _existing(path)
         except UserError as exc:
-            yield _left_out(agent, wanted, exc)
+            yield _left_out(agent, function_spec, exc)
 
 
-def _left_out(agent: str, wanted: CustomFunction, why: UserError) -> str:
-    return f"Custom tool {wanted.name!r} of {agent} is left out: {why}"
+def _left_out(agent: str, function_spec: CustomFunction, why: UserError) -> str:
+    return f"Custom tool {function_spec.name!r} of {agent} is left out: {why}"
 
 
-def _wanted(
+def _select(
     specs: Sequence[CustomToolSpec], takes: Callable[..., bool]
 ) -> Iterator[tuple[str, CustomFunction]]:
     for spec in specs:
@@ -136,14 +137,14 @@ def _wanted(
 
 
 def _load(path: str) -> ModuleType | UserError:
-    """Import a file as a module; return the reason if that fails."""
+    """Import a file as a module. Returns the reason if that fails."""
     try:
         return _run(_existing(path))
     except UserError as exc:
         return exc
     except AgentStopped:
         raise
-    except BaseException as exc:  # any code; its SystemExit would end the loop of all runs
+    except BaseException as exc:  # the user's code may raise SystemExit, which would end all runs
         logger.warning("the file %s of custom tools failed", path, exc_info=True)
         return UserError(f"{path!r} can't be imported ({as_printed(exc)}).")
 
@@ -153,7 +154,7 @@ def _existing(path: str) -> Path:
         raise UserError("it has no `path`, and MassGen's own tools are not available here.")
     file = Path(path).absolute()
     if file.suffix != ".py" or not file.is_file():
-        where = "beside the team's file or in the working directory"
+        where = "next to the team file or in the working directory"
         raise UserError(f"there is no Python file {path!r} {where}.")
     return file
 
@@ -161,9 +162,9 @@ def _existing(path: str) -> Path:
 def _run(file: Path) -> ModuleType:
     name = f"nb_agents_custom_tools_{next(_numbers)}"
     spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None  # as it ends in .py
+    assert spec is not None and spec.loader is not None  # because the name ends in .py
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where its dataclasses look for their types
+    sys.modules[name] = module  # dataclasses look up their types there
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -172,23 +173,23 @@ def _run(file: Path) -> ModuleType:
     return module
 
 
-def _answering(
+def _wrapped(
     function: Callable[..., Any], name: str, tell: Callable[[str], None]
 ) -> Callable[..., Any]:
-    """Wrap a function of MassGen's kind under another name, with a result that a model can read."""
+    """Wrap a MassGen function so that it has another name and returns text for a model."""
 
     @functools.wraps(function)
-    def call(**known: Any) -> Any:
-        value = function(**known)
-        return _joined(value, tell) if inspect.isgenerator(value) else _told(value)
+    def call(**arguments: Any) -> Any:
+        value = function(**arguments)
+        return _joined(value, tell) if inspect.isgenerator(value) else _result_value(value)
 
     @functools.wraps(function)
-    async def call_async(**known: Any) -> Any:
-        return _told(await function(**known))
+    async def call_async(**arguments: Any) -> Any:
+        return _result_value(await function(**arguments))
 
     @functools.wraps(function)
-    async def call_yielding(**known: Any) -> Any:
-        return await _joined_async(function(**known), tell)
+    async def call_yielding(**arguments: Any) -> Any:
+        return await _joined_async(function(**arguments), tell)
 
     chosen: Callable[..., Any] = call
     if inspect.iscoroutinefunction(function):
@@ -201,47 +202,43 @@ def _answering(
 
 def _joined(pieces: Generator[Any, Any, Any], tell: Callable[[str], None]) -> str | None:
     with closing(pieces):
-        return _whole(_line(piece, tell) for piece in pieces)
+        return _join(_line(piece, tell) for piece in pieces)
 
 
 async def _joined_async(
     pieces: AsyncGenerator[Any, Any], tell: Callable[[str], None]
 ) -> str | None:
     async with aclosing(pieces):
-        return _whole([_line(piece, tell) async for piece in pieces])
+        return _join([_line(piece, tell) async for piece in pieces])
 
 
-def _whole(lines: Iterable[str]) -> str | None:
+def _join(lines: Iterable[str]) -> str | None:
     return "".join(lines).removesuffix("\n") or None
 
 
 def _line(piece: Any, tell: Callable[[str], None]) -> str:
-    """Show what a function yields, unless its call has been abandoned.
-
-    Returns:
-        What of it the model gets: lines, or "".
-    """
-    _leave_if_cut()
-    text = "" if piece is None else result_text(_told(piece))
+    """Show a value that a function yielded. Returns it as lines for the model, or ""."""
+    _raise_if_stopped()
+    text = "" if piece is None else result_text(_result_value(piece))
     if not text:
         return ""
     line = text if text.endswith("\n") else f"{text}\n"
     tell(line)
-    return "" if getattr(piece, "is_log", False) else line  # MassGen's for what a person alone sees
+    return "" if getattr(piece, "is_log", False) else line  # only for the user
 
 
-def _leave_if_cut() -> None:
-    """Raise after an immediate stop, because a thread can't be ended from outside.
+def _raise_if_stopped() -> None:
+    """Raise AgentStopped after an immediate stop, because a thread can't be ended from outside.
 
-    A graceful one lets a call in hand finish.
+    A graceful stop lets the call finish.
     """
     token = current_token()
     if token is not None and token.status >= CancellationStatus.IMMEDIATE:
         token.checkpoint()
 
 
-def _told(value: Any) -> Any:
-    """Return the texts of MassGen's ``ExecutionResult``; any other value as it is."""
+def _result_value(value: Any) -> Any:
+    """Return the text of a MassGen ``ExecutionResult``, or any other value unchanged."""
     blocks = getattr(value, "output_blocks", None)
     if not isinstance(blocks, list | tuple):
         return value

@@ -1,8 +1,7 @@
-"""Tools for agents over the data store, one per operation, with JSON values."""
+"""The tools through which agents use the data store, one for each operation."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,17 +9,18 @@ from anyio import to_thread
 from pydantic import JsonValue
 
 from nb_agents.errors import UserError
+from nb_agents.json_text import json_text
 from nb_agents.masking import Mask
 from nb_agents.tools.base import BuiltInTool, Tool, ToolError, current_call, declare
 from nb_agents.tools.data_store import DEFAULT_NAMESPACE, DataStore
 
 
 class AgentStore:
-    """The tools of one agent over the data store; they run in worker threads.
+    """The data store tools of one agent. Their operations run in worker threads.
 
     Args:
-        store: The store as the agent uses it.
-        mask: Removes secrets, which are never stored.
+        store: The store, which records the agent's id.
+        mask: Detects secrets, which can't be stored.
     """
 
     def __init__(self, store: DataStore, mask: Mask) -> None:
@@ -28,62 +28,63 @@ class AgentStore:
         self._mask = mask
 
     def tools(self) -> list[Tool]:
-        """Return the tools."""
+        """Return a tool for each operation."""
         return [Tool(getattr(self, name), is_repeatable=True) for name in DATA_TOOLS]
 
     async def data_get(self, key: str, namespace: str = DEFAULT_NAMESPACE) -> str:
         """Get a value from the data store that all agents of this session share."""
-        found = await self._do(namespace, "get_many", [key])
-        return _as_json(found[key]) if key in found else _missing(key, namespace)
+        values = await self._do(namespace, "get_many", [key])
+        return _as_json(values[key]) if key in values else _missing(key, namespace)
 
     async def data_set(self, key: str, value: JsonValue, namespace: str = DEFAULT_NAMESPACE) -> str:
         """Set a value in the data store that all agents of this session share.
 
-        A value that is there is replaced; a new namespace needs no making.
+        An existing value is replaced. A new namespace is created automatically.
         """
         self._refuse_secrets({key: value})
         await self._do(namespace, "set", key, value)
         return f"Set {key!r}."
 
     async def data_delete(self, key: str, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Remove a key from the data store."""
+        """Delete a key from the data store."""
         was_there = await self._do(namespace, "delete", key)
         is_gone = was_there or current_call().is_repeated
         return f"Deleted {key!r}." if is_gone else _missing(key, namespace)
 
     async def data_list_keys(self, prefix: str = "", namespace: str = DEFAULT_NAMESPACE) -> str:
-        """List the keys of the data store that begin with a prefix."""
+        """List the keys in a namespace of the data store that begin with a prefix."""
         return _as_json(await self._do(namespace, "list_keys", prefix))
 
     async def data_list_namespaces(self) -> str:
-        """List the namespaces of the data store that have keys."""
+        """List the namespaces of the data store that contain keys."""
         return _as_json(await self._do(DEFAULT_NAMESPACE, "list_namespaces"))
 
     async def data_get_all(self, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Get all keys of the data store with their values."""
+        """Get all keys and values in a namespace of the data store."""
         return _as_json(await self._do(namespace, "get_all"))
 
     async def data_get_many(self, keys: list[str], namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Get several values from the data store; keys that are not there are left out."""
+        """Get several values from the data store. Missing keys are left out."""
         return _as_json(await self._do(namespace, "get_many", keys))
 
     async def data_set_many(
         self, items: dict[str, JsonValue], namespace: str = DEFAULT_NAMESPACE
     ) -> str:
-        """Set several values in the data store by their keys, all or none."""
+        """Set several values in the data store, given by key. Either all are set or none."""
         self._refuse_secrets(items)
         return f"Set {await self._do(namespace, 'set_many', items)} keys."
 
     async def data_delete_many(self, keys: list[str], namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Remove several keys from the data store, all or none, also those that are not there."""
+        """Delete several keys from the data store, all or none. Missing keys are not an error."""
         return f"Deleted {await self._do(namespace, 'delete_many', keys)} keys."
 
     async def data_clear(self, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Remove all keys of one namespace of the data store."""
-        return f"Removed {await self._do(namespace, 'clear')} keys."
+        """Delete all keys in one namespace of the data store."""
+        return f"Deleted {await self._do(namespace, 'clear')} keys."
 
     async def _do(self, namespace: str, operation: str, *arguments: Any) -> Any:
-        # Never abandoned: after a stop nothing may be written. It does not take long to end.
+        # The thread is not abandoned, because nothing may be written after a stop. It finishes
+        # soon.
         try:
             store = self._store.use_namespace(namespace)
             return await to_thread.run_sync(getattr(store, operation), *arguments)
@@ -92,7 +93,9 @@ class AgentStore:
 
     def _refuse_secrets(self, items: Mapping[str, JsonValue]) -> None:
         if self._mask.value(items) != items:
-            raise ToolError("what you set holds a key, and keys are not kept")
+            raise ToolError(
+                "the value contains an API key or another secret. Secrets can't be stored"
+            )
 
 
 DATA_TOOLS = declare(*(BuiltInTool(name) for name in vars(AgentStore) if name.startswith("data_")))
@@ -103,4 +106,4 @@ def _missing(key: str, namespace: str) -> str:
 
 
 def _as_json(value: JsonValue) -> str:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
+    return json_text(value)

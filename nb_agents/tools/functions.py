@@ -1,13 +1,14 @@
-"""Functions of a notebook as tools.
+"""Turns functions of a notebook into tools.
 
-A plain function runs in a worker thread, and so may block. All async functions run on one loop in a
-separate thread: shared objects (a client, a semaphore) stay usable between calls, and a function
-that blocks delays other async functions, never a run. Neither runs on the notebook's loop, which is
-blocked while a cell is busy: an async client created in a cell can't be used.
+A plain function runs in a worker thread and may therefore block. All async functions run on one
+event loop in a separate thread. Shared objects such as a client or a semaphore work across calls,
+and a function that blocks delays only other async functions, not a run. No function runs on the
+notebook's loop, which is blocked while a cell is busy, so an async client that a cell has used
+can't be used in a tool.
 
-In both, `nb_agents.checkpoint` and `should_stop` refer to the calling run. An immediate stop
-cancels an async call; both kinds then get a moment to clean up. A thread can't be ended: a plain
-function that does not check keeps running (`nb_agents.tools.threads`).
+In both kinds of functions, `nb_agents.checkpoint` and `should_stop` refer to the calling run. An
+immediate stop cancels an async call. Both kinds then get a moment to clean up. A thread can't be
+ended, so a plain function that does not check for a stop keeps running (`nb_agents.tools.threads`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import re
 import threading
 import traceback
 import typing
@@ -28,55 +28,61 @@ from typing import Any, TypeVar, overload
 
 import anyio
 from pydantic import TypeAdapter
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from nb_agents.cancel import AgentStopped
-from nb_agents.errors import UserError, leaves_of, said_by
+from nb_agents.errors import UserError, error_message, leaf_exceptions
+from nb_agents.json_text import json_text
 from nb_agents.models.providers import load
 from nb_agents.nouns import did_you_mean
 from nb_agents.service_loops import ServiceLoop
-from nb_agents.tools.base import Tool, ToolContext, ToolError
+from nb_agents.tools.base import Tool, ToolContext, ToolError, is_being_closed, running_task
+from nb_agents.tools.gate import NAME
 from nb_agents.tools.threads import ThreadCall
+from nb_agents.tools.tool_schemas import SchemaFault, fit_schema
 
 logger = logging.getLogger("nb_agents")
 
 CLEANUP_S = 1.0
 """Seconds that a cancelled function gets for its ``finally`` blocks before it is abandoned."""
 
-NOTHING = "(nothing was returned)"
+EMPTY_RESULT = "(nothing was returned)"
 
 _MARK = "__nb_agents_tool__"
 _REPEATABLE = "__nb_agents_repeatable__"
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Tool names that all providers accept."""
-
+_ASKS = "__nb_agents_asks__"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @overload
 def tool(function: F) -> F: ...
 @overload
-def tool(*, repeatable: bool = False) -> Callable[[F], F]: ...
-def tool(function: F | None = None, *, repeatable: bool = False) -> F | Callable[[F], F]:
-    """Mark a function as a tool for agents; it can still be called directly.
+def tool(*, repeatable: bool = False, asks: bool = False) -> Callable[[F], F]: ...
+def tool(
+    function: F | None = None, *, repeatable: bool = False, asks: bool = False
+) -> F | Callable[[F], F]:
+    """Mark a function as a tool for agents. It can still be called directly.
 
-    The model gets its name, signature and docstring. Its return value goes to the model: text
-    unchanged, other values as JSON, and values without JSON (a data frame, a figure) by their repr.
-    An exception fails the call: the model gets its type and message. A parameter annotated
-    `nb_agents.tools.base.ToolContext` is filled in, and hidden from the model.
+    The model sees the function's name, signature and docstring. The return value is sent to the
+    model: text unchanged, other values as JSON (NaN becomes null), and values without a JSON form,
+    such as a figure, as their repr. If the function raises, the call fails, and the model gets the
+    exception's type and message. A parameter with the annotation `nb_agents.tools.base.ToolContext`
+    is filled in and hidden from the model.
 
     Args:
-        function: Sync or async.
+        function: A sync or async function.
         repeatable: Whether a resume repeats a call that a stop or a crash interrupted. Set it for a
-            function that only reads, or that has the same effect when called twice. Any other is
-            not called again, because a part of it may have happened: the model gets a message to
-            check, and to do what is missing.
+            function that only reads or is idempotent. Other functions are not called again, because
+            they may have taken effect in part. The model is then asked to check the state and to do
+            what is missing.
+        asks: Whether the user must approve each call. A matching rule of the team file's
+            `tool_policy` decides instead.
 
     Returns:
         The same function.
 
     Raises:
-        UserError: It can't be described to a model.
+        UserError: The function can't be described to a model.
 
     Example:
         >>> @tool
@@ -91,19 +97,20 @@ def tool(function: F | None = None, *, repeatable: bool = False) -> F | Callable
         ...     return {"Basel": 178_000}[city]
     """
     if function is None:
-        return partial(_marked, is_repeatable=repeatable)
-    return _marked(function, is_repeatable=repeatable)
+        return partial(_marked, is_repeatable=repeatable, asks=asks)
+    return _marked(function, is_repeatable=repeatable, asks=asks)
 
 
-def _marked(function: F, *, is_repeatable: bool) -> F:
-    function_tool(function)  # a mistake shows in the cell that made it
+def _marked(function: F, *, is_repeatable: bool, asks: bool) -> F:
+    function_tool(function)  # raises in the cell that defines the function
     setattr(function, _MARK, True)
     setattr(function, _REPEATABLE, is_repeatable)
+    setattr(function, _ASKS, asks)
     return function
 
 
 def is_marked(function: object) -> bool:
-    """Return whether `tool` was applied to this function."""
+    """Return whether an object is a function marked with `tool`."""
     return callable(function) and getattr(function, _MARK, False) is True
 
 
@@ -111,26 +118,28 @@ def find_functions(names: str, namespace: Mapping[str, Any]) -> list[Callable[..
     """Find functions by name.
 
     Args:
-        names: Their names with commas between, as in ``--tools f,g``.
-        namespace: Where to look, such as the notebook's names.
+        names: Comma-separated names, as in ``--tools f,g``.
+        namespace: The names to search, such as the notebook's variables.
 
     Returns:
-        The functions in that order, each once.
+        The functions in the order of the names, without duplicates.
 
     Raises:
-        UserError: A name is unknown, or is no function's; or two functions call themselves alike.
+        UserError: A name is unknown or not a function, or two functions have the same ``__name__``.
     """
-    wanted = dict.fromkeys(name.strip() for name in names.split(",") if name.strip())
-    if not wanted:
-        raise UserError("No function is named. Write their names with commas: --tools f,g")
-    found: dict[str, Callable[..., Any]] = {}
-    for name in wanted:
+    requested = dict.fromkeys(name.strip() for name in names.split(",") if name.strip())
+    if not requested:
+        raise UserError("No function names were given. Separate names with commas: --tools f,g")
+    functions: dict[str, Callable[..., Any]] = {}
+    for name in requested:
         function = _find(name, namespace)
         own = getattr(function, "__name__", name)
-        if own in found and found[own] is not function:
-            raise UserError(f"Two of {names!r} are functions called {own!r}. Rename one of them.")
-        found[own] = function
-    return list(found.values())
+        if own in functions and functions[own] is not function:
+            raise UserError(
+                f"Two functions in {names!r} have the name {own!r}. Rename one of them."
+            )
+        functions[own] = function
+    return list(functions.values())
 
 
 def function_tool(
@@ -138,46 +147,50 @@ def function_tool(
     context: ToolContext | None = None,
     preset: Mapping[str, Any] | None = None,
 ) -> Tool:
-    """Return a tool made from a function.
+    """Create a tool from a function.
 
     Args:
-        function: Sync or async; marked by `tool` or not.
-        context: The value of its `ToolContext` parameter; None only checks whether the function can
-            be a tool.
-        preset: Further arguments, which are hidden from the model.
-
-    Returns:
-        The tool.
+        function: A sync or async function. It need not be marked with `tool`.
+        context: The value of the function's `ToolContext` parameter. None if the tool is created
+            only to check the function.
+        preset: Additional arguments, which are hidden from the model.
 
     Raises:
-        UserError: It can't be described to a model.
+        UserError: The function can't be described to a model.
     """
     load()
     name = _name_of(function)
     hints = _hints_of(function, name)
     filled = {each: context for each, hint in hints.items() if hint is ToolContext}
-    given = {**filled, **(preset or {})}
-    visible = _parameters_of(function, name, hints, set(given))
+    hidden_args = {**filled, **(preset or {})}
+    visible = _parameters_of(function, name, hints, set(hidden_args))
 
     thread = ThreadCall(name, context.session, context.tell) if context else ThreadCall(name)
 
-    async def call(**known: Any) -> str:
-        return await _run(thread, function, known | given)
+    async def call(**arguments: Any) -> str:
+        return await _run(thread, function, arguments | hidden_args)
 
-    # Not functools.wraps: a return annotation means nothing here, and one without a schema would
-    # print a warning at each run.
+    # Not functools.wraps: the return annotation is not used, and one without a schema would cause a
+    # warning in each run.
     call.__name__ = call.__qualname__ = name
     call.__doc__ = inspect.getdoc(function)
     call.__annotations__ = {each.name: each.annotation for each in visible if each.name in hints}
     setattr(call, "__signature__", inspect.Signature(visible))  # noqa: B010 - mypy knows no such name
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a default without JSON is merely not shown
-            made = Tool(call, is_repeatable=getattr(function, _REPEATABLE, False) is True)
-    except Exception as exc:  # pydantic's, pydantic-ai's: there are a dozen
-        raise UserError(_refusal(name, said_by(exc).splitlines()[0])) from exc
-    made.knows_workspace = bool(given)
-    return made
+            warnings.simplefilter(
+                "ignore"
+            )  # a default that JSON can't express is not shown to models
+            result = Tool(call, is_repeatable=getattr(function, _REPEATABLE, False) is True)
+    except Exception as exc:  # pydantic and pydantic-ai raise exceptions of many types
+        raise UserError(_refusal(name, error_message(exc).splitlines()[0])) from exc
+    try:
+        fit_schema(result.definition.parameters_json_schema)
+    except SchemaFault as exc:
+        raise UserError(_refusal(name, f"its schema {exc}. Simplify its annotations.")) from None
+    result.knows_workspace = bool(hidden_args)
+    result.asks = getattr(function, _ASKS, False) is True
+    return result
 
 
 def _find(name: str, namespace: Mapping[str, Any]) -> Callable[..., Any]:
@@ -185,11 +198,11 @@ def _find(name: str, namespace: Mapping[str, Any]) -> Callable[..., Any]:
         function: Callable[..., Any] = namespace[name]
         if not callable(function):
             kind = type(function).__name__
-            raise UserError(f"{name!r} is not a function but of type {kind!r}. Name functions.")
+            raise UserError(f"{name!r} is of type {kind!r}. Pass the name of a function.")
         return function
-    known = [each for each, value in namespace.items() if callable(value) and each[:1] != "_"]
-    marked = ", ".join(each for each in known if is_marked(namespace[each]))
-    hint = did_you_mean(name, known) or f" Marked as tools: {marked or 'none'}."
+    callables = [each for each, value in namespace.items() if callable(value) and each[:1] != "_"]
+    marked = ", ".join(each for each in callables if is_marked(namespace[each]))
+    hint = did_you_mean(name, callables) or f" Marked as tools: {marked or 'none'}."
     raise UserError(f"No function {name!r} in this notebook.{hint} Run the cell that defines it.")
 
 
@@ -200,22 +213,22 @@ def _refusal(name: str, why: str) -> str:
 def _name_of(function: Callable[..., Any]) -> str:
     if not callable(function):
         kind = type(function).__name__
-        raise UserError(f"{function!r} can't be a tool: it is of type {kind!r}. Give a function.")
+        raise UserError(f"{function!r} can't be a tool: it is of type {kind!r}. Use a function.")
     name = getattr(function, "__name__", "")
-    if not _NAME.fullmatch(name):
-        shown = name or type(function).__name__
-        why = "its name must be 1 to 64 of A-Z, a-z, 0-9 and _. Define it with `def` and such a one"
-        raise UserError(_refusal(shown, f"{why}."))
+    if not NAME.fullmatch(name):
+        function_name = name or type(function).__name__
+        why = "its name must have 1 to 64 characters from A-Z, a-z, 0-9 and _. Rename it"
+        raise UserError(_refusal(function_name, f"{why}."))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise UserError(_refusal(name, "it yields. Return a list instead."))
+        raise UserError(_refusal(name, "it is a generator. Return a list instead."))
     return str(name)
 
 
 def _hints_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
         hints = typing.get_type_hints(function, include_extras=True)
-    except Exception as exc:  # an annotation is any code
-        why = f"its annotations can't be read ({said_by(exc)}). Define what they name before it."
+    except Exception as exc:  # annotations can run any code
+        why = f"its annotations can't be read ({error_message(exc)}). Define their names before it."
         raise UserError(_refusal(name, why)) from exc
     hints.pop("return", None)
     return hints
@@ -224,80 +237,87 @@ def _hints_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
 def _parameters_of(
     function: Callable[..., Any], name: str, hints: Mapping[str, Any], hidden: set[str]
 ) -> list[inspect.Parameter]:
-    """Return the parameters that a model fills, with their annotations read."""
+    """Return the parameters that the model sets, with resolved annotations."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError) as exc:  # some that are written in C have none
-        raise UserError(_refusal(name, "it has no signature. Call it in a `def`.")) from exc
+    except (TypeError, ValueError) as exc:  # some functions written in C
+        raise UserError(_refusal(name, "it has no signature. Wrap it in a `def`.")) from exc
     _require_named(name, signature, hidden)
     visible = [each for each in signature.parameters.values() if each.name not in hidden]
     for each in visible:
         if each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL):
-            why = f"a model can't name its parameter {each.name!r}. Remove `*` or `/` there."
+            why = f"its parameter {each.name!r} can't be passed by name. Remove the `*` or `/`."
             raise UserError(_refusal(name, why))
         _require_schema(name, each.name, hints.get(each.name, Any))
     return [each.replace(annotation=hints.get(each.name, each.annotation)) for each in visible]
 
 
 def _require_named(name: str, signature: inspect.Signature, hidden: set[str]) -> None:
-    """Check that arguments not set by the model can be passed by name."""
-    known = {each.name: each.kind for each in signature.parameters.values()}
+    """Raise unless the hidden arguments can be passed by name."""
+    kinds = {each.name: each.kind for each in signature.parameters.values()}
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    astray = sorted(each for each in hidden if known.get(each) not in named)
-    if astray and inspect.Parameter.VAR_KEYWORD not in known.values():
-        why = f"it takes no {astray[0]!r} by that name, which it is to be given. "
-        has = ", ".join(each for each, kind in known.items() if kind in named)
-        raise UserError(_refusal(name, f"{why}It takes: {has or 'nothing'}."))
+    unknown = sorted(each for each in hidden if kinds.get(each) not in named)
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds.values():
+        why = f"it has no parameter {unknown[0]!r} that can be passed by name. "
+        has = ", ".join(each for each, kind in kinds.items() if kind in named)
+        raise UserError(_refusal(name, f"{why}Its parameters: {has or 'none'}."))
 
 
 def _require_schema(name: str, parameter: str, hint: Any) -> None:
     try:
         TypeAdapter(hint).json_schema()
-    except Exception as exc:  # pydantic calls code of the type
+    except Exception as exc:  # pydantic runs code of the type
         kind = getattr(hint, "__name__", str(hint))
         why = f"its parameter {parameter!r} is of type {kind!r}, which a model can't write. "
         remedy = "Use str, int, float, bool, list, dict, Literal or a pydantic model."
         raise UserError(_refusal(name, why + remedy)) from exc
 
 
-async def _run(thread: ThreadCall, function: Callable[..., Any], known: Mapping[str, Any]) -> str:
+async def _run(
+    thread: ThreadCall, function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> str:
     if inspect.iscoroutinefunction(function):
-        return await _async_thread().run(partial(_answer_async, thread.tool, function, known))
-    answer = await thread.run(partial(_answer, thread.tool, function, known), CLEANUP_S)
+        return await _async_thread().run(partial(_answer_async, thread.tool, function, arguments))
+    answer = await thread.run(partial(_answer, thread.tool, function, arguments), CLEANUP_S)
     if isinstance(answer, str):
         return answer
-    # A plain function around an async one, as many decorators make it.
+    # Many decorators wrap an async function in a plain one that returns the coroutine.
     return await _async_thread().run(partial(_answer_async, thread.tool, lambda: answer, {}))
 
 
 def _answer(
-    name: str, function: Callable[..., Any], known: Mapping[str, Any]
+    name: str, function: Callable[..., Any], arguments: Mapping[str, Any]
 ) -> str | Coroutine[Any, Any, Any]:
-    with _failures_told(name):
-        value = function(**known)
+    with _errors_for_model(name):
+        value = function(**arguments)
         return value if inspect.iscoroutine(value) else result_text(value)
 
 
-async def _answer_async(name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> str:
-    with _failures_told(name):
-        return result_text(await function(**known))
+async def _answer_async(
+    name: str, function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> str:
+    with _errors_for_model(name):
+        return result_text(await function(**arguments))
 
 
 @contextmanager
-def _failures_told(name: str) -> Iterator[None]:
-    """Turn any exception of the user's code into a message for the model; re-raise a stop.
+def _errors_for_model(name: str) -> Iterator[None]:
+    """Convert exceptions of the user's code to a ToolError for the model; re-raise a stop.
 
-    SystemExit and KeyboardInterrupt would end the loop of all runs, and a CancelledError that the
-    function made itself would pass for a stop of its agent.
+    SystemExit and KeyboardInterrupt would end the event loop of all runs. A CancelledError that the
+    function itself raised would look like a stop of the agent.
     """
+    task = running_task()
     try:
         yield
-    except (AgentStopped, ToolError, GeneratorExit):
+    except (AgentStopped, ToolError):
         raise
     except asyncio.CancelledError as exc:
         raise ToolError("the function was cancelled") from exc
     except BaseException as exc:
-        leaves = leaves_of(exc)  # a task group of the function's own may have wrapped a stop
+        if is_being_closed(exc, task):
+            raise
+        leaves = leaf_exceptions(exc)  # a task group in the function may have wrapped a stop
         if stop := next((leaf for leaf in leaves if isinstance(leaf, AgentStopped)), None):
             raise stop from exc
         logger.warning("notebook function %s failed", name, exc_info=True)
@@ -305,45 +325,33 @@ def _failures_told(name: str) -> Iterator[None]:
 
 
 def as_printed(exc: BaseException) -> str:
-    """Return the last lines of an exception's traceback; for a group, those of its leaves.
+    """Return an exception's type and message. For a group, return those of its exceptions.
 
-    An exception whose message can't be formatted is handled too.
+    This also works for an exception with a ``__str__`` that fails.
     """
-    printed = ("".join(traceback.format_exception_only(leaf)).strip() for leaf in leaves_of(exc))
+    printed = (
+        "".join(traceback.format_exception_only(leaf)).strip() for leaf in leaf_exceptions(exc)
+    )
     return "\n".join(dict.fromkeys(printed))
 
 
 def result_text(value: object) -> str:
-    """Return a result as text, as short as is accurate.
+    """Convert a function's return value to text for a model.
 
-    Args:
-        value: A function's return value.
-
-    Returns:
-        Text unchanged, other values as JSON, and values without JSON by their repr.
+    Text is returned unchanged and other values as compact JSON, with null for missing values. A
+    value without a JSON form becomes its repr.
     """
     if value is None:
-        return NOTHING
-    return value if isinstance(value, str) else _json(value)
-
-
-def _json(value: object) -> str:
-    try:
-        text = to_json(value, fallback=_plain, inf_nan_mode="constants")
-    except ValueError:  # a circle, bytes that are no text, keys that are none
-        return repr(value)
-    # A lone string (a date, a path, a repr) is said without quotes and with its line ends.
-    return str(from_json(text)) if text.startswith(b'"') else text.decode()
-
-
-def _plain(value: Any) -> Any:
-    """Return the JSON replacement of a value that JSON can't represent."""
-    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
-    return value.item() if is_scalar else repr(value)  # numpy's numbers, and everything else
+        return EMPTY_RESULT
+    if isinstance(value, str):
+        return value
+    text = json_text(value, is_compact=True)
+    # A value that was converted to a JSON string (a date, a path, a repr) is shown without quotes.
+    return str(from_json(text)) if text.startswith('"') else text
 
 
 class _AsyncThread:
-    """A thread with an event loop for the async functions of a notebook."""
+    """A thread with an event loop that runs a notebook's async functions."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -355,11 +363,11 @@ class _AsyncThread:
                 self._loop.run_forever()
 
     async def run(self, make: Callable[[], Coroutine[Any, Any, str]]) -> str:
-        """Run a coroutine in this thread, in the caller's context; a cancellation reaches it."""
+        """Run a coroutine in this thread, in the caller's context, and pass on a cancellation."""
         outcome: Future[str] = Future()
-        outcome.set_running_or_notify_cancel()  # those who wait for it can't cancel it
+        outcome.set_running_or_notify_cancel()  # awaiting tasks can't cancel it
         tasks: list[asyncio.Task[str]] = []
-        was_told, was_cancelled = threading.Event(), False
+        was_delivered, was_cancelled = threading.Event(), False
 
         def begin() -> None:
             tasks.append(self._loop.create_task(make()))
@@ -368,7 +376,7 @@ class _AsyncThread:
         def cancel() -> None:
             nonlocal was_cancelled
             was_cancelled = tasks[0].cancel()
-            was_told.set()
+            was_delivered.set()
 
         self._loop.call_soon_threadsafe(begin)
         try:
@@ -377,15 +385,15 @@ class _AsyncThread:
             self._loop.call_soon_threadsafe(cancel)
             with anyio.move_on_after(CLEANUP_S, shield=True), suppress(AgentStopped, ToolError):
                 await asyncio.wrap_future(outcome)
-            if not was_told.is_set():
-                _leave(self)
+            if not was_delivered.is_set():
+                _abandon(self)
             if outcome.done() and (not was_cancelled or outcome.exception() is None):
-                return outcome.result()  # it ended, whoever asked for a stop meanwhile
+                return outcome.result()  # it ended before the cancellation took effect
             raise
 
 
 def _settle(outcome: Future[str], task: asyncio.Task[str]) -> None:
-    if task.cancelled():  # before it began
+    if task.cancelled():  # before it started
         outcome.set_exception(ToolError("the function was cancelled"))
     elif (error := task.exception()) is not None:
         outcome.set_exception(error)
@@ -393,7 +401,7 @@ def _settle(outcome: Future[str], task: asyncio.Task[str]) -> None:
         outcome.set_result(task.result())
 
 
-# Made and left on the loop thread of all runs only, hence no lock.
+# Changed only in the thread of the runs' event loop, so no lock is needed.
 _threads: list[_AsyncThread] = []
 
 
@@ -403,8 +411,8 @@ def _async_thread() -> _AsyncThread:
     return _threads[0]
 
 
-def _leave(thread: _AsyncThread) -> None:
-    """Start a new loop for later calls: a function blocks this one."""
-    logger.warning("an async notebook function blocks its loop; later ones get a new one")
+def _abandon(thread: _AsyncThread) -> None:
+    """Make later calls start a new loop, because a function blocks this one."""
+    logger.warning("an async notebook function blocks its loop; later calls use a new loop")
     if thread in _threads:
         _threads.remove(thread)

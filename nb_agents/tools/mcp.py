@@ -2,14 +2,13 @@
 
 A run has one `McpServers`; agents with equal specs share a server.
 
-What a server sends is untrusted: names are reduced to the characters that providers accept, texts
-are cut, and a server's own tokens are removed from its answers.
+Data from a server is untrusted: names are reduced to the characters that providers accept, text is
+truncated, and a server's own tokens are removed from its answers. `nb_agents.tools.gate` decides
+whether a tool can be offered.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,37 +23,34 @@ from pydantic import SecretStr
 from nb_agents.config.document import expand, unset_variable
 from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.secrets import secrets_of_server
-from nb_agents.config.tools import takes_all
-from nb_agents.events import EndChecked
+from nb_agents.config.tools import allows_any_tool
+from nb_agents.events import ProcessExitChecked
 from nb_agents.masking import Mask
+from nb_agents.models.tool_rules import MAX_DESCRIPTION_CHARS
 from nb_agents.tools.base import Tool, ToolContext, ToolDefinition
-from nb_agents.tools.mcp_server import MAX_TOOLS, Endpoint, Server
+from nb_agents.tools.mcp_server import Endpoint, Server
+from nb_agents.tools.mcp_wire import MAX_TOOLS
+from nb_agents.tools.tool_schemas import short_hash
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
 Takes = Callable[..., bool]
 
-MAX_DESCRIPTION_CHARS = 1024
-"""OpenAI's limit."""
-
-MAX_SCHEMA_CHARS = 20_000
-"""Limit of a tool's schema, characters; a tool with a longer one is left out."""
-
 _MAX_NAME_CHARS = 64
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpServers:
-    """The MCP servers of a run, an async context manager; all servers end with the block.
+    """The MCP servers of a run. An async context manager that ends all servers.
 
     Args:
-        tell: Called with each notice: a server that did not start, a tool that is left out.
+        tell: Called with each notice, such as that a server did not start.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._told: set[str] = set()
+        self._emit_notice = tell
+        self._reported: set[str] = set()
         self._servers: dict[Endpoint, Server] = {}
         self._tasks: TaskGroup = create_task_group()
 
@@ -66,32 +62,34 @@ class McpServers:
         for server in self._servers.values():
             server.close()
         try:
-            # Each ends within a few seconds. Only then is the group left, with nothing to wait for:
-            # else a stop would come up here and hide what the block raised.
+            # Each server ends within a few seconds. The group is exited only then, when there is
+            # nothing to wait for. Otherwise a stop could be raised here and hide the block's
+            # exception.
             with CancelScope(shield=True):
                 for server in self._servers.values():
                     await server.wait_ended()
                 await anyio.lowlevel.checkpoint()
         finally:
-            # The block's exception is kept from the group, which would wrap it.
+            # The group would wrap the block's exception, so it is not passed on.
             await self._tasks.__aexit__(None, None, None)
 
-    def ends(self) -> Iterator[EndChecked]:
-        """Yield what is known of the ends of its servers, once the block was left."""
+    def ends(self) -> Iterator[ProcessExitChecked]:
+        """Yield how the servers ended. Call this after the block."""
         yield from filter(None, (server.end() for server in self._servers.values()))
 
     async def tools(
-        self, context: ToolContext, specs: Iterable[McpServerSpec], takes: Takes = takes_all
+        self, context: ToolContext, specs: Iterable[McpServerSpec], takes: Takes = allows_any_tool
     ) -> list[Tool]:
-        """Return the tools of an agent's servers, starting those that are not running concurrently.
+        """Return the tools of an agent's servers. Starts servers that are not running.
 
         Args:
             context: The agent's tool context.
-            specs: Its servers; agents with equal specs share a server.
-            takes: Returns whether it gets a tool of a server, by its names.
+            specs: The agent's servers. Agents with equal specs share a server.
+            takes: Called with the names of a tool and its server. Returns whether the agent may
+                have it.
 
         Returns:
-            The tools, by their full names. A server that does not start has none.
+            The tools under their full names. A server that did not start has no tools.
         """
         await to_thread.run_sync(_load_library)
         started = [(spec, self._server(spec, context)) for spec in specs if not spec.fault]
@@ -99,13 +97,12 @@ class McpServers:
             for _, server in started:
                 if server:
                     group.start_soon(server.settle)
-        found: dict[str, Tool] = {}
-        for spec, server in started:
-            for tool in self._tools_of(spec, server, takes) if server else ():
-                if tool.name in found:
-                    self._note(f"Two tools are named {tool.name!r}; the second is left out.")
-                found.setdefault(tool.name, tool)
-        return list(found.values())
+        return [
+            tool
+            for spec, server in started
+            if server is not None
+            for tool in self._tools_of(spec, server, takes)
+        ]
 
     def _server(self, spec: McpServerSpec, context: ToolContext) -> Server | None:
         try:
@@ -113,7 +110,7 @@ class McpServers:
         except ValueError as exc:
             self._note(_not_started(context.agent, spec, exc))
             return None
-        # Variables may have changed since the run began.
+        # Environment variables may have changed since the run started.
         context.mask.add(secrets_of_server(spec))
         if endpoint not in self._servers:
             self._servers[endpoint] = Server(spec.name, endpoint, self._tasks, context.secrets)
@@ -126,28 +123,30 @@ class McpServers:
             )
             return
         if len(server.tools) > MAX_TOOLS:
-            self._note(f"MCP server {spec.name!r}: its first {MAX_TOOLS} tools are taken, no more.")
-        for listed in server.tools[:MAX_TOOLS]:
-            name = tool_name(spec.name, listed["name"])
-            if not takes(listed["name"], name, server=spec):
-                continue
-            if len(json.dumps(listed["inputSchema"])) > MAX_SCHEMA_CHARS:
-                self._note(f"Tool {name!r} is left out: its schema is too long.")
-            else:
-                yield _as_tool(name, listed, server, spec.call_timeout_s)
+            self._note(
+                f"MCP server {spec.name!r} has more than {MAX_TOOLS} tools; the rest are left out."
+            )
+        for tool_data in server.tools[:MAX_TOOLS]:
+            names = (
+                tool_name(spec.name, tool_data["name"]),
+                plain_name(spec.name, tool_data["name"]),
+            )
+            if takes(tool_data["name"], *names, server=spec):
+                yield _as_tool(*names, tool_data, server, spec.call_timeout_s)
 
     def _note(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            self._tell(text)
+        if text not in self._reported:
+            self._reported.add(text)
+            self._emit_notice(text)
 
 
-def without_variables(agent: str, specs: Iterable[McpServerSpec], workspace: Path) -> Iterator[str]:
-    """Yield a notice for each server that needs a variable that is not set; starts none.
+def missing_variable_notices(
+    agent: str, specs: Iterable[McpServerSpec], workspace: Path
+) -> Iterator[str]:
+    """Yield a notice for each server that needs an environment variable that is not set.
 
     Args:
         agent: The agent's id.
-        specs: The servers.
         workspace: The value of ``${cwd}``.
     """
     for spec in specs:
@@ -162,53 +161,84 @@ def _not_started(agent: str, spec: McpServerSpec, why: ValueError) -> str:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """Return a tool's name as MassGen builds it, in the alphabet and length that providers accept.
+    """Return the name of a tool for models, which is unique among all MCP tools.
+
+    It depends only on the two names, so a resumed run creates the same name.
 
     Args:
         server: The server's name.
         tool: The tool's own name.
 
     Returns:
-        The name; a name that is too long is cut and ends in its hash.
+        MassGen's name for the tool, with a hash if another tool could have the same name.
 
     Example:
+        >>> tool_name("brave", "search")
+        'mcp__brave__search'
         >>> tool_name("brave", "web.search")
+        'mcp__brave__web_search_ea6a2727'
+    """
+    plain = plain_name(server, tool)
+    is_unambiguous = "__" not in server and not server.endswith("_")
+    if is_unambiguous and not _NOT_IN_NAMES.search(server + tool):
+        return plain
+    return _with_hash(plain, f"{len(server)} {server} {tool}")
+
+
+def plain_name(server: str, tool: str) -> str:
+    """Return MassGen's name for a tool, reduced to characters and a length that providers accept.
+
+    Several tools may have the same name. The rules of a team file may use it.
+
+    Args:
+        server: The server's name.
+        tool: The tool's own name.
+
+    Returns:
+        The name. If it is too long, it is truncated and ends in a hash.
+
+    Example:
+        >>> plain_name("brave", "web.search")
         'mcp__brave__web_search'
     """
     full = f"mcp__{server}__{tool}"
     name = _NOT_IN_NAMES.sub("_", full)
-    if len(name) <= _MAX_NAME_CHARS:
-        return name
-    return f"{name[: _MAX_NAME_CHARS - 9]}_{hashlib.sha256(full.encode()).hexdigest()[:8]}"
+    return name if len(name) <= _MAX_NAME_CHARS else _with_hash(name, full)
 
 
-def _as_tool(name: str, listed: dict[str, Any], server: Server, timeout_s: float | None) -> Tool:
+def _with_hash(name: str, text: str) -> str:
+    return f"{name[: _MAX_NAME_CHARS - 9]}_{short_hash(text)}"
+
+
+def _as_tool(
+    name: str, plain: str, tool_data: dict[str, Any], server: Server, timeout_s: float | None
+) -> Tool:
     async def call(arguments: dict[str, Any]) -> str:
-        return await server.call(listed["name"], arguments, timeout_s)
+        return await server.call(tool_data["name"], arguments, timeout_s)
 
-    description = (listed.get("description") or listed.get("title") or listed["name"]).strip()
+    description = (
+        tool_data.get("description") or tool_data.get("title") or tool_data["name"]
+    ).strip()
     if len(description) > MAX_DESCRIPTION_CHARS:
         description = f"{description[: MAX_DESCRIPTION_CHARS - 1]}…"
     definition = ToolDefinition(
         name=name,
         description=description,
-        parameters_json_schema={"properties": {}, **listed["inputSchema"], "type": "object"},
+        parameters_json_schema=tool_data["inputSchema"],
+        other_name="" if plain == name else plain,
+        is_foreign=True,
     )
-    return Tool.from_definition(definition, call, is_repeatable=_is_repeatable(listed))
+    return Tool.from_definition(definition, call, is_repeatable=_is_repeatable(tool_data))
 
 
-def _is_repeatable(listed: Mapping[str, Any]) -> bool:
-    """Return whether the server says that a second call has no effect beyond the first's."""
-    hints = listed.get("annotations") or {}
+def _is_repeatable(tool_data: Mapping[str, Any]) -> bool:
+    """Return whether the server marks the tool as read-only or idempotent."""
+    hints = tool_data.get("annotations") or {}
     return bool(hints.get("readOnlyHint") or hints.get("idempotentHint"))
 
 
 def _endpoint(spec: McpServerSpec, workspace: Path) -> Endpoint:
-    """Expand a server's spec.
-
-    Raises:
-        ValueError: A variable is not set.
-    """
+    """Expand the variables of a server's spec. Raises ValueError if one is not set."""
 
     def full(text: str) -> str:
         text = expand(text.replace("${cwd}", str(workspace)))
@@ -219,8 +249,8 @@ def _endpoint(spec: McpServerSpec, workspace: Path) -> Endpoint:
     env = {name: full(_revealed(value)) for name, value in spec.env.items()}
     headers = {name: full(_revealed(value)) for name, value in spec.headers.items()}
     if spec.authorization:
-        given = full(_revealed(spec.authorization))
-        headers["Authorization"] = given if " " in given else f"Bearer {given}"
+        token = full(_revealed(spec.authorization))
+        headers["Authorization"] = token if " " in token else f"Bearer {token}"
     return Endpoint(
         argv=tuple(map(full, (*spec.command, *spec.args))),
         cwd=Path(full(spec.cwd)).expanduser(),
@@ -236,10 +266,8 @@ def _revealed(value: SecretStr) -> str:
 
 
 def _load_library() -> None:
-    """Import `mcp`: half a second, hence in a thread and not with the package."""
-    import jsonschema  # type: ignore[import-untyped]  # noqa: F401 - mcp does, at its first call
-
+    """Import `mcp`, which takes half a second. Call this in a worker thread."""
     import nb_agents.tools.mcp_sdk  # noqa: F401
 
-    # Without any handler Python prints warnings into whatever cell happens to run.
+    # Without a handler, Python would print warnings into the running cell.
     logging.getLogger("mcp").addHandler(logging.NullHandler())

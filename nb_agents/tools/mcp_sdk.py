@@ -1,13 +1,16 @@
-"""The `mcp` package, in either of its major versions.
+"""Adapter for the `mcp` package, versions 1 and 2.
 
-Jupyter AI and others want ``mcp<2``, and one environment has one `mcp`. What it returns is read as
-the protocol's own JSON, which is the same in both. `IS_V1` decides the rest: 1.x has no `Client`,
-its HTTP transport takes an httpx client, and it leaves it to us to tell a server that a call was
-cancelled. Imported late: the package takes half a second.
+Jupyter AI and other packages require ``mcp<2``, and an environment can contain only one version.
+Results are read as the protocol's JSON, which is the same in both versions. Other differences
+depend on `IS_V1`: version 1 has no `Client`, its HTTP transport takes an httpx client, and it does
+not notify a server of a cancelled call. This module is imported late, because the package takes
+half a second.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib import import_module
@@ -21,37 +24,41 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared import exceptions
 from mcp.shared.message import SessionMessage
 
-from nb_agents.config.programs import TEAM
+from nb_agents.config.mcp_servers import TEAM
+from nb_agents.models.network import check_network
+from nb_agents.unicode import well_formed
 
-_types: Any = mcp.types  # other classes in each version
+_types: Any = mcp.types  # its classes differ between the versions
 
 IS_V1 = version("mcp").startswith("1.")
 
 McpError: type[Exception] = exceptions.McpError if IS_V1 else exceptions.MCPError  # type: ignore[attr-defined]
-"""An error that the server answered; its ``error`` has a code and a message."""
+"""An error response from a server. Its ``error`` has a code and a message."""
 
 CONNECTION_CLOSED = -32000
-"""The code of an error that the client makes itself when the wire is cut."""
+"""Error code that the client itself creates when the connection is lost."""
 
+_METHOD_NOT_FOUND = -32601
+_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 _GOODBYE_S = 1.0
 _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 
 
 @asynccontextmanager
 async def connect(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[McpConnection]:
-    """Connect to a server.
+    """Connect to a server and yield the client.
 
     Args:
         transport: Yields the streams to read from and to write to.
     """
     if not IS_V1:
-        # Without the cache each listing asks the server.
+        # Without a cache, each listing is requested from the server.
         async with mcp.Client(transport, cache=None) as client:
             yield McpConnection(client, client.server_info)
         return
     async with transport as (read, write, *_), mcp.ClientSession(read, write) as session:
-        told: Any = await session.initialize()
-        v1 = _ClientV1(session, told.serverInfo)
+        initialized: Any = await session.initialize()
+        v1 = _ClientV1(session, initialized.serverInfo)
         try:
             yield v1
         finally:
@@ -59,14 +66,14 @@ async def connect(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[
 
 
 class McpConnection:
-    """A connected client; what it returns is the protocol's JSON.
+    """A connected client, which returns the protocol's JSON.
 
     Args:
         session: The library's client.
-        about: What it knows of the server.
+        about: The library's information about the server, or None.
 
     Attributes:
-        server: What the server calls itself.
+        server: The name that the server reported.
     """
 
     def __init__(self, session: Any, about: Any) -> None:
@@ -74,24 +81,23 @@ class McpConnection:
         self.server: str = about.name if about else ""
 
     async def list_tools(self, cursor: str | None = None) -> dict[str, Any]:
-        """Return a page of tools, each with ``name`` and ``inputSchema``, and ``nextCursor``."""
+        """Return a page of tools (``name``, ``inputSchema``) and its ``nextCursor``."""
         return _dumped(await self._session.list_tools(cursor=cursor))
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], key: str = ""
     ) -> dict[str, Any]:
-        """Call a tool; a cancelled call is reported to the server.
+        """Call a tool. If the call is cancelled, the server is notified.
 
         Args:
             name: The tool's name.
-            arguments: What it is given.
-            key: By which a team of ours knows the call.
+            key: Identifies the call if the server is an nb_agents team; "" sends no key.
         """
         return _dumped(await self._session.call_tool(name, arguments, **_meta(key)))
 
 
 class _ClientV1(McpConnection):
-    """A session of 1.x that reports cancelled calls to the server, and its end to open calls."""
+    """A client of version 1 that notifies the server of cancelled calls and can end open calls."""
 
     def __init__(self, session: Any, about: Any) -> None:
         super().__init__(session, about)
@@ -99,7 +105,7 @@ class _ClientV1(McpConnection):
         self._is_over = False
 
     def end(self) -> None:
-        """End the calls that are open, and refuse others."""
+        """End open calls and refuse new ones."""
         self._is_over = True
         for scope in tuple(self._open):
             scope.cancel()
@@ -111,12 +117,13 @@ class _ClientV1(McpConnection):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], key: str = ""
     ) -> dict[str, Any]:
-        # The id that the call will get: `send_request` counts before it first awaits.
+        # The call will get this id, because `send_request` increments the counter before it first
+        # awaits.
         number = self._session._request_id
         try:
             return _dumped(await self._send(self._session.call_tool, name, arguments, **_meta(key)))
         except anyio.get_cancelled_exc_class():
-            # A server that is gone needs no report.
+            # If the server has ended, no notification is needed.
             with anyio.move_on_after(_GOODBYE_S, shield=True), suppress(*_GONE):
                 await self._session.send_notification(_cancelled(number))
             raise
@@ -138,15 +145,15 @@ def _meta(key: str) -> dict[str, Any]:
     return {"meta": {TEAM: key}} if key else {}
 
 
-def key_of(context: Any) -> str:
-    """Return the key that a client gave a call; "" if it gave none.
+def call_key(context: Any) -> str:
+    """Return the key that the client sent with a call, or "".
 
     Args:
-        context: The call's context, of the library.
+        context: The library's context of the call.
     """
     meta = context.request_context.meta
-    given = (meta.model_extra if IS_V1 and meta else meta) or {}
-    return str(given.get(TEAM, ""))
+    fields = (meta.model_extra if IS_V1 and meta else meta) or {}
+    return str(fields.get(TEAM, ""))
 
 
 def _cancelled(number: int) -> Any:
@@ -164,20 +171,20 @@ def _dumped(result: Any) -> dict[str, Any]:
 async def http_transport(
     url: str, headers: dict[str, str], timeout_s: float
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Connect to a server by streamable HTTP.
+    """Connect to a server by streamable HTTP and yield the streams.
 
     Args:
         url: The server's address.
         headers: Headers of each request.
-        timeout_s: Limit of each step but reading, as a call may be silent for as long as it lasts.
+        timeout_s: Time limit for connecting and sending, in seconds. Reading has no limit, because
+            a server may send nothing until a call is done.
     """
     if IS_V1:
         import httpx as http
     else:
         import httpx2 as http  # type: ignore[no-redef]
-    from nb_agents.models.network import refuse_network
 
-    refuse_network()
+    check_network()
     timeout = http.Timeout(timeout_s, read=None)
     async with (
         http.AsyncClient(headers=headers, timeout=timeout) as client,
@@ -191,28 +198,28 @@ def session_manager(
     list_tools: Callable[[], list[dict[str, Any]]],
     call_tool: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]],
 ) -> Any:
-    """Return a server of tools over streamable HTTP, which takes requests within its ``run``.
+    """Return an MCP server for streamable HTTP, which handles requests while its ``run`` is open.
 
     Args:
         name: The server's name.
-        list_tools: Returns the current tools, in the protocol's JSON.
-        call_tool: Returns the result of a call, in the protocol's JSON.
+        list_tools: Returns the current tools as MCP's JSON.
+        call_tool: Returns the result of a call as MCP's JSON.
     """
     from mcp.server.lowlevel import Server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-    def listed() -> Any:
+    def connections() -> Any:
         return _types.ListToolsResult.model_validate({"tools": list_tools()})
 
     async def result(params: Any) -> Any:
-        made = await call_tool(params.name, dict(params.arguments or {}))
-        return _types.CallToolResult.model_validate(made)
+        returned = await call_tool(params.name, dict(params.arguments or {}))
+        return _types.CallToolResult.model_validate(returned)
 
     if IS_V1:
         server: Any = Server(name)
 
         async def on_list(_: Any) -> Any:
-            return _types.ServerResult(listed())
+            return _types.ServerResult(connections())
 
         async def on_call(request: Any) -> Any:
             return _types.ServerResult(await result(request.params))
@@ -222,7 +229,7 @@ def session_manager(
     else:
 
         async def on_list_tools(context: Any, params: Any) -> Any:
-            return listed()
+            return connections()
 
         async def on_call_tool(context: Any, params: Any) -> Any:
             return await result(params)
@@ -232,10 +239,10 @@ def session_manager(
 
 
 def tool_server(name: str) -> tuple[Any, Any]:
-    """Return a server to which functions are added as tools, and the type of a call's context.
+    """Return an MCP server to which functions can be added, and the type of call contexts.
 
     Args:
-        name: The server's name, and the package's whose version it tells its clients.
+        name: The server's name. Clients are sent the version of the installed package of this name.
     """
     if IS_V1:
         old: Any = import_module("mcp.server.fastmcp")
@@ -248,12 +255,46 @@ def tool_server(name: str) -> tuple[Any, Any]:
     return MCPServer(name, version=version(name), log_level="WARNING"), NewContext
 
 
+def message_body(message: SessionMessage) -> Any:
+    """Return the body of a message: a request, notification, response or error."""
+    body: Any = message.message
+    return body.root if IS_V1 else body
+
+
+def ping_response(id: Any) -> SessionMessage:
+    """Return the response to a ping."""
+    return _message({"jsonrpc": "2.0", "id": id, "result": {}})
+
+
+def refusal_response(id: Any) -> SessionMessage:
+    """Return the error response to a request that is not supported."""
+    error = {"code": _METHOD_NOT_FOUND, "message": "Method not found"}
+    return _message({"jsonrpc": "2.0", "id": id, "error": error})
+
+
+def _message(body: dict[str, Any]) -> SessionMessage:
+    return read_message(json.dumps(body).encode())
+
+
 def read_message(line: bytes) -> SessionMessage:
-    """Return the message in a line of JSON.
+    """Parse a line of JSON as a message.
 
     Raises:
         ValueError: The line is not a message.
     """
+    try:
+        return _read(line)
+    except ValueError:
+        if not _HALF_PAIR.search(line):
+            raise
+    # JavaScript writes a lone surrogate if text was cut inside a pair. It is replaced.
+    try:
+        return _read(json.dumps(well_formed(json.loads(line))).encode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _read(line: bytes) -> SessionMessage:
     if IS_V1:
         return SessionMessage(_types.JSONRPCMessage.model_validate_json(line))
     from mcp_types import jsonrpc_message_adapter
@@ -262,5 +303,5 @@ def read_message(line: bytes) -> SessionMessage:
 
 
 def message_json(sent: SessionMessage) -> bytes:
-    """Return a message as a line of JSON, without its line break."""
+    """Return a message as JSON on one line, without a line break."""
     return sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode()

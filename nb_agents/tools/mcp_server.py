@@ -1,16 +1,15 @@
-"""An MCP server: from its start, through its calls, to its end.
+"""The life cycle of an MCP server: start, calls and shutdown.
 
-Each has one owner task, which connects, waits and disconnects. Agents only await calls, and a stop
-cancels only the call, if its answer does not arrive within a moment: a client of the `mcp` package
-that is cancelled twice while it closes hangs for ever. A server that ended, or that stays silent
-after a cancelled call, is replaced at the next call. No call is sent twice, because it may have
-happened.
+Each server has one owner task, which connects, waits and disconnects. Agents only await calls. An
+immediate stop cancels a call if its answer does not arrive within a second, but never the owner
+task: a client of the `mcp` package that is cancelled twice while it closes hangs forever. A server
+that ended, or does not respond after a cancelled call, is restarted on the next call. No call is
+sent twice, because it may have taken effect.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,15 +24,18 @@ import anyio
 from anyio import CancelScope, Event, move_on_after
 
 from nb_agents.cancel import CancellationStatus, StopRequest, current_token
-from nb_agents.config.programs import TEAM
-from nb_agents.errors import said_by
-from nb_agents.events import EndChecked
+from nb_agents.config.mcp_servers import TEAM
+from nb_agents.errors import error_message
+from nb_agents.events import ProcessExitChecked
+from nb_agents.json_text import json_text
 from nb_agents.masking import Mask
+from nb_agents.models.network import proxy_of
 from nb_agents.process.command import OpenCommand
 from nb_agents.process.environment import agent_env
-from nb_agents.process.lines import LastWords
+from nb_agents.process.lines import OutputTail
 from nb_agents.tools.base import ToolError
 from nb_agents.tools.mcp_stdio import stdio_streams
+from nb_agents.tools.mcp_wire import MAX_TOOLS, answers_only, listed_tools
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -46,7 +48,7 @@ START_TIMEOUT_S = 30.0
 """Seconds for a server to start and list its tools; `npx` may first download it."""
 
 CALL_TIMEOUT_S = 600.0
-"""Time limit of a call, seconds, unless the server's spec sets one."""
+"""Time limit of a call in seconds, unless the server's spec sets one."""
 
 ANSWER_S = 1.0
 """Seconds for a server to answer a call after an immediate stop, before the call is cancelled."""
@@ -57,10 +59,9 @@ PROBE_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 3.0
 """Seconds to disconnect from an HTTP server."""
 
-TOLD = "It was told that its call is cancelled. Whether its work has ended, it does not say."
-
-MAX_TOOLS = 128
-"""Limit of tools from one server; OpenAI accepts no more in all."""
+CANCELLED_NOTE = (
+    "The server was notified that its call is cancelled. It does not report whether its work ended."
+)
 
 _MAX_PAGES = 50
 _MAX_WHY_CHARS = 500
@@ -69,14 +70,16 @@ _HTTP_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server's address, with every variable expanded: equal endpoints are one server.
+    """The command or address of a server, with all variables expanded.
+
+    Equal endpoints share one server.
 
     Attributes:
-        argv: The program of a stdio server with its arguments.
-        cwd: Its working directory.
-        env: Additional environment variables.
-        url: The address of an HTTP server; "" for a program.
-        headers: Sent with each request.
+        argv: The command of a stdio server.
+        cwd: The command's working directory.
+        env: Additional environment variables of the command.
+        url: The address of an HTTP server, or "" for a stdio server.
+        headers: Headers of each HTTP request.
         mask: Removes the server's own secrets from its answers.
     """
 
@@ -89,13 +92,13 @@ class Endpoint:
 
 
 class Server:
-    """A server, which is started again if it has ended when it is called.
+    """An MCP server. A call restarts it if it has ended.
 
     Args:
-        name: What people call it.
-        endpoint: Its address.
-        tasks: Where its owner task runs.
-        secrets: Values that it must not inherit.
+        name: The name in the team file.
+        endpoint: The server's command or address.
+        tasks: The task group for its owner task.
+        secrets: Values that the server must not inherit.
     """
 
     def __init__(
@@ -105,96 +108,96 @@ class Server:
         self._endpoint = endpoint
         self._tasks = tasks
         self._secrets = secrets
-        self._life: _Life | None = None
-        self._lives: list[_Life] = []
+        self._connection: _Connection | None = None
+        self._connections: list[_Connection] = []
         self._is_closed = False
 
     @property
     def fault(self) -> str:
-        """Why it did not start, or ""."""
-        return self._endpoint.mask.text(self._life.fault) if self._life else ""
+        """Why the server did not start, or ""."""
+        return self._endpoint.mask.text(self._connection.fault) if self._connection else ""
 
     @property
     def tools(self) -> Sequence[dict[str, Any]]:
-        """Its tools, in the protocol's JSON."""
-        return self._life.tools if self._life else ()
+        """The server's tools as MCP's JSON."""
+        return self._connection.tools if self._connection else ()
 
     def close(self) -> None:
-        """Shut the server down for good."""
+        """Shut the server down. Later calls don't restart it."""
         self._is_closed = True
-        if self._life:
-            self._life.close()
+        if self._connection:
+            self._connection.close()
 
     async def wait_ended(self) -> None:
-        """Wait until it has ended completely."""
-        for life in self._lives:
-            await life.ended.wait()
+        """Wait until the server and its connections have ended completely."""
+        for each in self._connections:
+            await each.ended.wait()
 
-    def end(self) -> EndChecked | None:
-        """Return what is known of its end, once it was waited for; None where nothing is to end."""
-        what = f"MCP server {self._name}"
-        programs = [life.program for life in self._lives if life.program is not None]
-        ends = [EndChecked.of_processes(what, program.is_gone) for program in programs]
-        if any(life.is_doubted and life.program is None for life in self._lives):
-            ends.append(EndChecked(what=what, is_confirmed=False, how=TOLD))
+    def end(self) -> ProcessExitChecked | None:
+        """Return how the server ended, or None if nothing had to end. Call `wait_ended` first."""
+        label = f"MCP server {self._name}"
+        programs = [each.program for each in self._connections if each.program is not None]
+        ends = [ProcessExitChecked.of_processes(label, program.is_gone) for program in programs]
+        if any(each.is_doubted and each.program is None for each in self._connections):
+            ends.append(ProcessExitChecked(what=label, is_confirmed=False, how=CANCELLED_NOTE))
         return min(ends, key=lambda end: end.is_confirmed, default=None)
 
-    async def settle(self) -> _Life:
-        """Wait until it runs or has failed to start; start it if it has ended."""
+    async def settle(self) -> _Connection:
+        """Wait until the server runs or has failed to start. Starts it if necessary."""
         if self._is_closed:
             raise ToolError("the run is over")
-        if self._life is None or self._life.is_over:
-            before, self._life = self._life, _Life(self._endpoint, self._secrets)
-            self._lives.append(self._life)
-            self._tasks.start_soon(self._life.run, before)
-        life = self._life
-        await life.settled.wait()
-        return life
+        if self._connection is None or self._connection.is_over:
+            before, self._connection = self._connection, _Connection(self._endpoint, self._secrets)
+            self._connections.append(self._connection)
+            self._tasks.start_soon(self._connection.run, before)
+        connection = self._connection
+        await connection.settled.wait()
+        return connection
 
     async def call(
         self, tool: str, arguments: dict[str, Any], timeout_s: float | None = None
     ) -> str:
-        """Call a tool of it.
+        """Call a tool of the server.
 
         Args:
-            tool: Its own name.
-            arguments: The model's.
-            timeout_s: Time limit of the call, seconds; None means `CALL_TIMEOUT_S`.
+            tool: The tool's own name.
+            arguments: The model's arguments.
+            timeout_s: Time limit of the call in seconds. None means `CALL_TIMEOUT_S`.
 
         Returns:
             The result as text, without the server's own tokens.
 
         Raises:
-            ToolError: It failed, or the server did.
+            ToolError: The tool failed, or the server can't be started or has ended.
         """
-        life = await self.settle()
-        if life.is_doubted and not await life.is_alive():
-            life.close()
-            life = await self.settle()
-        if life.fault:
+        connection = await self.settle()
+        if connection.is_doubted and not await connection.is_alive():
+            connection.close()
+            connection = await self.settle()
+        if connection.fault:
             raise ToolError(f"the server can't be started: {self.fault}")
         try:
             limit_s = timeout_s or CALL_TIMEOUT_S
-            return self._endpoint.mask.text(await life.call(tool, arguments, limit_s))
+            return self._endpoint.mask.text(await connection.call(tool, arguments, limit_s))
         except ToolError as exc:
             raise ToolError(self._endpoint.mask.text(str(exc))) from None
 
 
-class _Life:
-    """A connection to a server, from its start to its end.
+class _Connection:
+    """One connection to a server, from start to end.
 
     Args:
-        endpoint: The server.
-        secrets: Values that it must not inherit.
+        endpoint: The server's command or address.
+        secrets: Values that the server must not inherit.
 
     Attributes:
-        settled: Set when it runs, or has failed to start.
-        ended: Set when it has ended completely.
-        program: Its command, once it was started; None over HTTP.
-        is_over: Whether it ends or has ended.
-        is_doubted: Whether a call was cancelled, so that it may hang.
-        fault: Why it could not be started, or "".
-        tools: Its tools, in the protocol's JSON.
+        settled: Set when the server is running or has failed to start.
+        ended: Set when the connection has ended completely.
+        program: The server's process once it is started. None over HTTP.
+        is_over: Whether the connection is ending or has ended.
+        is_doubted: Whether the server may be hanging, because a call was cancelled.
+        fault: Why the server could not be started, or "".
+        tools: The server's tools as MCP's JSON.
     """
 
     def __init__(self, endpoint: Endpoint, secrets: Sequence[str]) -> None:
@@ -203,7 +206,7 @@ class _Life:
         self._scope = CancelScope(shield=True)
         self._closing = Event()
         self.ended = Event()
-        self._words = LastWords()
+        self._words = OutputTail()
         self._client: McpConnection | None = None
         self._calls = 0
         self.settled = Event()
@@ -213,11 +216,11 @@ class _Life:
         self.fault = ""
         self.tools: Sequence[dict[str, Any]] = ()
 
-    def _begin(self, program: OpenCommand) -> None:
+    def _connect(self, program: OpenCommand) -> None:
         self.program = program
 
     def close(self) -> None:
-        """Shut the server down: gracefully when it runs, at once while it starts."""
+        """Shut the server down: gracefully if it is running, immediately while it is starting."""
         self._end()
         if not self.settled.is_set():
             self._scope.cancel()
@@ -226,11 +229,11 @@ class _Life:
         self.is_over = True
         self._closing.set()
 
-    async def run(self, before: _Life | None) -> None:
-        """Start the server, wait until it should end, and end it.
+    async def run(self, before: _Connection | None) -> None:
+        """Start the server, wait for `close`, and end the server.
 
         Args:
-            before: Its previous connection, which must end first.
+            before: The previous connection, which must end first.
         """
         try:
             with self._scope:
@@ -239,12 +242,12 @@ class _Life:
                 self._scope.deadline = anyio.current_time() + START_TIMEOUT_S
                 await self._live()
             if not self.settled.is_set() and not self._closing.is_set():
-                self._explain(f"it said nothing within {START_TIMEOUT_S:.0f} s")
-        # What a transport raises is its own affair: an OSError, an HTTP library's, or a group.
+                self._explain(f"it did not respond within {START_TIMEOUT_S:.0f} s")
+        # A transport may raise an OSError, exceptions of an HTTP library, or a group.
         except Exception as exc:
             logger.debug("MCP server failed: %r", self._endpoint, exc_info=True)
             if not self.settled.is_set():
-                self._explain(f"{said_by(exc)}{self._by_proxy()}")
+                self._explain(f"{error_message(exc)}{self._by_proxy()}")
         finally:
             self._end()
             if not self.settled.is_set():
@@ -255,8 +258,8 @@ class _Life:
     async def _live(self) -> None:
         from nb_agents.tools.mcp_sdk import connect
 
-        async with connect(self._transport()) as client:
-            self.tools = await _listed(client)
+        async with connect(answers_only(self._transport())) as client:
+            self.tools = await _list_tools(client)
             self._client = client
             self._scope.deadline = inf
             self.settled.set()
@@ -274,23 +277,21 @@ class _Life:
             cwd=point.cwd,
             env=agent_env(dict(point.env), secrets=self._secrets),
             words=self._words,
-            on_start=self._begin,
+            on_start=self._connect,
             on_end=self._end,
         )
 
     def _by_proxy(self) -> str:
-        from nb_agents.models.network import proxy_of
-
         url = self._endpoint.url
         proxy = proxy_of(url) if url else None
-        return f", by the {proxy}" if proxy else ""
+        return f", through the {proxy}" if proxy else ""
 
-    def _explain(self, what: str) -> None:
+    def _explain(self, problem: str) -> None:
         words = str(self._words)
-        self.fault = f"{what}. It wrote: {words}" if words else what
+        self.fault = f"{problem}. It wrote: {words}" if words else problem
 
     async def is_alive(self) -> bool:
-        """Return whether the server answers a ping; True while another call keeps it busy."""
+        """Return whether the server answers a ping. True while another call keeps it busy."""
         if self._calls or self._client is None:
             return True
         from nb_agents.tools.mcp_sdk import McpError
@@ -306,10 +307,10 @@ class _Life:
         return False
 
     async def call(self, tool: str, arguments: dict[str, Any], limit_s: float) -> str:
-        """Call a tool; a call that takes too long is cancelled as at a stop.
+        """Call a tool, and cancel the call after `limit_s` seconds.
 
         Raises:
-            ToolError: It failed, or the server did, or it took too long.
+            ToolError: The tool or the server failed, or the call took too long.
         """
         self._calls += 1
         try:
@@ -318,8 +319,8 @@ class _Life:
         finally:
             self._calls -= 1
         raise ToolError(
-            f"it did not answer within {limit_s:g} s and was cancelled; the call may or may not "
-            "have taken effect"
+            f"the tool did not answer within {limit_s:g} s and the call was cancelled. It may or "
+            f"may not have taken effect"
         )
 
     async def _call(self, tool: str, arguments: dict[str, Any]) -> str:
@@ -328,89 +329,86 @@ class _Life:
         client = self._client
         assert client is not None
         key = secrets.token_hex(8) if client.server == TEAM else ""
-        # A task of its own, which a stop does not cancel at once.
-        asked = asyncio.create_task(client.call_tool(tool, arguments, key))
+        # A separate task, which a stop does not cancel immediately.
+        answer = asyncio.create_task(client.call_tool(tool, arguments, key))
         unsubscribe = _at_graceful_stop(partial(client.call_tool, "stop", {"run": key}), key)
         try:
-            await asyncio.wait([asked])
+            await asyncio.wait([answer])
         except anyio.get_cancelled_exc_class():
-            # A team of ours is told at once: it keeps all that it has.
+            # An nb_agents team is cancelled immediately, because it saves all of its work.
             with move_on_after(0 if key else ANSWER_S, shield=True):
-                await asyncio.wait([asked])
-            if asked.cancel():
+                await asyncio.wait([answer])
+            if answer.cancel():
                 self.is_doubted = True
                 with CancelScope(shield=True):
-                    await asyncio.wait([asked])
+                    await asyncio.wait([answer])
                 raise
         finally:
             unsubscribe()
         try:
-            return _text(asked.result())
+            return _text(answer.result())
         except McpError as exc:
-            raise ToolError(self._why(exc)) from None
-        except (RuntimeError, ValueError) as exc:  # it is not of the protocol, or of its own schema
-            raise ToolError(f"the server's answer can't be used: {exc}"[:_MAX_WHY_CHARS]) from None
+            raise ToolError(self._failure_reason(exc)) from None
+        except (RuntimeError, ValueError) as exc:  # violates the protocol or the tool's schema
+            raise ToolError(f"the server's answer is invalid: {exc}"[:_MAX_WHY_CHARS]) from None
 
-    def _why(self, exc: Any) -> str:
+    def _failure_reason(self, exc: Any) -> str:
         if self.is_over or _is_lost(exc):
             self.close()
             return (
-                "its server ended during the call, which may or may not have taken effect. The "
-                "next call starts it again"
+                "the tool's server ended during the call. The call may or may not have taken "
+                "effect. "
+                "The next call restarts the server"
             )
         return str(exc.error.message)
 
 
 def _at_graceful_stop(ask: Callable[[], Awaitable[object]], key: str) -> Callable[[], None]:
-    """Pass a graceful stop on to a team of ours, whose call then ends with what it has.
+    """Pass a graceful stop on to an nb_agents team, which then ends the call with a partial result.
 
     Args:
-        ask: Asks it.
-        key: The call's; "" where the server is no team.
+        ask: Sends the stop to the team.
+        key: The key of the call, or "" if the server is not a team.
 
     Returns:
-        A function that ends this.
+        A function that ends the subscription.
     """
     token, loop = current_token(), asyncio.get_running_loop()
     if token is None or not key:
         return lambda: None
     asking: list[asyncio.Task[None]] = []
 
-    async def asked() -> None:
-        with suppress(Exception):  # the call itself tells what is wrong with the server
+    async def send_stop() -> None:
+        with suppress(Exception):  # the call itself reports problems of the server
             await ask()
 
-    def hear(request: StopRequest) -> None:
+    def on_stop(request: StopRequest) -> None:
         if request.level == CancellationStatus.REQUESTED:
-            loop.call_soon_threadsafe(lambda: asking.append(loop.create_task(asked())))
+            loop.call_soon_threadsafe(lambda: asking.append(loop.create_task(send_stop())))
 
-    return token.on_request(hear)
+    return token.on_request(on_stop)
 
 
-async def _listed(client: McpConnection) -> Sequence[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+async def _list_tools(client: McpConnection) -> Sequence[dict[str, Any]]:
+    tools: list[dict[str, Any]] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor)
-        found += page["tools"]
+        tools += listed_tools(page)
         cursor = page.get("nextCursor")
-        if not cursor or len(found) > MAX_TOOLS:
+        if not cursor or len(tools) > MAX_TOOLS:
             break
-    return found
+    return tools
 
 
 def _text(result: dict[str, Any]) -> str:
-    """Return a result as text.
-
-    Raises:
-        ToolError: The result is an error.
-    """
+    """Convert a result to text. Raises ToolError if it is an error."""
     text = "\n".join(map(_part, result.get("content", ())))
     if not text and result.get("structuredContent") is not None:
-        text = json.dumps(result["structuredContent"], ensure_ascii=False)
+        text = json_text(result["structuredContent"])
     if result.get("isError"):
-        raise ToolError(text or "the tool failed and did not say why")
-    return text or "(nothing)"
+        raise ToolError(text or "the tool failed and gave no reason")
+    return text or "(the tool returned nothing)"
 
 
 def _part(block: dict[str, Any]) -> str:
@@ -429,7 +427,7 @@ def _part(block: dict[str, Any]) -> str:
 
 
 def _is_lost(exc: Any) -> bool:
-    """Return whether the server is gone: the connection is closed, or the session unknown."""
+    """Return whether the server has ended: its connection is closed or its session unknown."""
     from nb_agents.tools.mcp_sdk import CONNECTION_CLOSED
 
     error = exc.error

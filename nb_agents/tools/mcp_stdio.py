@@ -1,10 +1,10 @@
-"""The connection to an MCP server that is a program: JSON lines over its stdin and stdout.
+"""The stdio transport of MCP servers: JSON lines over a program's stdin and stdout.
 
-A server is a program that a person chose in their file: it runs with their rights and their home,
-neither sandboxed nor limited, but with the variables of an agent's process and those of its `env`.
+The user chose the server in the team file. It runs with the user's permissions and home directory,
+without a sandbox or limits. Its environment is that of an agent's process, plus its `env`.
 
-The `mcp` package has such a transport. This one runs the server below our supervisor, so that
-nothing of it survives: neither what the server started, nor the server when this process is killed.
+The `mcp` package has such a transport too. This one runs the server under nb_agents's supervisor,
+which ends all processes that the server started, and the server itself if this process is killed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import anyio
 from anyio import CancelScope, create_task_group, move_on_after
 
 from nb_agents.process.command import OpenCommand, open_command
-from nb_agents.process.lines import LastWords, read_chunk, read_lines, write_all
+from nb_agents.process.lines import OutputTail, read_chunk, read_lines, write_all
 from nb_agents.service_loops import ServiceLoop
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
 EXIT_GRACE_S = 1.0
-"""Seconds for a server to exit after its stdin is closed; then it gets TERM, then KILL."""
+"""Seconds for a server to exit after its stdin is closed, before SIGTERM and SIGKILL."""
 
 _FLUSH_S = 0.5
 _CLOSED = (anyio.BrokenResourceError, anyio.ClosedResourceError)
@@ -39,7 +39,7 @@ async def stdio_streams(
     *,
     cwd: Path,
     env: Mapping[str, str],
-    words: LastWords,
+    words: OutputTail,
     on_start: Callable[[OpenCommand], None],
     on_end: Callable[[], None],
 ) -> AsyncIterator[
@@ -48,59 +48,58 @@ async def stdio_streams(
         MemoryObjectSendStream[SessionMessage],
     ]
 ]:
-    """Start a server; when the block is left, all of it has ended.
+    """Start a server. All of its processes have ended when the block is exited.
 
     Args:
-        argv: The server.
-        cwd: Its working directory.
-        env: Its whole environment.
-        words: Collects what it writes to stderr.
-        on_start: Called with its command.
-        on_end: Called when it has closed its stdout or its stdin.
+        argv: The server's command.
+        cwd: The server's working directory.
+        env: The server's whole environment.
+        words: Collects the server's stderr.
+        on_start: Called with the started command.
+        on_end: Called when the server has closed its stdout or stdin.
 
     Yields:
-        The two streams that an `mcp` client takes.
+        The two streams for an `mcp` client.
 
     Raises:
         OSError: ``cwd`` can't be entered.
-        ValueError: An argument can't be passed.
+        ValueError: An argument can't be passed to a process.
     """
     from mcp.shared.message import SessionMessage
 
     to_us, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, from_us = anyio.create_memory_object_stream[SessionMessage](0)
-    speaking = CancelScope()
+    writing = CancelScope()
     async with open_command(argv, cwd=cwd, env=env) as server, create_task_group() as tasks:
         on_start(server)
-        tasks.start_soon(_listen, server.stdout, to_us, on_end)
-        tasks.start_soon(_speak, server.stdin, from_us, speaking, on_end)
-        tasks.start_soon(_overhear, server.stderr, words)
+        tasks.start_soon(_read_messages, server.stdout, to_us, on_end)
+        tasks.start_soon(_write_messages, server.stdin, from_us, writing, on_end)
+        tasks.start_soon(_collect_errors, server.stderr, words)
         try:
             yield read, write
         finally:
             with CancelScope(shield=True):
                 read.close()
                 write.close()
-                await _say_goodbye(server, speaking)
+                await _shut_down(server, writing)
             tasks.cancel_scope.cancel()
 
 
-async def _say_goodbye(server: OpenCommand, speaking: CancelScope) -> None:
-    """Wait until pending output is read, close its stdin, and wait for it to exit."""
-    speaking.deadline = anyio.current_time() + _FLUSH_S
+async def _shut_down(server: OpenCommand, writing: CancelScope) -> None:
+    """Send the pending messages, close the server's stdin, and wait for it to exit."""
+    writing.deadline = anyio.current_time() + _FLUSH_S
     with move_on_after(_FLUSH_S + EXIT_GRACE_S):
         await server.wait()
 
 
-async def _listen(
+async def _read_messages(
     stdout: FileIO,
     to_us: MemoryObjectSendStream[SessionMessage | Exception],
     on_end: Callable[[], None],
 ) -> None:
     with to_us:
         async for line in read_lines(stdout):
-            # Reads to the end: a program whose output is not read can't write its last words, or
-            # exit.
+            # Reads to the end, because a program with unread output may block and not exit.
             with ServiceLoop.MCP.item(), suppress(*_CLOSED):
                 if (message := _parsed(line)) is not None:
                     await to_us.send(message)
@@ -108,7 +107,7 @@ async def _listen(
 
 
 def _parsed(line: bytes) -> SessionMessage | None:
-    """Return a line's message; None for other lines: many servers print a greeting."""
+    """Parse a line. Returns None for other text, such as the greeting that many servers print."""
     from nb_agents.tools.mcp_sdk import read_message
 
     try:
@@ -117,7 +116,7 @@ def _parsed(line: bytes) -> SessionMessage | None:
         return None
 
 
-async def _speak(
+async def _write_messages(
     stdin: FileIO,
     from_us: MemoryObjectReceiveStream[SessionMessage],
     scope: CancelScope,
@@ -133,7 +132,7 @@ async def _speak(
             on_end()
 
 
-async def _overhear(stderr: FileIO, words: LastWords) -> None:
+async def _collect_errors(stderr: FileIO, words: OutputTail) -> None:
     while data := await read_chunk(stderr):
         with ServiceLoop.MCP.item():
             words.add(data)

@@ -1,13 +1,14 @@
-"""Decide which tool calls are made, which need a person's approval, and which are denied.
+"""Decides whether a tool call is allowed, needs the user's approval, or is denied.
 
-The team's ``tool_policy`` and MassGen's ``permissions`` decide. A call that matches no rule of the
-latter is made if it reads or writes files that the agent may access anyway, or runs read-only
-commands; a person decides on any other. A denial is returned to the model, or stops the run.
-`ApprovalConfig` also applies to approvals that code asks for, and to a recipe's gates.
+The rules are the team's ``tool_policy`` and MassGen's ``permissions``. A call that matches no rule
+of ``permissions`` is allowed if it reads or writes files that the agent may access anyway, or runs
+read-only commands. All other calls need the user's approval. A denial is returned to the model, or
+stops the run. `ApprovalConfig` also applies to approvals requested in code and to the gates of
+recipes.
 
 Source: MassGen 0.1.97, `permissions/rules.py` (`classify_action_target`) and
-`permissions/risk_classifier.py`. Stricter than there: a command is taken apart, a file is known by
-all of its names, and a tool is not harmless because of its name.
+`permissions/risk_classifier.py`. This module is stricter: it checks each command of a line and all
+names of a file, and does not treat a tool as harmless because of its name.
 """
 
 from __future__ import annotations
@@ -24,22 +25,21 @@ from typing import Any, Literal, NamedTuple
 from anyio import to_thread
 
 from nb_agents.config.permissions import Act, Names, PermissionSpec, Verdict
-from nb_agents.config.tools import ToolKeys, rule_for
+from nb_agents.config.tools import ToolKeys, ToolRule, rule_for
 from nb_agents.errors import UserError
 from nb_agents.process.writable import WriteAccess
 from nb_agents.tools.base import (
     BUILT_IN,
     Tool,
+    ToolEnvironment,
     ToolError,
-    ToolPlace,
     current_call,
-    hide_arguments,
-    summarize,
+    mask_arguments,
 )
 from nb_agents.tools.command_guard import read_commands
 
-# None of these runs another program, as git may by its configuration, or writes a file.
-_LOOKS = frozenset("ls cat head tail pwd echo which whoami wc grep stat true".split())
+# These never write a file or run another program. Git may, depending on its configuration.
+_READ_ONLY = frozenset("ls cat head tail pwd echo which whoami wc grep stat true".split())
 
 _COMMANDS = ("execute_command", "bash", "shell", "exec", "run_command", "terminal")
 _NETWORK = ("fetch", "read_url", "websearch", "web_search", "browse")
@@ -49,30 +49,31 @@ _FILE_SERVERS = ("filesystem", "workspace_tools", "workspace_copy")
 _PATHS = ("path", "file_path", "destination", "destination_path", "target", "notebook_path")
 
 _UNREADABLE = "\0"
-"""The target of a command line that can't be parsed: only ``*`` allows it."""
+"""Target for a command line that can't be parsed. Only the pattern ``*`` allows it."""
 
-MAX_ASKED_CHARS = 4_000
+MAX_SHOWN_CHARS = 4_000
 
-# What shows the rest of a line in another order. Source: Unicode's UAX #9, and CVE-2021-42574.
-_TURNS_TEXT = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Characters that change the direction of the text after them. Source: Unicode's UAX #9 and
+# CVE-2021-42574.
+_DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 _STRICTNESS: tuple[Verdict, ...] = ("allow", "ask", "deny")
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalConfig:
-    """Who approves tool calls, `Run.wait_for_approval` and recipes' gates, and within which time.
+    """Who decides on tool calls, `Run.wait_for_approval` and the gates of recipes, and how fast.
 
-    A gate with its own timeout and default keeps them.
+    A gate's own timeout and default take precedence.
 
     Attributes:
-        timeout: Seconds to wait for a decision; None means no limit.
-        auto_approve_on_timeout: Whether that approves; else it denies.
-        approvers: Who may decide; empty means everybody.
-        required_approvals: How many of them must approve. One denial is enough to deny.
+        timeout: Seconds to wait for a decision. None means no limit.
+        auto_approve_on_timeout: Whether a timeout approves instead of denying.
+        approvers: Names of the users who may decide; empty means everybody.
+        required_approvals: Number of approvals needed. A single denial denies.
 
     Raises:
-        UserError: No approval would be possible.
+        UserError: The settings make an approval impossible.
     """
 
     timeout: float | None = None
@@ -82,12 +83,14 @@ class ApprovalConfig:
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not 0 < self.timeout < math.inf:
-            raise UserError(f"The approval's timeout is {self.timeout!r} s; give a number over 0.")
+            raise UserError(
+                f"The approval timeout is {self.timeout!r} s, but it must be greater than 0."
+            )
         most = len(set(self.approvers)) or math.inf
         if isinstance(self.approvers, str) or not 1 <= self.required_approvals <= most:
             raise UserError(
-                f"{self.required_approvals} approvals are required of {self.approvers!r}: list at "
-                "least as many approvers, and require at least one."
+                f"{self.required_approvals} approvals are required from {self.approvers!r}. List "
+                "at least as many approvers, and require at least one approval."
             )
 
     @property
@@ -97,32 +100,35 @@ class ApprovalConfig:
 
 
 class ApprovalDecision(NamedTuple):
-    """What was decided, what was said with it, and by whom; "timeout" when the time was over."""
+    """The decision on an approval.
+
+    Attributes:
+        message: What the users wrote with their decisions.
+        by: Names of the users who decided, "timeout", or "auto_approve_if".
+    """
 
     approved: bool
     message: str = ""
     by: str = ""
 
     def __str__(self) -> str:
-        """Return how it was decided, by whom and why."""
+        """Describe the decision, who made it, and the message."""
         how = "approved" if self.approved else "denied"
         who = f" by {self.by}" if self.by else ""
-        who = {"timeout": " when its time was over", "auto_approve_if": " by its condition"}.get(
-            self.by, who
-        )
+        who = {"timeout": " by timeout", "auto_approve_if": " by its condition"}.get(self.by, who)
         return f"{how}{who}{f': {self.message}' if self.message else ''}"
 
 
 @dataclass
 class Tally:
-    """Counts the approvals of one thing.
+    """Counts the approvals of one request.
 
-    It is kept in memory only: if the process ends or the run is stopped before the decision,
-    everybody is asked again.
+    The count is only in memory. If the process ends or the run is stopped before the decision, all
+    approvers are asked again.
 
     Attributes:
-        config: Who may decide, and how many must approve.
-        messages: The messages of approvals, by name.
+        config: The approvers and the required number of approvals.
+        messages: The messages of the approvals so far, by the approver's name.
 
     Example:
         >>> tally = Tally(ApprovalConfig(required_approvals=2))
@@ -136,49 +142,57 @@ class Tally:
     messages: dict[str, str] = field(default_factory=dict)
 
     def take(self, approved: bool, message: str, by: str) -> ApprovalDecision | None:
-        """Record a person's decision; the same person counts once.
+        """Record a user's decision. Several approvals by the same user count once.
 
         Args:
-            approved: Whether they approve.
-            message: What they say with it.
-            by: Their name.
+            approved: Whether the user approves.
+            message: The user's message.
+            by: The user's name.
 
         Returns:
-            The decision, or None while others must approve, too.
+            The final decision, or None while more approvals are needed.
 
         Raises:
-            UserError: This person is not among the approvers.
+            UserError: The user is not an approver.
         """
         config = self.config
         if config.approvers and by not in config.approvers:
             named = ", ".join(config.approvers)
-            raise UserError(f"{by!r} is not an approver of this run. They are: {named}.")
+            raise UserError(f"{by!r} is not an approver of this run. Approvers: {named}.")
         if not approved:
             return ApprovalDecision(False, message, by)
         self.messages[by] = message
         if len(self.messages) < config.required_approvals:
             return None
-        said = "; ".join(filter(None, self.messages.values()))
-        return ApprovalDecision(True, said, ", ".join(self.messages))
+        text = "; ".join(filter(None, self.messages.values()))
+        return ApprovalDecision(True, text, ", ".join(self.messages))
 
     def __str__(self) -> str:
-        """Return how many have approved, and who."""
+        """Return the number and names of the users who have approved."""
         named = ", ".join(self.messages)
         return f"{len(self.messages)} of {self.config.required_approvals} approvals ({named})"
 
 
-def judge(permissions: PermissionSpec, tool: str, args: dict[str, Any], workspace: Path) -> Verdict:
-    """Decide on a call.
+def judge(
+    permissions: PermissionSpec,
+    tool: str,
+    args: dict[str, Any],
+    workspace: Path,
+    other_name: str = "",
+) -> Verdict:
+    """Apply ``permissions`` to a call and return the verdict.
 
     Args:
-        permissions: The rules, which are in force.
+        permissions: The rules.
         tool: The tool's name.
-        args: The model's arguments, of any kind.
-        workspace: The agent's directory, real.
+        args: The model's arguments, which may be invalid.
+        workspace: The agent's directory, with links resolved.
+        other_name: A second name that rules may use for the tool, or "".
     """
     declared = BUILT_IN.get(tool)
     if declared is None or not declared.action:
-        return permissions.decide([_acts(tool, args)]) or "ask"
+        acts = [act for name in (tool, other_name) if name for act in _acts(name, args)]
+        return permissions.decide([acts]) or "ask"
     about = _text(args, declared.target)
     match declared.action:
         case "command":
@@ -197,35 +211,37 @@ def _judge_commands(permissions: PermissionSpec, line: str) -> Verdict:
     if commands is None:
         return permissions.decide([[Act("command", _UNREADABLE)]], [whole]) or "ask"
     parts = [[Act("command", command.text)] for command in commands]
-    # A denied command may be run by its full path, or behind another: `env git push`.
-    others = [
+    # A denied command could be run by its full path, or through another command: `env git push`.
+    other_commands = [
         Act("command", " ".join([program.rpartition("/")[2], *rest]))
         for command in commands
         for number in range(len(command.words))
         for program, *rest in [command.words[number:]]
     ]
-    only_looks = all(c.words[0] in _LOOKS and not c.writes for c in commands)
-    return permissions.decide(parts, [whole, *others]) or ("allow" if only_looks else "ask")
+    is_read_only = all(c.words[0] in _READ_ONLY and not c.writes for c in commands)
+    return permissions.decide(parts, [whole, *other_commands]) or (
+        "allow" if is_read_only else "ask"
+    )
 
 
 def _names(path: str, workspace: Path) -> list[str]:
-    """Return a file's names: as written, from the workspace, and absolute, links followed."""
+    """Return all names of a file: as written, relative to the workspace, absolute, and resolved."""
     absolute = os.path.normpath(workspace / path)
-    found = [path]
+    names = [path]
     try:
         real = os.path.realpath(absolute)
-    except ValueError:  # no file can be named so
-        return found
+    except ValueError:  # an invalid file name
+        return names
     for each in dict.fromkeys([absolute, real]):
-        found.append(each)
+        names.append(each)
         if Path(each).is_relative_to(workspace):
             inner = os.path.relpath(each, workspace)
-            found += [inner, f"./{inner}"]
-    return found
+            names += [inner, f"./{inner}"]
+    return names
 
 
 def _acts(tool: str, args: dict[str, Any]) -> Names:
-    """Return what a tool does that is not one of ours, by MassGen's hints in its name."""
+    """Guess the actions of a tool that is not built in from its name, with MassGen's hints."""
     full, name, server = tool, tool.removeprefix("custom_tool__"), ""
     if tool.startswith("mcp__"):
         server, _, name = tool.removeprefix("mcp__").partition("__")
@@ -252,37 +268,57 @@ def _text(args: dict[str, Any], name: str) -> str:
 
 
 Ask = Callable[[str, str, str, bool], Awaitable[ApprovalDecision]]
-"""Asks a person whether an agent's call of a tool may be made.
+"""Asks the user to approve a tool call.
 
-Given the agent, the tool, the arguments in short, and whether a denial stops the run.
+Called with the agent, the tool, the call as text, and whether a denial stops the run.
 """
+
+WriteImage = Callable[[str, bytes], Awaitable[None]]
+"""Writes a file to the agent's workspace. Raises ToolError if that fails."""
 
 
 @dataclass(frozen=True)
 class AgentTools:
-    """An agent's tools without its file tools, which are created for each round.
+    """An agent's tools, except the file tools, which are created for each round.
 
     Attributes:
-        others: Its other tools.
-        rule: Does with tools what the agent's configuration says of them; see `Policy.take`.
-        access: Paths that it may write outside its workspace, and whether it may now.
-        keeps_images: Whether images that its model makes become files of its workspace.
-        place: Where it works, and the rules of its calls: what an agent needs that is a program.
+        others: The tools other than file tools.
+        rule: Applies the agent's configuration to tools; see `Policy.take`.
+        access: Paths outside the workspace that the agent may write to, and whether it may do so
+            now.
+        keeps_images: Whether images from the agent's model are saved in its workspace.
+        place: The environment that external agents call the tools in, with its checks.
     """
 
     others: Sequence[Tool] = ()
     rule: Callable[[Iterable[Tool]], Sequence[Tool]] = tuple
     access: WriteAccess = field(default_factory=WriteAccess)
     keeps_images: bool = True
-    place: ToolPlace | None = None
+    place: ToolEnvironment | None = None
 
     def with_files(self, files: Iterable[Tool]) -> list[Tool]:
-        """Add the agent's file tools, under the same rules.
+        """Return all tools of the agent, given its file tools, to which its rules are applied."""
+        return [*self.rule(files), *self.others]
+
+    def image_writer(self, write: WriteImage) -> WriteImage | None:
+        """Return a function that saves images in the workspace, or None if the agent may not.
 
         Args:
-            files: Those tools.
+            write: Writes a file to the workspace. The returned function snapshots the workspace
+                before it calls this.
         """
-        return [*self.rule(files), *self.others]
+        environment = self.place
+        if not self.keeps_images:
+            return None
+        if environment is None or environment.keep is None:
+            return write
+        keep = environment.keep
+
+        async def write_saved(path: str, data: bytes) -> None:
+            async with keep([path]):
+                await write(path, data)
+
+        return write_saved
 
 
 class Policy:
@@ -290,8 +326,9 @@ class Policy:
 
     Args:
         keys: The configuration.
-        workspace: The agent's directory, real where ``permissions`` are given.
-        ask: Asks a person: the tool, its arguments in short, whether a denial stops the run.
+        workspace: The agent's directory, with links resolved if there are ``permissions``.
+        ask: Asks the user to approve a call. The arguments are the tool, the call as text, and
+            whether a denial stops the run.
     """
 
     def __init__(
@@ -305,30 +342,21 @@ class Policy:
         self._ask = ask
 
     def take(self, tools: Iterable[Tool]) -> tuple[Tool, ...]:
-        """Drop the tools that the agent may not have, and guard the others.
-
-        Args:
-            tools: All tools.
-        """
+        """Return the tools that the agent may have, with its rules applied to their calls."""
         return tuple(self.guarded(tool) for tool in tools if self._keys.takes(tool.name))
 
     def guarded(self, tool: Tool) -> Tool:
-        """Put a tool under the rules.
+        """Return a tool that checks the rules before each call, or the same tool if none can apply.
 
-        The first rule of ``tool_policy`` that matches its name decides, and ``permissions`` decide
-        on each call; the stricter of the two applies.
-
-        Args:
-            tool: The tool.
-
-        Returns:
-            The tool, itself when there is no rule for it.
+        ``tool_policy`` decides by the tool's name, with the first rule that matches, and
+        ``permissions`` by the call. The stricter verdict applies.
         """
-        if self._action(tool.name) == "allow" and self._keys.rules is None:
+        is_allowed = self._action(*tool.definition.names) == "allow"
+        if is_allowed and self._keys.rules is None and not tool.asks:
             return tool
 
         async def call(args: dict[str, Any]) -> str:
-            await self.check(tool.name, args)
+            await self.check(tool.name, args, tool.definition.other_name, asks=tool.asks)
             result = await tool.call(args)
             if result.is_error:
                 raise ToolError(result.removeprefix("Error: "))
@@ -336,52 +364,84 @@ class Policy:
 
         return Tool.from_definition(tool.definition, call, is_repeatable=tool.is_repeatable)
 
-    async def check(self, name: str, args: dict[str, Any]) -> None:
-        """Return when a call may be made; a person is asked where the rules want it.
+    async def check(
+        self, name: str, args: dict[str, Any], other_name: str = "", *, asks: bool = False
+    ) -> None:
+        """Check a call and, where the rules require it, wait for the user's approval.
 
         Args:
             name: The tool's name.
             args: The model's arguments.
+            other_name: A second name that rules may use for the tool, or "".
+            asks: Whether the user must approve the call if no rule of ``tool_policy`` matches.
 
         Raises:
-            ToolError: The rules or a person deny it.
+            ToolError: The rules or the user deny the call.
         """
-        action, permissions = self._action(name), self._keys.rules
+        names = tuple(filter(None, (name, other_name)))
+        action, permissions = self._action(*names), self._keys.rules
         if action == "deny":
-            raise ToolError(f"the team's file denies {name}.")
-        verdict: Verdict = action
+            raise ToolError(f"the team file denies {name}.")
+        verdict: Verdict = "ask" if asks and self._rule(*names) is None else action
         if permissions is not None:
-            by_rules = await to_thread.run_sync(judge, permissions, name, args, self._workspace)
-            verdict = max(action, by_rules, key=_STRICTNESS.index)
+            by_rules = await to_thread.run_sync(
+                judge, permissions, name, args, self._workspace, other_name
+            )
+            verdict = max(verdict, by_rules, key=_STRICTNESS.index)
         if verdict == "deny":
-            raise ToolError(f"`permissions` of the team's file deny this call of {name}.")
-        if verdict == "ask":
-            rule = rule_for(name, self._keys.tool_policy)
+            raise ToolError(f"this call to {name} is denied by the team file's `permissions`.")
+        declared = BUILT_IN.get(name)
+        if verdict == "ask" and not (declared and declared.asks_itself):
+            rule = self._rule(*names)
             stops = rule is not None and rule.action == "ask" and rule.on_denial == "stop"
-            await self._asked(name, args, stops)
+            await self._ask_user(name, args, stops)
 
-    def _action(self, name: str) -> Verdict:
-        rule = rule_for(name, self._keys.tool_policy)
+    def _action(self, *names: str) -> Verdict:
+        rule = self._rule(*names)
         return rule.action if rule else "allow"
 
-    async def _asked(self, name: str, args: dict[str, Any], stops: bool) -> None:
+    def _rule(self, *names: str) -> ToolRule | None:
+        """Return the first rule that matches one of a tool's names."""
+        rules = self._keys.tool_policy
+        matches = [rule for name in names if (rule := rule_for(name, rules)) is not None]
+        return min(matches, key=rules.index, default=None)
+
+    async def _ask_user(self, name: str, args: dict[str, Any], stops: bool) -> None:
         with current_call().waiting():
-            said = await self._ask(name, _about(name, args), stops)
-        if not said.approved:
-            why = f": {said.message}" if said.message else "."
-            raise ToolError(f"a person denied this call of {name}{why}")
+            decision = await self._ask(name, _describe_call(name, args), stops)
+        if not decision.approved:
+            why = f": {decision.message}" if decision.message else "."
+            raise ToolError(f"the user denied this call to {name}{why}")
 
 
-def _about(name: str, args: dict[str, Any]) -> str:
-    """Describe a call to the person who decides on it, with all arguments up to a limit."""
+def _describe_call(name: str, args: dict[str, Any]) -> str:
+    """Describe a call for the user who decides on it, with all arguments up to a limit."""
     declared = BUILT_IN.get(name)
     is_code = declared is not None and declared.action in ("command", "code")
-    whole = args.get(declared.target) if declared and is_code else None
-    if not isinstance(whole, str):
-        first = "path" if "path" in args else next(iter(args), "")
-        others = {key: value for key, value in args.items() if key != first}
-        rest = json.dumps(hide_arguments(others), ensure_ascii=False, default=str)
-        whole = f"{summarize(name, args)} {rest}" if others else summarize(name, args)
-    left_out = len(whole) - MAX_ASKED_CHARS
-    shown = whole if left_out <= 0 else f"{whole[:MAX_ASKED_CHARS]} [{left_out} characters more]"
-    return _TURNS_TEXT.sub(lambda found: f"\\u{ord(found[0]):04x}", shown)
+    code = args.get(declared.target) if declared and is_code else None
+    if isinstance(code, str):
+        whole = f"{name}: {code}"
+    else:
+        named = (f"{key}={_literal(value)}" for key, value in mask_arguments(args).items())
+        whole = f"{name.removeprefix('custom_tool__')}({', '.join(named)})"
+    left_out = len(whole) - MAX_SHOWN_CHARS
+    description = (
+        whole if left_out <= 0 else f"{whole[:MAX_SHOWN_CHARS]} [{left_out} more characters]"
+    )
+    return with_visible_direction(description)
+
+
+def with_visible_direction(text: str) -> str:
+    """Return text with escapes for the characters that change the direction of what follows."""
+    return _DIRECTION.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _literal(value: Any) -> str:
+    """Return an argument as JSON; text in single quotes. Quotes in text are not escaped."""
+    written = json.dumps(value, ensure_ascii=False, default=str)
+    # A secret with an escaped quote would not be recognised by the masking.
+    return (
+        f"'{written[1:-1].replace(chr(92) + chr(34), chr(34))}'"
+        if isinstance(value, str)
+        else written
+    )

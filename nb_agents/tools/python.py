@@ -1,9 +1,9 @@
-"""The Python tool of an agent: cells in a persistent interpreter, and their images.
+"""The Python tool of an agent, which runs cells in a persistent interpreter.
 
-The interpreter is started by the first cell and ended by `PythonCells.close`, with the kernel at
-the latest. A stop or a time-out interrupts the cell; what doesn't heed that within two seconds is
-ended with the whole interpreter, and the next cell's result says that the variables are gone.
-Images that a cell showed become files in the agent's workspace.
+The first cell starts the interpreter, and `PythonCells.close` ends it. It never outlives the
+notebook's kernel. A stop or timeout interrupts the cell. If the cell does not end within two
+seconds, the whole interpreter is terminated, and the result of the next cell reports that
+variables were lost. Images that a cell shows are saved in the agent's workspace.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 DEFAULT_TIMEOUT_S = 300.0
 MAX_OUTPUT_CHARS = 10_000_000
-"""Limit of a cell's output; a cell that writes more is interrupted."""
+"""Maximum size of a cell's output in characters. A cell that writes more is interrupted."""
 _MAX_PLOTS = 20
 _INTERRUPT_GRACE_S = 2.0
 _INTERRUPT_AGAIN_S = 1.0
-"""One interrupt may be lost: Python ignores what is raised in a callback or a finaliser."""
+"""Seconds until another interrupt. Python ignores one that arrives in a callback or finalizer."""
 
-_LOST = "[A new interpreter: the variables and imports of earlier cells are gone.]"
+_LOST = "[Python was restarted: the variables and imports of earlier cells are lost.]"
 
 
 @dataclass(frozen=True)
 class Plot:
-    """An image that a cell has made.
+    """An image that a cell has shown.
 
     Attributes:
-        name: Its file's, in `FOLDER`.
-        data: A PNG.
+        name: The file's name in `FOLDER`.
+        data: The PNG data.
     """
 
     name: str
     data: bytes
 
 
-def png(value: Any) -> bytes | None:
-    """Decode an image that an interpreter sent; None if it is invalid or too large."""
+def decode_png(value: Any) -> bytes | None:
+    """Decode an image from an interpreter. Returns None if it is invalid or too large."""
     if not isinstance(value, str) or len(value) > _MAX_BYTES * 4 // 3:
         return None
     try:
@@ -66,28 +66,24 @@ def png(value: Any) -> bytes | None:
 
 
 def next_number(workspace: Path, last: int) -> int:
-    """Return the next cell's number, which no plot in the workspace has yet."""
-    taken = set()
+    """Return a number for the next cell that no plot in the workspace uses."""
+    used_numbers = set()
     with suppress(OSError), Directory.at(workspace) as directory:
-        # What is no directory comes first.
+        # `walk` yields files before directories.
         entries = takewhile(lambda entry: entry.kind != "folder", directory.walk(FOLDER))
         names = [entry.name for entry in entries]
-        taken = {name.split("_")[1] for name in names if "_" in name}
+        used_numbers = {name.split("_")[1] for name in names if "_" in name}
     number = last + 1
-    while str(number) in taken:
+    while str(number) in used_numbers:
         number += 1
     return number
 
 
-def write_plots(workspace: Path, plots: Sequence[Plot]) -> None:
-    """Write images below a workspace; nothing there is replaced.
-
-    Args:
-        workspace: The agent's directory.
-        plots: What to write.
+def save_plots(workspace: Path, plots: Sequence[Plot]) -> None:
+    """Write images to a workspace without replacing files.
 
     Raises:
-        OSError: One of them can't be written.
+        OSError: An image can't be written.
     """
     with Directory.at(workspace) as directory:
         for plot in plots:
@@ -96,19 +92,19 @@ def write_plots(workspace: Path, plots: Sequence[Plot]) -> None:
 
 
 class PythonCells:
-    """The Python of one agent.
+    """The Python tool of one agent.
 
     Args:
         sandbox: Runs the interpreter.
-        timeout_s: Time limit of a cell, seconds.
+        timeout_s: Time limit of a cell, in seconds.
     """
 
     def __init__(self, sandbox: Sandbox, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._sandbox = sandbox
         self._context = sandbox.context
         self._timeout_s = timeout_s
-        self._kept = kept_folder(self._context.kept, self._context.agent)
-        self._one_at_a_time = Lock()  # a model may call twice at once
+        self._output_folder = kept_folder(self._context.kept, self._context.agent)
+        self._one_at_a_time = Lock()  # a model may make parallel calls
         self._interpreter: PythonInterpreter | None = None
         self._is_lost = False
         self._could_write = False
@@ -119,23 +115,23 @@ class PythonCells:
         return [Tool(self.run_python)]
 
     async def run_python(self, code: str) -> str:
-        """Run a notebook cell of Python in your workspace.
+        """Run Python code in your workspace, like a notebook cell.
 
-        Variables and imports last from cell to cell. You get what it prints and the value of its
-        last expression. Plots that it shows are saved as PNG files.
+        Variables and imports persist between calls. The result contains the printed output and the
+        value of the last expression. Plots are saved as PNG files.
 
         Args:
-            code: The cell.
+            code: The Python code.
         """
         try:
             code.encode()
         except UnicodeEncodeError:
-            raise ToolError("the code has half a surrogate pair") from None
+            raise ToolError("the code contains a lone surrogate") from None
         async with self._one_at_a_time:
             return await self._run(code)
 
     async def close(self) -> None:
-        """End the interpreter and all that it started; not while a cell runs."""
+        """End the interpreter and its processes. No cell may be running."""
         if self._interpreter is not None:
             interpreter, self._interpreter = self._interpreter, None
             await interpreter.close()
@@ -145,23 +141,23 @@ class PythonCells:
         self._number = await to_thread.run_sync(next_number, self._sandbox.cwd, self._number)
         cell = _Cell(self._context, self._number)
         if self._is_lost:
-            cell.said.line(_LOST)
+            cell.output.line(_LOST)
             self._is_lost = False
         try:
             await self._follow(interpreter, code, cell)
         finally:
-            # A stop loses nothing of what was said and shown.
+            # Save all output and images, even after a stop.
             with CancelScope(shield=True):
                 if cell.is_lost:
                     self._is_lost = True
                     await self.close()
-                shown = await self._keep(cell)
-        return shown.rstrip("\n") or "(no output)"
+                output = await self._save_output(cell)
+        return output.rstrip("\n") or "(no output)"
 
     async def _started(self) -> PythonInterpreter:
         can_write = bool(self._context.access.now)
         if self._interpreter is not None and can_write != self._could_write:
-            # What it sees was settled when it started.
+            # The paths that the interpreter can write to are fixed when it starts.
             await self.close()
             self._is_lost = True
         if self._interpreter is None:
@@ -179,8 +175,8 @@ class PythonCells:
         return self._interpreter
 
     async def _follow(self, interpreter: PythonInterpreter, code: str, cell: _Cell) -> None:
-        # The reader goes on while the cell is being interrupted: it may have last words, and the
-        # word that it has ended must not be lost.
+        # The reader continues while the cell is interrupted, to receive its last output and the
+        # message that it has ended.
         reading = CancelScope(shield=True)
         request = interpreter.begin(code)
         async with create_task_group() as tasks:
@@ -194,7 +190,7 @@ class PythonCells:
                 reading.cancel()
 
     async def _end(self, interpreter: PythonInterpreter, cell: _Cell) -> None:
-        """Ensure that a cell ends; record how, unless it ended by itself."""
+        """Interrupt a cell that has not ended by itself, and record the reason."""
         if not cell.has_ended.is_set():
             with move_on_after(_INTERRUPT_GRACE_S):
                 await cell.has_begun.wait()
@@ -208,34 +204,34 @@ class PythonCells:
         why = "wrote too much" if cell.is_too_long else f"took more than {self._timeout_s:g} s"
         if not cell.has_ended.is_set():
             cell.is_lost = True
-            cell.said.line(f"[The cell {why} and could not be interrupted: Python was ended.]")
+            cell.output.line(f"[The cell {why} and could not be interrupted, so Python was ended.]")
         elif not cell.is_lost:
-            cell.said.line(f"[The cell {why} and was interrupted. Its variables are kept.]")
+            cell.output.line(f"[The cell {why} and was interrupted. Its variables are kept.]")
 
-    async def _keep(self, cell: _Cell) -> str:
+    async def _save_output(self, cell: _Cell) -> str:
         if cell.plots:
             try:
-                await to_thread.run_sync(write_plots, self._sandbox.cwd, cell.plots)
+                await to_thread.run_sync(save_plots, self._sandbox.cwd, cell.plots)
             except OSError as exc:
-                cell.said.line(f"[Plots could not be saved: {exc.strerror}]")
-        return await cell.said.keep(self._kept, "python")
+                cell.output.line(f"[Plots could not be saved: {exc.strerror}]")
+        return await cell.output.keep(self._output_folder, "python")
 
 
 class _Cell:
-    """A cell that runs.
+    """A running cell.
 
     Attributes:
-        said: Its output, in order.
-        plots: Its images.
-        has_begun: Set at its beginning: only then can it be interrupted.
-        has_ended: Set at its end.
-        is_enough: Set when there is nothing more to wait for.
-        is_too_long: Whether that is because it wrote too much.
-        is_lost: Whether the interpreter is gone.
+        output: The output, in order.
+        plots: The images.
+        has_begun: Set when the cell has started and can be interrupted.
+        has_ended: Set when the cell has ended.
+        is_enough: Set when the cell has ended or has written too much.
+        is_too_long: Whether the cell has written too much.
+        is_lost: Whether the interpreter has ended.
     """
 
     def __init__(self, context: ToolContext, number: int) -> None:
-        self.said = OutputLog(context.tell, context.mask)
+        self.output = OutputLog(context.tell, context.mask)
         self.plots: list[Plot] = []
         self.has_begun = Event()
         self.has_ended = Event()
@@ -244,21 +240,21 @@ class _Cell:
         self.is_lost = False
         self._number = number
 
-    def hear(self, message: Message) -> bool:
-        """Record one message of the interpreter; return False after too much output."""
+    def record(self, message: Message) -> bool:
+        """Record a message from the interpreter. Returns False after too much output."""
         if message.kind == "execute_input":
             self.has_begun.set()
         if self.is_too_long:
             return message.kind != "stream"
         content = message.content
         if message.kind == "stream":
-            self.said.add(_text(content.get("text")))
+            self.output.add(_text(content.get("text")))
         elif message.kind in ("execute_result", "display_data"):
             self._show(content.get("data"))
         elif message.kind == "error":
             lines = content.get("traceback")
-            self.said.line("\n".join(map(_text, lines if isinstance(lines, list) else [])))
-        if self.said.chars > MAX_OUTPUT_CHARS or message.kind == LOST:
+            self.output.line("\n".join(map(_text, lines if isinstance(lines, list) else [])))
+        if self.output.chars > MAX_OUTPUT_CHARS or message.kind == LOST:
             self.is_too_long = True
             self.is_enough.set()
         return not self.is_too_long
@@ -271,15 +267,15 @@ class _Cell:
     def _show(self, data: Any) -> None:
         if not isinstance(data, dict):
             return
-        image = png(data.get("image/png"))
+        image = decode_png(data.get("image/png"))
         if image is None:
-            self.said.line(_text(data.get("text/plain")))
+            self.output.line(_text(data.get("text/plain")))
         elif len(self.plots) == _MAX_PLOTS:
-            self.said.line(f"[A plot was left out: {_MAX_PLOTS} are kept of a cell.]")
+            self.output.line(f"[A plot was not saved: the limit is {_MAX_PLOTS} per cell.]")
         else:
             name = f"cell_{self._number}_{len(self.plots) + 1}.png"
             self.plots.append(Plot(name, image))
-            self.said.line(f"[plot: {FOLDER}/{name}]")
+            self.output.line(f"[plot: {FOLDER}/{name}]")
 
 
 async def _read(
@@ -287,10 +283,10 @@ async def _read(
 ) -> None:
     with scope:
         try:
-            await interpreter.follow(request, cell.hear)
+            await interpreter.follow(request, cell.record)
         except InterpreterEnded as exc:
             cell.is_lost = True
-            cell.said.line(f"[Python ended: {exc}]")
+            cell.output.line(f"[Python ended: {exc}]")
         cell.end()
 
 

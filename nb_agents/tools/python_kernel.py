@@ -1,13 +1,13 @@
-"""One Python interpreter of an agent: an ipykernel in its own process, and our connection to it.
+"""An agent's Python interpreter: the connection to an ipykernel in a separate process.
 
-An ipykernel, because an agent's cells are then what they are in a person's notebook (last value,
-``await``, magics, plots, interrupts), and it is there already: the notebook needs it. It starts in
-0.6 s and takes 80 MB. Its own launcher is not used: below our supervisor it ends whole, also when
-this process is killed. It is reached by sockets in a directory that only the user may enter, hence
-from within a sandbox without a network, and by no port.
+With ipykernel, an agent's cells work like those of the user's notebook (last value, ``await``,
+magics, plots, interrupts), and it is already installed for the notebook. It starts in 0.6 s and
+takes 80 MB. It is run by nb_agents's supervisor instead of its own launcher. The supervisor ends
+all of its processes even if this process is killed. The connection uses sockets in a directory that
+only the user can enter. This works in a sandbox without a network, and opens no port.
 
-Its messages are untrusted, because a cell can send any bytes: a message that is too large is
-dropped unread, and an invalid message is ignored.
+Messages are untrusted, because a cell can send any bytes. A message that is too large is dropped
+unread, and an invalid message is ignored.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import anyio
 from anyio import CancelScope, create_task_group, move_on_after, to_thread
 from anyio.lowlevel import checkpoint
 
+from nb_agents.disk.directory import Directory
 from nb_agents.process.command import Finished
 from nb_agents.process.environment import ScratchFolder
 from nb_agents.tools.sandbox import Sandbox
@@ -33,17 +34,17 @@ if TYPE_CHECKING:
     import zmq.asyncio
 
 LOST = "nb_agents_lost"
-"""The kind of message that stands for some that were too large."""
+"""Kind of the message that stands for messages that were dropped or too large."""
 
 START_TIMEOUT_S = 60.0
 _ASK_AGAIN_S = 0.5
 _LAST_OUTPUT_S = 1.0
-"""How long the word that a cell is idle may come after its reply; it is lost after a flood."""
+"""Seconds to wait for the idle status after a cell's reply. Too much output may lose it."""
 _LAST_WORDS = 500
-"""Characters of what it wrote at its end, such as why it could not start."""
+"""Characters of stderr that are reported when the interpreter has ended."""
 _MAX_MESSAGE_BYTES = 16_000_000
 _MAX_WAITING = 16
-"""Messages that are held for us; more are held, or dropped, on the interpreter's own side."""
+"""Maximum number of queued messages. Further ones wait or are dropped in the interpreter."""
 _PORTS = ("shell", "iopub", "stdin", "control", "hb")
 _LAUNCH = (
     "-m",
@@ -51,19 +52,19 @@ _LAUNCH = (
     "--HistoryManager.enabled=False",
     "--InteractiveShell.colors=NoColor",
     "--InteractiveShell.xmode=Plain",
-    # Seconds that output is held back; 0.2 by default, which every cell would have to wait.
+    # Seconds between flushes of output. By default, each cell would have to wait for 0.2 s.
     "--IPKernelApp.exec_lines=import sys; "
     "sys.stdout.flush_interval = sys.stderr.flush_interval = 0.01; del sys",
 )
-# What commands write that a cell runs takes another way, and may come after the cell's end. A mark
-# on that way shows when all of it has come.
+# Output of commands that a cell runs goes through other pipes, and may arrive after the cell has
+# ended. A marker written to these pipes shows when all of it has arrived.
 _MARK_NAME = "nb_agents_mark_"
 _MARKS = re.compile(rf"{_MARK_NAME}[0-9a-f]*")
 _MARK = "__import__('os').write(1, b'{mark}'), __import__('os').write(2, b'{mark}')"
 
 
 class InterpreterEnded(Exception):
-    """The interpreter ended by itself; ``args[0]`` says how."""
+    """Raised when the interpreter has ended by itself. ``args[0]`` describes how."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ class Message:
     """A message of an interpreter.
 
     Attributes:
-        kind: What kind of message, in Jupyter's words.
-        parent: The id of the request that it belongs to.
-        content: Its content, which is untrusted.
+        kind: Jupyter's ``msg_type``.
+        parent: The id of the request that caused the message.
+        content: The untrusted content.
     """
 
     kind: str
@@ -81,15 +82,15 @@ class Message:
     content: dict[str, Any]
 
 
-Hear = Callable[[Message], bool]
-"""Called with a message; returns whether to read the waiting ones."""
+OnMessage = Callable[[Message], bool]
+"""Called with a message. Returns False to drop the queued messages."""
 
 
 class PythonInterpreter:
-    """An interpreter that runs from `start` to `close`; one cell at a time.
+    """An interpreter that runs one cell at a time, from `start` to `close`.
 
     Args:
-        sandbox: Where it runs.
+        sandbox: Runs the interpreter's process.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -101,7 +102,7 @@ class PythonInterpreter:
         self._session = Session(key=self._key.encode())
         self._scratch = ScratchFolder()
         self._folder = self._scratch.path
-        # A task outside of any group: it outlives the call that starts it, up to `close`.
+        # A task outside of task groups, because it continues after the call that starts it.
         self._process: asyncio.Task[Finished] | None = None
         self._context = zmq.asyncio.Context()
         for option, value in (
@@ -118,65 +119,65 @@ class PythonInterpreter:
         self._listen()
 
     async def start(self) -> None:
-        """Start it and wait until it listens.
+        """Start the interpreter and wait until it responds.
 
         Raises:
             InterpreterEnded: It did not start.
         """
-        place = self._folder / "connection.json"
-        place.touch(mode=0o600)
-        place.write_text(json.dumps(self._connection()), "utf-8")
+        connection_file = self._folder / "connection.json"
+        with Directory.made(self._folder) as folder, folder.create(connection_file.name) as file:
+            file.write(json.dumps(self._connection()).encode())
         self._process = asyncio.create_task(
             self._sandbox.run(
-                [sys.executable, *_LAUNCH, "-f", str(place)],
+                [sys.executable, *_LAUNCH, "-f", str(connection_file)],
                 writable=[self._folder],
                 env={
                     "IPYTHONDIR": str(self._folder / "ipython"),
-                    # Or its debugger, which nobody uses, prints a warning.
+                    # Otherwise its debugger, which is not used, prints a warning.
                     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
                 },
             )
         )
         with move_on_after(START_TIMEOUT_S) as clock:
-            await self._while_it_lives(self._hear_first_word)
+            await self._while_alive(self._wait_for_response)
         if clock.cancelled_caught:
             raise InterpreterEnded(f"no answer within {START_TIMEOUT_S:g} s")
 
     def begin(self, code: str) -> str:
-        """Send a cell; return the request's id, for `follow`."""
+        """Send a cell to the interpreter and return the id of the request, for `follow`."""
         return self._execute(code, is_silent=False)
 
-    async def follow(self, request: str, hear: Hear) -> None:
-        """Wait for the end of a cell.
+    async def follow(self, request: str, on_message: OnMessage) -> None:
+        """Process a cell's messages until the cell has finished.
 
         Args:
             request: The id returned by `begin`.
-            hear: Is given all that it says meanwhile, and a message of the kind `LOST` in the place
-                of too much at once. What waits to be read is dropped when it returns False.
+            hear: Called with each message. If it returns False, queued messages are dropped. A
+                message of the kind `LOST` stands for messages that were dropped or too large.
 
         Raises:
-            InterpreterEnded: It ended first.
+            InterpreterEnded: The interpreter exited before the cell finished.
         """
 
         async def listen() -> None:
-            await self._hear_all(request, hear)
-            await self._hear_late(hear)
+            await self._read_all(request, on_message)
+            await self._read_late_output(on_message)
 
-        await self._while_it_lives(listen)
+        await self._while_alive(listen)
 
     async def interrupt(self) -> None:
-        """Interrupt the cell that runs, like Ctrl-C does."""
+        """Interrupt the running cell, as Ctrl-C does."""
         request = self._send(self._control, "interrupt_request", {})
         while True:
             reply = await self._receive(self._control)
             if reply is not None and reply.parent == request:
                 break
-        # In an `await`, the signal is noticed when something comes: tornado's add_callback does
-        # not wake its own thread's loop.
+        # A cell that is awaiting notices the signal only when a message arrives, because tornado's
+        # add_callback does not wake the loop of its own thread.
         self._send(self._shell, "kernel_info_request", {})
 
     async def close(self) -> None:
-        """End it and all that it started."""
+        """End the interpreter and its processes."""
         with CancelScope(shield=True):
             if self._process is not None:
                 self._process.cancel()
@@ -197,27 +198,30 @@ class PythonInterpreter:
         import zmq
 
         self._iopub = self._context.socket(zmq.SUB)
-        self._line = self._iopub.get_monitor_socket(
+        self._monitor = self._iopub.get_monitor_socket(
             zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
         )
         self._iopub.subscribe(b"")
         self._iopub.connect(self._address("iopub"))
 
     async def _reconnect(self) -> None:
-        """Reconnect, without what waits to be read; ZeroMQ does not after one too large."""
+        """Open a new connection and drop queued messages.
+
+        ZeroMQ does not reconnect after a message over the limit.
+        """
         import zmq
 
         self._iopub.disable_monitor()
-        self._line.close()
+        self._monitor.close()
         self._iopub.close()
         self._listen()
-        # Never, when it was the end of the process that cut the line: then `_watch` sees it.
+        # If the process has ended, this waits until `_watch` cancels it.
         await self._event(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
-    async def _event(self, wanted: int) -> None:
+    async def _event(self, execution: int) -> None:
         from zmq.utils.monitor import recv_monitor_message
 
-        while (await recv_monitor_message(self._line))["event"] != wanted:
+        while (await recv_monitor_message(self._monitor))["event"] != execution:
             pass
 
     def _address(self, name: str) -> str:
@@ -225,7 +229,7 @@ class PythonInterpreter:
 
     def _execute(self, code: str, *, is_silent: bool) -> str:
         cell = {"code": code, "silent": is_silent, "store_history": not is_silent}
-        # Stopping on an error would drop the request that is made right after it.
+        # With stop_on_error, a request right after a failed cell would be dropped.
         cell |= {"allow_stdin": False, "stop_on_error": False}
         return self._send(self._shell, "execute_request", cell)
 
@@ -234,8 +238,8 @@ class PythonInterpreter:
         return str(sent["header"]["msg_id"])
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> Message | None:
-        # A message that is there already is given without a turn of the loop, so that a flood of
-        # them would let nothing else run.
+        # Let other tasks run, because a message that has already arrived is returned without a
+        # switch to them.
         await checkpoint()
         frames: Any = await socket.recv_multipart()
         try:
@@ -243,10 +247,10 @@ class PythonInterpreter:
             message: Any = self._session.deserialize(frames)
             kind, parent, content = (message[k] for k in ("msg_type", "parent_header", "content"))
             return Message(str(kind), str(parent.get("msg_id")), dict(content))
-        except Exception:  # a library's parser on bytes that a cell may have made up
+        except Exception:  # a library parses bytes that a cell may have forged
             return None
 
-    async def _while_it_lives(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _while_alive(self, work: Callable[[], Awaitable[None]]) -> None:
         is_done = False
         async with create_task_group() as tasks:
             tasks.start_soon(self._watch, tasks.cancel_scope)
@@ -254,14 +258,14 @@ class PythonInterpreter:
             is_done = True
             tasks.cancel_scope.cancel()
         if not is_done:
-            raise InterpreterEnded(self._how_it_ended())
+            raise InterpreterEnded(self._end_reason())
 
     async def _watch(self, scope: CancelScope) -> None:
         assert self._process is not None
         await asyncio.wait({self._process})
         scope.cancel()
 
-    def _how_it_ended(self) -> str:
+    def _end_reason(self) -> str:
         assert self._process is not None
         if self._process.cancelled():
             return "it was ended"
@@ -273,8 +277,8 @@ class PythonInterpreter:
         words = _MARKS.sub("", done.errors).strip()[-_LAST_WORDS:]
         return f"exit code {done.exit_code}" + (f": {words}" if words else "")
 
-    async def _hear_first_word(self) -> None:
-        # What it says before it knows of our subscription is lost, so it is asked again.
+    async def _wait_for_response(self) -> None:
+        # Messages sent before the subscription takes effect are lost, so the request is repeated.
         while True:
             request = self._send(self._shell, "kernel_info_request", {})
             with move_on_after(_ASK_AGAIN_S):
@@ -283,23 +287,23 @@ class PythonInterpreter:
                     if message is not None and message.parent == request:
                         return
 
-    async def _hear_all(
+    async def _read_all(
         self,
         request: str,
-        hear: Hear,
+        on_message: OnMessage,
         is_enough: Callable[[], bool] = lambda: True,
     ) -> None:
         is_over = False
         async with create_task_group() as tasks:
             tasks.start_soon(self._limit_wait, request, tasks.cancel_scope)
-            while not (is_over := await self._hear_until_cut(request, hear, is_enough)):
+            while not (is_over := await self._read_until_lost(request, on_message, is_enough)):
                 await self._reconnect()
-                hear(Message(LOST, request, {}))
+                on_message(Message(LOST, request, {}))
             tasks.cancel_scope.cancel()
         if not is_over:
-            await self._hear_first_word()
+            await self._wait_for_response()
 
-    async def _hear_late(self, hear: Hear) -> None:
+    async def _read_late_output(self, on_message: OnMessage) -> None:
         mark = _MARK_NAME + secrets.token_hex(8)
         late = {"stdout": "", "stderr": ""}
 
@@ -310,25 +314,25 @@ class PythonInterpreter:
             return True
 
         request = self._execute(_MARK.format(mark=mark), is_silent=True)
-        await self._hear_all(request, hold, lambda: all(mark in text for text in late.values()))
+        await self._read_all(request, hold, lambda: all(mark in text for text in late.values()))
         for name, text in late.items():
             content = {"name": name, "text": text.replace(mark, "")}
-            hear(Message("stream", request, content))
+            on_message(Message("stream", request, content))
 
-    async def _hear_until_cut(
-        self, request: str, hear: Hear, is_enough: Callable[[], bool]
+    async def _read_until_lost(
+        self, request: str, on_message: OnMessage, is_enough: Callable[[], bool]
     ) -> bool:
-        """Read a cell's messages; return whether they were read to the end of the cell."""
+        """Read a cell's messages. Returns False if messages were lost or reading stopped early."""
         is_idle = is_over = False
         async with create_task_group() as tasks:
-            tasks.start_soon(self._watch_line, tasks.cancel_scope)
+            tasks.start_soon(self._watch_connection, tasks.cancel_scope)
             while not is_over:
                 message = await self._receive(self._iopub)
                 if message is None:
                     continue
-                # Threads and commands of an earlier cell may still write.
+                # Threads and commands of earlier cells may still write output.
                 is_ours = message.parent == request or message.kind == "stream"
-                if is_ours and not hear(message):
+                if is_ours and not on_message(message):
                     break
                 is_status = message.kind == "status" and message.parent == request
                 is_idle |= is_status and message.content.get("execution_state") == "idle"
@@ -336,7 +340,7 @@ class PythonInterpreter:
             tasks.cancel_scope.cancel()
         return is_over
 
-    async def _watch_line(self, scope: CancelScope) -> None:
+    async def _watch_connection(self, scope: CancelScope) -> None:
         import zmq
 
         await self._event(zmq.EVENT_DISCONNECTED)

@@ -1,16 +1,17 @@
-"""The sandbox of an agent's processes: bubblewrap, where it is installed.
+"""The sandbox of an agent's processes: bubblewrap, if it is installed.
 
-Inside, the workspace can be written and what the agent may read can be read. There are besides the
-system's programs, the Python environment that this process runs in, and a ``/tmp`` that ends with
-the command: no home directory, no notebook, no other agent, no process but the command's own, and
-no network unless it is allowed (`nb_agents.process.bubblewrap` says how).
+In the sandbox, a command can write to the workspace and read the paths that the agent may read, the
+system's programs, and the Python environment of this process. It has a ``/tmp`` that is removed
+when the command ends. It can't see the home directory, the notebook, other agents or other
+processes, and has no network unless that is allowed (see `nb_agents.process.bubblewrap`).
 
-It fails closed: where bubblewrap is installed, a command runs confined or not at all, unless the
-user sets ``sandbox: off``. Containers often have it and don't permit it; then an agent gets no
-commands, and the panel says what to write. Where it is not installed, and off Linux, commands may
-do what the user may, and the run's start says so.
+The sandbox fails closed: if bubblewrap is installed, a command runs confined or not at all, unless
+the user sets ``sandbox: off``. Many containers have bubblewrap but don't permit it. An agent then
+can't run commands, and a notice explains the setting. Without bubblewrap, and on systems other than
+Linux, commands have the user's permissions, and a notice at the start of the run says so.
 
-Confined or not, a command has resource limits and gets only the environment variables meant for it.
+With or without the sandbox, a command has resource limits and gets only selected environment
+variables.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import os
 import site
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from anyio import to_thread
@@ -29,6 +31,7 @@ from nb_agents.config.tools import ToolKeys
 from nb_agents.process import bubblewrap
 from nb_agents.process.command import Finished, OpenCommand, open_command, run_command
 from nb_agents.process.environment import agent_env
+from nb_agents.process.special_bits import without_special_bits
 from nb_agents.process.writable import Mounts, mounts_of
 from nb_agents.tools.base import ToolContext, ToolError
 
@@ -40,9 +43,9 @@ class Confinement:
     """How commands run on this machine.
 
     Attributes:
-        program: Bubblewrap's path; None if commands are not confined.
-        why_not: Why they are not confined, or must not run; "" if they are confined.
-        is_refused: Whether they must not run at all.
+        program: The path of bubblewrap, or None if commands are not confined.
+        why_not: Why commands are not confined or must not run. "" if they are confined.
+        is_refused: Whether commands must not run at all.
     """
 
     program: str | None
@@ -55,10 +58,10 @@ class Confinement:
         return self.program is not None and not self.is_refused
 
     def notice(self, agent: str) -> str:
-        """Return a notice for the user about an agent's commands, or ""."""
+        """Return a notice about an agent's commands, or "" if they are confined."""
         if self.is_refused:
             return (
-                f"{agent} can't run commands: bubblewrap is installed and can't confine them here "
+                f"{agent} can't run commands: bubblewrap is installed but does not work here "
                 f"({self.why_not}). `sandbox: off` in its backend runs them unconfined."
             )
         if self.why_not:
@@ -67,17 +70,17 @@ class Confinement:
 
 
 def confinement(is_wanted: bool = True) -> Confinement:
-    """Return how commands run on this machine. Blocks for a moment: call it in a worker thread.
+    """Check whether commands can be confined on this machine. Call this in a worker thread.
 
     Args:
         is_wanted: False for ``sandbox: off``.
     """
     if not is_wanted:
-        return Confinement(None, "its backend says `sandbox: off`")
+        return Confinement(None, "its backend has `sandbox: off`")
     program = bubblewrap.installed()
     if program is None:
-        what = "is not installed" if sys.platform == "linux" else "needs Linux"
-        return Confinement(None, f"bubblewrap {what}")
+        reason = "is not installed" if sys.platform == "linux" else "needs Linux"
+        return Confinement(None, f"bubblewrap {reason}")
     try:
         bubblewrap.check_confinement(program)
     except bubblewrap.Unusable as exc:
@@ -86,18 +89,17 @@ def confinement(is_wanted: bool = True) -> Confinement:
 
 
 class Sandbox:
-    """Runs one agent's commands. Created in a worker thread, as `confinement` blocks.
+    """Runs one agent's commands. Create it in a worker thread, because `confinement` blocks.
 
     Args:
-        context: What the agent may write and read.
-        keys: Its configuration.
-        network: Whether commands may use the network; unconfined ones always may.
+        context: The agent's tool context.
+        keys: The agent's configuration.
+        network: Whether commands may use the network. Unconfined commands always may.
 
     Attributes:
-        context: As given.
-        confinement: How commands run; fixed at creation.
-        limits: Their resource limits.
-        cwd: Their working directory.
+        confinement: How commands run. Fixed at creation.
+        limits: The resource limits of a command.
+        cwd: The working directory of a command.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class Sandbox:
         self.confinement = confinement(keys.sandbox)
         self.limits = keys.limits
         self.cwd = context.workspace.resolve()
-        self._named = keys.pass_env
+        self._passed_variables = keys.pass_env
         self._network = network
 
     async def run(
@@ -122,34 +124,33 @@ class Sandbox:
         timeout_s: float | None = None,
         on_output: Callable[[str], None] | None = None,
     ) -> Finished:
-        """Run a program in the workspace, to its end.
+        """Run a program in the workspace and wait for it to end.
 
         Args:
             command: The program and its arguments.
-            readable: Further paths that it may read.
-            writable: Directories that it may write besides its workspace, and besides what the
-                agent may write now.
-            hidden: Files to hide from it, as real paths.
-            env: Variables to add.
+            readable: Additional paths that the program may read.
+            writable: Directories that the program may write to, in addition to those that the agent
+                may write to now.
+            hidden: Files to hide from the program, with links resolved.
+            env: Environment variables to add.
             timeout_s: See `run_command`.
             on_output: See `run_command`.
 
-        Returns:
-            How it ended.
-
         Raises:
-            ToolError: It can't be confined, so it was not run.
-            OSError, ValueError: As `run_command`.
+            ToolError: The program can't be confined and was not run.
+            OSError, ValueError: See `run_command`.
         """
-        done = await run_command(
-            await to_thread.run_sync(self._confined, command, readable, writable, hidden),
-            cwd=self.cwd,
-            env=self._env(env or {}),
-            timeout_s=timeout_s,
-            on_output=on_output,
-            limits=self.limits,
-            folders=writable,
-        )
+        argv = await to_thread.run_sync(self._confined, command, readable, writable, hidden)
+        async with self._without_special_bits():
+            done = await run_command(
+                argv,
+                cwd=self.cwd,
+                env=self._env(env or {}),
+                timeout_s=timeout_s,
+                on_output=on_output,
+                limits=self.limits,
+                folders=writable,
+            )
         program = self.confinement.program
         if program and done.exit_code and (why := bubblewrap.startup_error(program, done.errors)):
             raise ToolError(f"the sandbox could not be set up, and nothing was run: {why}")
@@ -164,13 +165,22 @@ class Sandbox:
         writable: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
     ) -> AsyncIterator[OpenCommand]:
-        """Start a program in the workspace and yield its pipes; it has no resource limits.
+        """Start a program in the workspace, without resource limits, and yield its pipes.
 
-        Leaving the block ends all of its processes. Arguments and errors are those of `run`.
+        When the block is exited, all processes of the program are terminated. Its stdout is closed
+        when the program closes it, even in a sandbox. Arguments and errors are those of `run`.
         """
-        argv = await to_thread.run_sync(self._confined, command, readable, writable, ())
-        async with open_command(argv, cwd=self.cwd, env=self._env(env or {})) as opened:
+        confined = partial(self._confined, owns_output=True)
+        argv = await to_thread.run_sync(confined, command, readable, writable, ())
+        started = open_command(argv, cwd=self.cwd, env=self._env(env or {}))
+        async with self._without_special_bits(), started as opened:
             yield opened
+
+    def _without_special_bits(self) -> AbstractAsyncContextManager[None]:
+        """Remove set-user-id and set-group-id bits that processes in the block have set."""
+        project = self.context.project
+        users = [each.path for each in (*self.context.access.now, *([project] if project else []))]
+        return without_special_bits(None if project else self.cwd, users)
 
     def _confined(
         self,
@@ -178,18 +188,21 @@ class Sandbox:
         readable: Iterable[Path],
         writable: Iterable[Path],
         hidden: Collection[Path],
+        owns_output: bool = False,
     ) -> list[str]:
         if self.confinement.is_refused:
             raise ToolError(self.confinement.notice(self.context.agent))
         if self.confinement.program is None and hidden:
-            raise ToolError("what is blocked here can't be kept from being run without a sandbox")
+            raise ToolError(
+                "blocked programs can't be hidden without a sandbox, so nothing was run"
+            )
         if self.confinement.program is None:
             return list(command)
-        places = [mounts_of(place) for place in self.context.access.now]
+        mounts = [mounts_of(writable_path) for writable_path in self.context.access.now]
         if self.context.project is None:
-            places.append(Mounts((self.cwd,)))
+            mounts.append(Mounts((self.cwd,)))
         else:
-            places.append(mounts_of(self.context.project))
+            mounts.append(mounts_of(self.context.project))
             readable = [*readable, self.cwd]
         try:
             return bubblewrap.argv(
@@ -200,26 +213,29 @@ class Sandbox:
                 readable=[
                     *self.context.readable,
                     *readable,
-                    *(path for each in places for path in each.read_only),
+                    *(path for each in mounts for path in each.read_only),
                 ],
                 writable=[
-                    *(path for each in places for path in each.writable),
+                    *(path for each in mounts for path in each.writable),
                     *writable,
                 ],
                 hidden=hidden,
                 network=self._network,
+                owns_output=owns_output,
             )
         except bubblewrap.Unusable as exc:
             raise ToolError(f"the sandbox can't be used: {exc}") from None
 
     def _env(self, extra: Mapping[str, str]) -> dict[str, str]:
-        # `python` is the one that the notebook has.
+        # `python` is the notebook's Python.
         path = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
-        ours = {"TERM": "dumb", "NO_COLOR": "1", "PATH": os.pathsep.join(path)}
-        if site.ENABLE_USER_SITE:  # whose packages are below a HOME that it does not have
-            ours |= {"PYTHONUSERBASE": site.getuserbase()}
+        variables = {"TERM": "dumb", "NO_COLOR": "1", "PATH": os.pathsep.join(path)}
+        if (
+            site.ENABLE_USER_SITE
+        ):  # its directory is in the user's home directory, which is not HOME here
+            variables |= {"PYTHONUSERBASE": site.getuserbase()}
         if self.confinement.program:
-            ours |= {"HOME": bubblewrap.HOME, "TMPDIR": bubblewrap.TMP}
+            variables |= {"HOME": bubblewrap.HOME, "TMPDIR": bubblewrap.TMP}
         else:
-            ours |= {"HOME": str(self.cwd)}
-        return agent_env(ours | dict(extra), self._named, self.context.secrets)
+            variables |= {"HOME": str(self.cwd)}
+        return agent_env(variables | dict(extra), self._passed_variables, self.context.secrets)

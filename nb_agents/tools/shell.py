@@ -1,9 +1,9 @@
 """The shell tool of an agent, and the log of its output.
 
-Each command runs in its own bash, which ends with all its children: by itself, on its time-out, on
-an immediate stop, with the kernel (`nb_agents.process.command`). It runs in a sandbox where there
-is one (`nb_agents.tools.sandbox`). All output is written to disk; the model gets its beginning and
-end.
+Each command runs in its own bash. When it ends, times out, is stopped immediately, or the kernel
+ends, all of its child processes end too (`nb_agents.process.command`). It runs in a sandbox if one
+is available (`nb_agents.tools.sandbox`). All output is written to disk; the model gets the start
+and the end of long output.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from anyio import CancelScope, to_thread
 
+from nb_agents.disk.directory import Directory
 from nb_agents.masking import Mask
 from nb_agents.process.command import Finished
 from nb_agents.tools.base import BuiltInTool, Tool, ToolError, declare
@@ -25,39 +26,38 @@ from nb_agents.tools.sandbox import Sandbox
 declare(BuiltInTool("run_command", "command", "command", is_asked=True))
 
 MAX_SHOWN_CHARS = 20_000
-"""Limit of one command's output for a model, half of it from the end."""
+"""Maximum number of characters of a command's output for a model, half of them from the end."""
 
 _BLANK = re.compile(r"\s+")
-# Colours and titles, which some programs write to anything.
+# Colours and window titles, which some programs also write to pipes.
 # Source: ECMA-48, 5.4 (CSI) and 8.3.89 (OSC).
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
 DEFAULT_TIMEOUT_S = 300.0
 _MAX_COMMAND_BYTES = 100_000
-"""Linux takes 128 KiB as one argument (MAX_ARG_STRLEN)."""
+"""Linux limits an argument to 128 KiB (MAX_ARG_STRLEN)."""
 
 _FILE_TOO_LARGE = 128 + signal.SIGXFSZ
 
-# Both streams are one, so that what went wrong stands where it did.
+# Stderr is merged into stdout, so that errors appear in order among the other output.
 _BASH = ("bash", "-c", 'exec "$@" 2>&1', "bash", "bash", "-c")
 
 
-def kept_folder(kept: Path, agent: str) -> Path:
+def kept_folder(root: Path, agent: str) -> Path:
     """Return the directory for one agent's long outputs.
 
     Args:
-        kept: The turn's directory for them.
-        agent: The agent's id; what no file name should hold is replaced.
+        root: The turn's directory for long outputs.
+        agent: The agent's id. Characters that don't belong in a file name are replaced.
     """
-    return kept / (re.sub(r"[^\w-]", "_", agent)[:80] or "_")
+    return root / (re.sub(r"[^\w-]", "_", agent)[:80] or "_")
 
 
 def last_chars(text: str, most: int) -> str:
-    """Return the end of a text, from a blank on, so that it does not begin within a key.
+    """Return the end of a string, starting after white space so that no API key is cut in half.
 
     Args:
-        text: The text.
-        most: Maximal length, characters.
+        most: Maximum number of characters.
     """
     if len(text) <= most:
         return text
@@ -70,27 +70,27 @@ class OutputLog:
     """The output of one command, in order of arrival.
 
     Args:
-        tell: Called with each piece, in the context of its call.
-        mask: Removes secrets from what is written to disk.
+        tell: Called with each chunk, in the context in which this log was created.
+        mask: Removes secrets from the file.
     """
 
     def __init__(self, tell: Callable[[str], None], mask: Mask) -> None:
-        # What an interpreter writes is read by a task that an earlier call began.
-        self._tell = tell
+        # The task that reads an interpreter's output may belong to an earlier call.
+        self._emit_text = tell
         self._mask = mask
         self._context = copy_context()
         self._pieces: list[str] = []
         self.chars = 0
 
     def add(self, text: str) -> None:
-        """Add a piece of output, and pass it on."""
+        """Add a chunk of output and pass it to `tell`."""
         if text:
             self._pieces.append(text)
             self.chars += len(text)
-            self._context.run(self._tell, text)
+            self._context.run(self._emit_text, text)
 
     def line(self, text: str) -> None:
-        """Add a text on lines of its own."""
+        """Add text that starts on a new line and ends with a line break."""
         if text:
             is_within = bool(self._pieces) and not self._pieces[-1].endswith("\n")
             self.add("\n" * is_within + text + "\n")
@@ -99,55 +99,55 @@ class OutputLog:
         """Write the whole output to a file, unless it is empty.
 
         Args:
-            folder: Made if it is missing.
-            stem: How the file's name begins; a number follows.
+            folder: The directory, which is created if necessary.
+            stem: The start of the file's name, before a number.
 
         Returns:
-            The output for a model: all of it, or its two ends and the file's path.
+            The output for a model: all of it, or its start and end with the path of the file.
         """
         whole = _ANSI.sub("", "".join(self._pieces)).replace("\r\n", "\n")
         if not whole:
             return ""
         try:
-            place = await to_thread.run_sync(_write, folder, stem, whole, self._mask)
+            path = await to_thread.run_sync(_write, folder, stem, whole, self._mask)
         except OSError as exc:
-            where = f"the whole output could not be saved: {exc.strerror}"
+            where = f"the full output could not be saved: {exc.strerror}"
         else:
-            where = f"the whole output is in {place}"
+            where = f"the full output is in {path}"
         if len(whole) <= MAX_SHOWN_CHARS:
             return whole
         half = MAX_SHOWN_CHARS // 2
         end = last_chars(whole, half)
         left_out = len(whole) - half - len(end)
-        return f"{whole[:half]}\n[… {left_out} characters left out; {where}]\n{end}"
+        return f"{whole[:half]}\n[… {left_out} characters omitted; {where}]\n{end}"
 
 
 def _write(folder: Path, stem: str, text: str, mask: Mask) -> Path:
-    text = mask.text(text)
-    folder.mkdir(parents=True, exist_ok=True)
-    number = 1 + max((_number(path, stem) for path in folder.glob(f"{stem}_*.txt")), default=0)
-    while True:
-        place = folder / f"{stem}_{number}.txt"
-        try:
-            with open(place, "x", encoding="utf-8", errors="replace", newline="") as file:
-                file.write(text)
-            return place
-        except FileExistsError:  # of a command that ended in the same moment
-            number += 1
+    data = mask.text(text).encode("utf-8", "replace")
+    with Directory.made(folder) as opened:
+        number = 1 + max((_number(each.name, stem) for each in opened.entries()), default=0)
+        while True:
+            name = f"{stem}_{number}.txt"
+            try:
+                with opened.create(name) as file:
+                    file.write(data)
+                return folder / name
+            except FileExistsError:  # a command that ended at the same time wrote it
+                number += 1
 
 
-def _number(path: Path, stem: str) -> int:
-    digits = path.stem.removeprefix(f"{stem}_")
-    return int(digits) if digits.isdecimal() else 0
+def _number(name: str, stem: str) -> int:
+    match = re.fullmatch(rf"{re.escape(stem)}_([0-9]{{1,18}})\.txt", name)
+    return int(match[1]) if match else 0
 
 
 class Shell:
-    """The shell of one agent.
+    """The shell tool of one agent.
 
     Args:
-        sandbox: Runs its commands.
-        timeout_s: Time limit of a command, seconds; a model may ask for less.
-        guard: Checks each command; None allows all.
+        sandbox: Runs the commands.
+        timeout_s: Time limit of a command in seconds. A model may set a lower one.
+        guard: Checks each command. None allows all.
     """
 
     def __init__(
@@ -160,67 +160,68 @@ class Shell:
         self._sandbox = sandbox
         self._context = sandbox.context
         self._timeout_s = timeout_s
-        self._kept = kept_folder(self._context.kept, self._context.agent)
+        self._output_folder = kept_folder(self._context.kept, self._context.agent)
 
     def tools(self) -> list[Tool]:
         """Return the tool that runs a command."""
         return [Tool(self.run_command)]
 
     async def run_command(self, command: str, timeout_s: float | None = None) -> str:
-        """Run a bash command in your workspace and wait for its end.
+        """Run a bash command in your workspace and wait until it ends.
 
-        Each call is a new shell: `cd` and variables don't last. What a command leaves running in
-        the background is ended with it. Nothing can be typed in.
+        Each call starts a new shell: working directory and variables of earlier calls are lost.
+        Background processes are terminated with the command. A command can't read keyboard input.
 
         Args:
-            command: The command; may have many lines.
-            timeout_s: Seconds after which it is ended.
+            command: One or more lines of bash.
+            timeout_s: Time limit in seconds.
         """
         _check(command, timeout_s)
         hidden = await to_thread.run_sync(self._guard.check, command) if self._guard else ()
         limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
-        said = OutputLog(self._context.tell, self._context.mask)
-        shown = ""
+        output = OutputLog(self._context.tell, self._context.mask)
+        shown_output = ""
         try:
             done = await self._sandbox.run(
                 [*_BASH, command],
-                readable=[self._kept],
+                readable=[self._output_folder],
                 hidden=hidden,
                 timeout_s=limit_s,
-                on_output=said.add,
+                on_output=output.add,
             )
         finally:
-            # A stop loses no output.
+            # Save the output even after a stop.
             with CancelScope(shield=True):
-                shown = await said.keep(self._kept, "command")
-        return self._report(shown, done, limit_s)
+                shown_output = await output.keep(self._output_folder, "command")
+        return self._report(shown_output, done, limit_s)
 
-    def _report(self, shown: str, done: Finished, limit_s: float) -> str:
-        if shown and not shown.endswith("\n"):
-            shown += "\n"
+    def _report(self, output: str, done: Finished, limit_s: float) -> str:
+        if output and not output.endswith("\n"):
+            output += "\n"
         if done.outcome == "timed out":
-            return f"{shown}[timed out after {limit_s:g} s; all of it was ended]"
+            return f"{output}[timed out after {limit_s:g} s; all its processes were ended]"
         limits = self._sandbox.limits
         if done.limit:
-            return f"{shown}[it had {limits.exceeded(done.limit)}; all of it was ended]"
+            why = limits.exceeded(done.limit)
+            return f"{output}[stopped because it had {why}; all its processes were ended]"
         code = done.exit_code or 0
-        # As shells count it: 128 and the signal.
+        # Shells report 128 plus the number of the signal.
         code = code if code >= 0 else 128 - code
         why = f": {limits.exceeded('file_size_mb')}" if code == _FILE_TOO_LARGE else ""
-        return f"{shown}[exit code {code}{why}]"
+        return f"{output}[exit code {code}{why}]"
 
 
 def _check(command: str, timeout_s: float | None) -> None:
     try:
         size = len(command.encode())
     except UnicodeEncodeError:
-        raise ToolError("the command has half a surrogate pair") from None
+        raise ToolError("the command contains a lone surrogate") from None
     if "\0" in command:
-        raise ToolError("the command has a NUL character")
+        raise ToolError("the command contains a NUL character")
     if size > _MAX_COMMAND_BYTES:
         raise ToolError(
-            f"the command has {size} bytes, {_MAX_COMMAND_BYTES} are possible; "
-            "write it to a file and run that"
+            f"the command has {size} bytes; the limit is {_MAX_COMMAND_BYTES}. Write it to a file "
+            "and run the file"
         )
     if timeout_s is not None and not timeout_s > 0:
-        raise ToolError(f"timeout_s is {timeout_s:g}; it must be more than 0")
+        raise ToolError(f"timeout_s is {timeout_s:g}. It must be greater than 0")

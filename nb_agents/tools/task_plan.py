@@ -1,11 +1,11 @@
-"""An agent's plan of tasks: a file of its workspace, and tools to edit it.
+"""An agent's task plan: a file in its workspace, and tools to edit it.
 
-The file holds the whole plan: it survives stops, kills and resumes, its agent may also edit it by
-hand, and other agents may read it. A task depends only on earlier tasks, so that cycles are
-impossible.
+The file contains the whole plan. It survives stops, kills and resumes, the agent can also edit it
+with its file tools, and other agents can read it. A task can depend only on earlier tasks, so there
+are no cycles.
 
-Source: MassGen 0.1.97, `mcp_tools/planning` (names of the tools and their arguments, the states of
-a task, the file's name and keys).
+Source: MassGen 0.1.97, `mcp_tools/planning` (names and arguments of the tools, task states, file
+name and keys).
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from pydantic import (
 
 from nb_agents.disk.directory import Directory
 from nb_agents.tools.base import BuiltInTool, Tool, ToolError, current_call, declare
+from nb_agents.unicode import json_text
 
 PLAN_FILE = "tasks/plan.json"
 MAX_PLAN_BYTES = 1_000_000
 MAX_CHARS = 2_000
-"""Limit of each text of a task."""
+"""Maximum length of each text of a task."""
 
 PLAN_TOOLS = declare(
     BuiltInTool("create_task_plan", "write_file", file=PLAN_FILE),
@@ -45,7 +46,7 @@ PLAN_TOOLS = declare(
     BuiltInTool("get_ready_tasks", "read_file", file=PLAN_FILE),
     BuiltInTool("get_blocked_tasks", "read_file", file=PLAN_FILE),
 )
-"""The tools of a plan."""
+"""Names of the tools."""
 
 Priority = Literal["low", "medium", "high"]
 Status = Literal["pending", "in_progress", "completed", "verified", "blocked"]
@@ -59,12 +60,13 @@ class NewTask(BaseModel):
     """A task of a new plan.
 
     Attributes:
-        description: What is to be done.
-        id: Its name; left out, it gets one.
-        depends_on: Earlier tasks that must be done first: their ids, or their places from 0.
-        priority: How much the result needs it.
-        verification: What shows that it is done.
-        verification_method: How to check that.
+        description: The work to do.
+        id: A unique name. By default, the task gets one.
+        depends_on: The tasks that must be done first: ids of earlier tasks, or their positions in
+            the list, starting at 0.
+        priority: The importance for the result.
+        verification: The evidence that shows that the task is done.
+        verification_method: How to check the evidence.
     """
 
     description: _Text
@@ -80,7 +82,7 @@ class NewTask(BaseModel):
         return {"description": value} if isinstance(value, str) else value
 
     def named(self, task_id: str, dependencies: Sequence[str]) -> Task:
-        """Return the task with its id."""
+        """Return the task with an id and the ids of its dependencies."""
         notes = {
             "verification": self.verification,
             "verification_method": self.verification_method,
@@ -95,7 +97,7 @@ class NewTask(BaseModel):
 
 
 class Task(BaseModel):
-    """A task as the file has it."""
+    """A task, as stored in the plan's file."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -121,7 +123,7 @@ class TaskPlan:
 
     Args:
         workspace: The agent's directory.
-        max_tasks: How many tasks it may have.
+        max_tasks: Maximum number of tasks.
     """
 
     def __init__(self, workspace: Path, max_tasks: int) -> None:
@@ -129,25 +131,26 @@ class TaskPlan:
         self._max = max_tasks
 
     def tools(self) -> list[Tool]:
-        """The tools over the plan."""
+        """Return the tools that read and change the plan."""
         return [Tool(getattr(self, name), is_repeatable=True) for name in PLAN_TOOLS]
 
     async def create_task_plan(self, tasks: list[NewTask]) -> str:
-        """Make your plan of tasks; there must be none yet.
+        """Create your task plan. This works once; use add_task afterwards.
 
         Args:
-            tasks: In the order in which they are to be done.
+            tasks: The tasks, in the order in which you will do them.
         """
 
         def create(old: _Tasks) -> _Tasks:
             new = _numbered(tasks)
             if old and not (current_call().is_repeated and old == new):
                 raise ToolError(
-                    f"you have a plan of {len(old)} tasks already: see get_task_plan, and add_task"
+                    f"you already have a plan with {len(old)} tasks. Read it with get_task_plan "
+                    "and extend it with add_task"
                 )
             return new
 
-        return _plan_as_told(await self._change(create))
+        return _plan_json(await self._change(create))
 
     async def add_task(
         self,
@@ -161,12 +164,12 @@ class TaskPlan:
         """Add a task to your plan.
 
         Args:
-            description: What is to be done.
-            after_task_id: Id of the task behind which it is put; by default it comes last.
-            depends_on: Ids of tasks that must be done first.
-            priority: How much the result needs it.
-            verification: What shows that it is done.
-            verification_method: How to check that.
+            description: The work to do.
+            after_task_id: Id of the task to insert it after. By default, it becomes the last task.
+            depends_on: Ids of the tasks that must be done first.
+            priority: The importance for the result.
+            verification: The evidence that shows that the task is done.
+            verification_method: How to check the evidence.
         """
         new = NewTask(
             description=description,
@@ -175,17 +178,17 @@ class TaskPlan:
             verification_method=verification_method,
         )
         added = await self._change(lambda old: _with(old, new, depends_on or [], after_task_id))
-        return _as_told(task for task in added if task.description == description)
+        return _tasks_json(task for task in added if task.description == description)
 
     async def update_task_status(
         self, task_id: str, status: Status, completion_notes: _Text = ""
     ) -> str:
-        """Say how far a task is: pending, in_progress, completed, verified (checked), or blocked.
+        """Set the status of a task.
 
         Args:
-            task_id: The task.
-            status: How far it is.
-            completion_notes: How it was done, or what was checked.
+            task_id: Id of the task.
+            status: The new status. Use verified after you have checked a completed task.
+            completion_notes: How the task was done or checked.
         """
         key = "verification_notes" if status == "verified" else "completion_notes"
         noted = {key: completion_notes} if completion_notes else {}
@@ -196,44 +199,44 @@ class TaskPlan:
 
         tasks = await self._change(lambda old: _changed(old, task_id, update))
         freed = [task.id for task in _ready(tasks) if task_id in task.dependencies]
-        return _json({"task": _found(tasks, task_id), "newly_ready_tasks": freed})
+        return _json({"task": _find_task(tasks, task_id), "newly_ready_tasks": freed})
 
     async def edit_task(self, task_id: str, description: _Text) -> str:
-        """Change what a task is about.
+        """Change the description of a task.
 
         Args:
-            task_id: The task.
-            description: What is to be done.
+            task_id: Id of the task.
+            description: The work to do.
         """
         changes = {"description": description}
         tasks = await self._change(
             lambda old: _changed(old, task_id, lambda task: task.model_copy(update=changes))
         )
-        return _as_told([_found(tasks, task_id)])
+        return _tasks_json([_find_task(tasks, task_id)])
 
     async def delete_task(self, task_id: str) -> str:
-        """Remove a task from your plan; no other may depend on it.
+        """Delete a task from your plan. No other task may depend on it.
 
         Args:
-            task_id: The task.
+            task_id: Id of the task.
         """
         await self._change(lambda old: _without(old, task_id))
         return f"Deleted {task_id}."
 
     async def get_task_plan(self) -> str:
-        """Get all tasks of your plan."""
-        return _plan_as_told(await self._tasks())
+        """Get all tasks of your plan with their status."""
+        return _plan_json(await self._tasks())
 
     async def get_ready_tasks(self) -> str:
-        """Get the tasks that can be begun: pending, with all done that they depend on."""
-        return _as_told(_ready(await self._tasks()))
+        """Get the tasks that you can start now: pending, with all dependencies done."""
+        return _tasks_json(_ready(await self._tasks()))
 
     async def get_blocked_tasks(self) -> str:
-        """Get the pending tasks that wait for others, and for which."""
+        """Get the pending tasks that wait for other tasks, with the ids of those tasks."""
         tasks = await self._tasks()
-        left = {task.id for task in tasks if task.status not in _DONE}
+        unfinished = {task.id for task in tasks if task.status not in _DONE}
         waiting = {
-            task.id: [each for each in task.dependencies if each in left]
+            task.id: [each for each in task.dependencies if each in unfinished]
             for task in tasks
             if task.status == "pending"
         }
@@ -252,10 +255,10 @@ class TaskPlan:
         new = change(old)
         if len(new) > max(self._max, len(old)):
             raise ToolError(
-                f"a plan may have {self._max} tasks, and this would be {len(new)}: make fewer of "
-                "them, each with more in it"
+                f"a plan can have at most {self._max} tasks, and this plan would have {len(new)}. "
+                "Make fewer and larger tasks"
             )
-        data = json.dumps({"tasks": _dumped(new)}, ensure_ascii=False, indent=2)
+        data = json_text({"tasks": _dumped(new)}, ensure_ascii=False, indent=2)
         with self._directory() as directory:
             try:
                 directory.replace(PLAN_FILE, data.encode("utf-8", "replace"))
@@ -274,44 +277,43 @@ class TaskPlan:
             raise ToolError(f"{PLAN_FILE!r} can't be read: {exc.strerror}") from exc
         except ValidationError as exc:
             fault = exc.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, fault["loc"])) or "the file"
+            at = ".".join(map(str, fault["loc"])) or "the file"
             raise ToolError(
-                f"{PLAN_FILE!r} is not a plan ({place}: {fault['msg']}); fix or delete it"
+                f"{PLAN_FILE!r} is not a valid plan ({at}: {fault['msg']}). Fix it or delete it"
             ) from None
 
     def _directory(self) -> Directory:
-        self._workspace.mkdir(parents=True, exist_ok=True)
-        return Directory.at(self._workspace)
+        return Directory.made(self._workspace)
 
 
-def _numbered(given: Sequence[NewTask]) -> _Tasks:
-    """Number the tasks of a new plan, and resolve what each depends on."""
-    made: _Tasks = ()
-    for task in given:
-        name = task.id or _free_name(made, [each.id for each in given])
-        if any(name == each.id for each in made):
-            raise ToolError(f"two tasks have the id {name!r}; ids must differ")
-        made = (*made, task.named(name, _earlier(made, task.depends_on)))
-    return made
+def _numbered(new_tasks: Sequence[NewTask]) -> _Tasks:
+    """Give ids to the tasks of a new plan and resolve their dependencies."""
+    tasks: _Tasks = ()
+    for task in new_tasks:
+        name = task.id or _free_name(tasks, [each.id for each in new_tasks])
+        if any(name == each.id for each in tasks):
+            raise ToolError(f"two tasks have the id {name!r}. Give each task a different id")
+        tasks = (*tasks, task.named(name, _earlier(tasks, task.depends_on)))
+    return tasks
 
 
-def _free_name(tasks: _Tasks, taken: Sequence[str | None] = ()) -> str:
-    names = {*(task.id for task in tasks), *taken}
+def _free_name(tasks: _Tasks, used_names: Sequence[str | None] = ()) -> str:
+    names = {*(task.id for task in tasks), *used_names}
     return next(n for i in range(1, len(names) + 2) if (n := f"task_{i}") not in names)
 
 
-def _earlier(tasks: _Tasks, wanted: Iterable[int | str]) -> list[str]:
+def _earlier(tasks: _Tasks, references: Iterable[int | str]) -> list[str]:
     names = [task.id for task in tasks]
-    found = []
-    for each in wanted:
+    ids = []
+    for each in references:
         name = names[each] if isinstance(each, int) and 0 <= each < len(names) else each
         if name not in names:
-            known = ", ".join(names) or "none"
+            valid = ", ".join(names) or "none"
             raise ToolError(
-                f"a task can depend on tasks before it, not on {each!r}; those: {known}"
+                f"a task can depend only on earlier tasks, not on {each!r}. Earlier tasks: {valid}"
             )
-        found.append(str(name))
-    return found
+        ids.append(str(name))
+    return ids
 
 
 def _with(tasks: _Tasks, new: NewTask, depends_on: Sequence[str], after: str) -> _Tasks:
@@ -320,8 +322,8 @@ def _with(tasks: _Tasks, new: NewTask, depends_on: Sequence[str], after: str) ->
         return tasks
     if not after:
         return (*tasks, task)
-    place = tasks.index(_found(tasks, after)) + 1
-    return (*tasks[:place], task, *tasks[place:])
+    index = tasks.index(_find_task(tasks, after)) + 1
+    return (*tasks[:index], task, *tasks[index:])
 
 
 def _is_same(one: Task, other: Task) -> bool:
@@ -329,40 +331,42 @@ def _is_same(one: Task, other: Task) -> bool:
 
 
 def _changed(tasks: _Tasks, task_id: str, change: Callable[[Task], Task]) -> _Tasks:
-    found = _found(tasks, task_id)
-    return tuple(change(task) if task is found else task for task in tasks)
+    target = _find_task(tasks, task_id)
+    return tuple(change(task) if task is target else task for task in tasks)
 
 
 def _without(tasks: _Tasks, task_id: str) -> _Tasks:
     if current_call().is_repeated and all(task.id != task_id for task in tasks):
         return tasks
-    found = _found(tasks, task_id)
+    target = _find_task(tasks, task_id)
     needing = [task.id for task in tasks if task_id in task.dependencies]
     if needing:
-        raise ToolError(f"{', '.join(needing)} depends on {task_id!r}: delete that first")
-    return tuple(task for task in tasks if task is not found)
+        raise ToolError(
+            f"{', '.join(needing)} depends on {task_id!r}. Delete {', '.join(needing)} first"
+        )
+    return tuple(task for task in tasks if task is not target)
 
 
-def _found(tasks: _Tasks, task_id: str) -> Task:
+def _find_task(tasks: _Tasks, task_id: str) -> Task:
     for task in tasks:
         if task.id == task_id:
             return task
-    known = ", ".join(task.id for task in tasks) or "none"
-    raise ToolError(f"there is no task {task_id!r}; there are: {known}")
+    ids = ", ".join(task.id for task in tasks) or "none"
+    raise ToolError(f"there is no task {task_id!r}. Your tasks: {ids}")
 
 
 def _ready(tasks: _Tasks) -> list[Task]:
-    left = {task.id for task in tasks if task.status not in _DONE}
-    return [t for t in tasks if t.status == "pending" and not left & {*t.dependencies}]
+    unfinished = {task.id for task in tasks if task.status not in _DONE}
+    return [t for t in tasks if t.status == "pending" and not unfinished & {*t.dependencies}]
 
 
-def _plan_as_told(tasks: _Tasks) -> str:
+def _plan_json(tasks: _Tasks) -> str:
     counts = Counter(task.status for task in tasks)
     ready = [task.id for task in _ready(tasks)]
     return _json({"tasks": _dumped(tasks), "counts": counts, "ready_tasks": ready})
 
 
-def _as_told(tasks: Iterable[Task]) -> str:
+def _tasks_json(tasks: Iterable[Task]) -> str:
     return _json({"tasks": _dumped(tasks)})
 
 

@@ -1,8 +1,8 @@
-"""Run plain functions in threads, which can't be cancelled.
+"""Runs plain functions in threads, which can't be cancelled.
 
-A stop gives such a function a moment to return, and then abandons it: its later result is dropped.
-An abandoned call is recorded while it runs: its turn's receipt lists it, and no second copy begins
-beside it.
+After a stop, such a function gets a moment to return. Then the call is abandoned and any later
+result is dropped. While an abandoned call runs, the receipt of its turn lists it, and a repeated
+call of the same function waits for its end.
 """
 
 from __future__ import annotations
@@ -47,54 +47,58 @@ class ThreadCall:
         """Call a function in a new thread.
 
         Args:
-            function: The function; it must only raise what the caller expects.
-            cleanup_s: Seconds for it to return after a cancellation; then it is abandoned.
+            function: The function. Its exceptions are passed to the caller.
+            cleanup_s: Seconds for the function to return after a cancellation, before the call is
+                abandoned.
 
         Returns:
-            Its result, also if it returned within that time.
+            The function's result, even if it returned after the cancellation.
 
         Raises:
-            AgentStopped: A stop came while this waited for an abandoned copy to end.
+            AgentStopped: A stop was requested while this waited for an abandoned call to end.
         """
         await self._wait_for_copies()
         over: Future[T] = Future()
 
         def call() -> None:
             if not over.set_running_or_notify_cancel():
-                return  # before a thread had taken it: nobody waits for this
+                return  # cancelled before it started
             try:
                 over.set_result(function())
             except BaseException as exc:
                 over.set_exception(exc)
 
         try:
-            # A separate limiter: functions that hang can't use up the threads of other tools.
+            # A separate limiter, so that functions that hang can't use up the threads of other
+            # tools.
             await to_thread.run_sync(call, abandon_on_cancel=True, limiter=CapacityLimiter(1))
         except anyio.get_cancelled_exc_class():
             if not over.cancel():
                 with anyio.move_on_after(cleanup_s, shield=True):
-                    await _ended(over)
+                    await _finish(over)
             if over.running():
-                self._leave(over)
+                self._abandon(over)
                 raise
             if over.cancelled():
                 raise
         return over.result()
 
-    def _leave(self, over: Future[Any]) -> None:
+    def _abandon(self, over: Future[Any]) -> None:
         call = current_call()
         call.thread = next(_numbers)
-        _left[call.thread] = _Left(self.session, _family(call.agent), self.tool, over)
+        _abandoned[call.thread] = _AbandonedCall(self.session, _family(call.agent), self.tool, over)
 
     async def _wait_for_copies(self) -> None:
         """Wait for abandoned calls of the same function by this agent or its predecessor."""
         call = current_call()
-        mine = (self.session, _family(call.agent), self.tool)
-        copies = {n: e.over for n, e in _alive().items() if (e.session, e.family, e.tool) == mine}
+        key = (self.session, _family(call.agent), self.tool)
+        copies = {
+            n: e.over for n, e in _running_calls().items() if (e.session, e.family, e.tool) == key
+        }
         if not copies:
             return
         self.tell(
-            f"{self.tool} of before the stop still runs in its thread: waiting for its end.\n"
+            f"Waiting for {self.tool}, which was started before the stop and is still running.\n"
         )
         call.thread = max(copies)
         while not all(over.done() for over in copies.values()):
@@ -103,41 +107,43 @@ class ThreadCall:
         call.thread = 0
 
 
-async def _ended(over: Future[Any]) -> None:
-    ended = asyncio.wrap_future(over)
-    # Nobody may be left to hear of what it raises.
-    ended.add_done_callback(lambda done: done.cancelled() or done.exception())
-    await asyncio.wait([ended])
+async def _finish(over: Future[Any]) -> None:
+    future = asyncio.wrap_future(over)
+    # Retrieve its exception, because nothing else might.
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait([future])
 
 
-def still_runs(thread: int) -> bool:
-    """Return whether an abandoned call in a thread of this process still runs.
+def is_call_running(thread: int) -> bool:
+    """Return whether an abandoned call is still running in this process.
 
     Args:
-        thread: Its number, as `nb_agents.events.ToolFinished` has it.
+        thread: The number of its thread, from `nb_agents.events.ToolFinished`.
     """
-    left = _left.get(thread)
-    return left is not None and not left.over.done()
+    abandoned_call = _abandoned.get(thread)
+    return abandoned_call is not None and not abandoned_call.over.done()
 
 
 @dataclass(frozen=True)
-class _Left:
+class _AbandonedCall:
     session: Path | None
     family: str
     tool: str
     over: Future[Any] = field(compare=False)
 
 
-# Changed on the loop thread of all runs only, hence no lock.
-_left: dict[int, _Left] = {}
+# Changed only in the thread of the runs' loop, so no lock is needed.
+_abandoned: dict[int, _AbandonedCall] = {}
 
 
-def _alive() -> dict[int, _Left]:
-    for thread in [number for number, left in _left.items() if left.over.done()]:
-        del _left[thread]
-    return _left
+def _running_calls() -> dict[int, _AbandonedCall]:
+    for thread in [
+        number for number, abandoned_call in _abandoned.items() if abandoned_call.over.done()
+    ]:
+        del _abandoned[thread]
+    return _abandoned
 
 
 def _family(agent: str) -> str:
-    """Return an agent's name without the numbers of calls, which differ in each call."""
+    """Return an agent's id without the numbers of calls, which differ after a resume."""
     return re.sub(r"#[0-9]+", "", agent)

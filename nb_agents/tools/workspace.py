@@ -1,11 +1,10 @@
-"""File tools over one agent's workspace, and what changed outside of it.
+"""File tools for an agent's workspace, and the detection of changes outside of it.
 
-Writing is confined to the workspace, and to what an agent may write besides, by absolute names.
-Reading also covers read-only places: other agents' workspaces as ``peers/<name>/…`` and context
-paths by their absolute names. Links that an agent's processes swap in are not followed: see
-`nb_agents.disk`. A file is replaced atomically (temp → rename), so that an immediate stop leaves
-either the old file or the new. Disk access happens in worker threads, so that a slow disk doesn't
-block other agents.
+An agent can write to its workspace and, by absolute paths, to writable context paths. It can also
+read the workspaces of other agents as ``peers/<name>/…``, and context paths by absolute paths.
+Links that an agent's processes create in the meantime are not followed (see `nb_agents.disk`). A
+file is replaced atomically by renaming a temporary file, so an immediate stop leaves either the old
+or the new file. Disk access runs in worker threads, so a slow disk doesn't block other agents.
 """
 
 from __future__ import annotations
@@ -23,19 +22,23 @@ from typing import NamedTuple
 from anyio import to_thread
 
 from nb_agents.disk.directory import Directory, Guard, resolve_parent
-from nb_agents.disk.entry import RefusedError, printable_name
-from nb_agents.process.writable import MAX_LOOKED_AT, WritablePath, entries
+from nb_agents.disk.entry import RefusedError, can_be_path, printable_name
+from nb_agents.disk.private import make_folder
+from nb_agents.process.writable import MAX_SCANNED_FILES, WritablePath, entries
 from nb_agents.tools.base import BuiltInTool, Tool, ToolError, current_call, declare
 
-Looks = Mapping[str, tuple[int, int, int]]
-"""Each file's inode, size and time of change, by its absolute name."""
+FileStates = Mapping[str, tuple[int, int, int]]
+"""The inode, size and modification time of each file, by its absolute path."""
 
 MAX_WRITE_CHARS = 5_000_000
 MAX_READ_CHARS = 50_000
 MAX_READ_BYTES = 20_000_000
 MAX_LISTED = 500
 _BINARY_PROBE_BYTES = 8000
-"""A NUL so early says binary. Source: git's buffer_is_binary."""
+"""A file is binary if its first bytes, up to this number, contain a NUL.
+
+Source: git's buffer_is_binary.
+"""
 PEERS = "peers"
 
 FILE_TOOLS = declare(
@@ -45,15 +48,15 @@ FILE_TOOLS = declare(
     BuiltInTool("edit_file", "write_file", "path"),
     BuiltInTool("delete_file", "write_file", "path", is_asked=True),
 )
-"""The tools of an agent's workspace."""
+"""Names of the file tools."""
 
 
 class Changes(NamedTuple):
-    """Absolute names of files, sorted.
+    """Sorted absolute paths of files that changed between two states.
 
     Attributes:
         made: New files.
-        changed: Files with other content, by size and time.
+        changed: Files whose inode, size or modification time differs.
         deleted: Deleted files.
     """
 
@@ -62,32 +65,24 @@ class Changes(NamedTuple):
     deleted: tuple[str, ...]
 
 
-def look(places: Sequence[WritablePath]) -> Looks:
-    """Record the state of some places, at most `MAX_LOOKED_AT` files; follows no link.
+def file_states(locations: Sequence[WritablePath]) -> FileStates:
+    """Return the state of up to `MAX_SCANNED_FILES` files below some paths.
 
-    Of protected paths only their existence is recorded.
-
-    Args:
-        places: The places.
+    Links are not followed. For a protected directory, only its existence is recorded.
     """
-    seen = (each for place in places for each in entries(place))
-    found = {}
-    for path, it, is_protected in islice(seen, MAX_LOOKED_AT):
-        if stat.S_ISDIR(it.st_mode):
+    all_entries = (each for location in locations for each in entries(location))
+    state = {}
+    for path, status, is_protected in islice(all_entries, MAX_SCANNED_FILES):
+        if stat.S_ISDIR(status.st_mode):
             if is_protected:
-                found[str(path)] = (it.st_ino, 0, 0)
+                state[str(path)] = (status.st_ino, 0, 0)
         else:
-            found[str(path)] = (it.st_ino, it.st_size, it.st_mtime_ns)
-    return found
+            state[str(path)] = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return state
 
 
-def compare(before: Looks, after: Looks) -> Changes:
-    """Return what changed between two states.
-
-    Args:
-        before: The first.
-        after: The second.
-    """
+def compare_states(before: FileStates, after: FileStates) -> Changes:
+    """Return the differences between two states from `file_states`."""
     both = before.keys() & after.keys()
     return Changes(
         tuple(sorted(after.keys() - before.keys())),
@@ -97,15 +92,16 @@ def compare(before: Looks, after: Looks) -> Changes:
 
 
 class Workspace:
-    """The files that an agent may see and change.
+    """The files that an agent may read and write.
 
     Args:
-        root: Its own directory; made if it is missing.
-        peers: Other agents' workspaces by the name that they have here, read-only.
-        context: Files and directories that may be read, absolute.
-        writable: Files and directories that may be written, too. A context path within one of them
-            is read-only.
-        project: The root with its protected paths, when it is the user's own directory.
+        root: The agent's directory, which is created if it is missing.
+        peers: The workspaces of other agents, by the names that this agent uses. They are
+            read-only.
+        context: Absolute paths of files and directories that may be read.
+        writable: Files and directories that may also be written to. A context path inside one of
+            them stays read-only.
+        project: The root with its protected paths, if it is the user's project directory.
     """
 
     def __init__(
@@ -118,20 +114,20 @@ class Workspace:
     ) -> None:
         self._root = root
         self._project = project
-        self._given_peers = dict(peers or {})
+        self._peer_paths = dict(peers or {})
         self._context = tuple(context)
         self._writable = tuple(writable)
 
     def tools(self) -> list[Tool]:
-        """The tools over this workspace."""
+        """Return the file tools for this workspace."""
         return [Tool(getattr(self, name), is_repeatable=True) for name in FILE_TOOLS]
 
     async def list_files(self, path: str = ".") -> str:
-        """List files with their sizes in bytes.
+        """List the files of a directory with their sizes in bytes.
 
         Args:
-            path: A directory of your workspace, ``peers`` or ``peers/<name>`` for another agent's
-                workspace, or a context path.
+            path: A directory in your workspace, ``peers`` for the list of other agents,
+                ``peers/<name>`` for an agent's workspace, or a context path.
         """
         return await to_thread.run_sync(self._list, path)
 
@@ -139,9 +135,9 @@ class Workspace:
         """Read a text file.
 
         Args:
-            path: A file of your workspace, ``peers/<name>/<file>`` for another agent's, or a file
-                below a context path.
-            offset: Character to start from, for files too long to be read at once.
+            path: A file in your workspace, ``peers/<name>/<file>`` for a file of another agent, or
+                a file below a context path.
+            offset: The character to start at, to read the rest of a long file.
         """
         data = await to_thread.run_sync(self._read, path)
         if b"\0" in data[:_BINARY_PROBE_BYTES]:
@@ -149,116 +145,123 @@ class Workspace:
         text = data.decode("utf-8", errors="replace")
         part = text[max(offset, 0) : max(offset, 0) + MAX_READ_CHARS]
         end = max(offset, 0) + len(part)
-        return part + (f"\n[cut; go on with offset={end}]" if end < len(text) else "")
+        return part + (f"\n[truncated; continue with offset={end}]" if end < len(text) else "")
 
     async def write_file(self, path: str, content: str) -> str:
-        """Write a text file into your workspace, replacing one of that name.
+        """Write a text file. An existing file is replaced.
 
         Args:
-            path: Relative to your workspace; or below a context path that you may write.
-            content: The whole text.
+            path: A path relative to your workspace, or an absolute path below a writable context
+                path.
+            content: The complete new text of the file.
         """
         data = _encoded(content)
         await to_thread.run_sync(self._write, path, data)
         return f"Wrote {path} ({len(data)} bytes)."
 
     async def edit_file(self, path: str, old: str, new: str) -> str:
-        """Replace one passage of a file in your workspace.
+        """Replace a passage in a text file.
 
         Args:
-            path: Relative to your workspace; or below a context path that you may write.
-            old: The passage as it stands; it must occur exactly once.
-            new: What to put there.
+            path: A path relative to your workspace, or an absolute path below a writable context
+                path.
+            old: The exact current text of the passage. It must occur exactly once in the file.
+            new: The text to replace it with.
         """
         await to_thread.run_sync(self._edit, path, old, new)
         return f"Edited {path}."
 
     async def delete_file(self, path: str) -> str:
-        """Delete a file of your workspace.
+        """Delete a file.
 
         Args:
-            path: Relative to your workspace; or below a context path that you may write.
+            path: A path relative to your workspace, or an absolute path below a writable context
+                path.
         """
         await to_thread.run_sync(self._delete, path)
         return f"Deleted {path}."
 
     async def keep(self, path: str, data: bytes) -> None:
-        """Write a file of any kind into the workspace.
+        """Write a binary file to the workspace.
 
         Args:
-            path: Relative to it.
-            data: What it holds.
+            path: The path relative to the workspace.
+            data: The content.
 
         Raises:
-            ToolError: It can't be written.
+            ToolError: The file can't be written.
         """
         await to_thread.run_sync(self._write, path, data)
 
     # In a worker thread -------------------------------------------------------------------------
 
     def _list(self, path: str) -> str:
-        _refuse_unnameable(path)
+        _check_path(path)
         if PurePosixPath(path).parts == (PEERS,):
             return "\n".join(f"{PEERS}/{name}/" for name in self._peers) or "(no other agents)"
         missing = f"{path!r} is not a directory"
-        with self._opened(path, missing=missing) as (directory, inner, follow):
+        with self._open_parent(path, missing=missing) as (directory, inner, follow):
             if directory.kind(inner, follow=follow) == "folder":
                 return _listing(directory, inner)
             with directory.open(inner, follow=follow) as file:
                 return f"{path}  {os.fstat(file.fileno()).st_size}"
 
     def _read(self, path: str) -> bytes:
-        with self._opened(path) as (directory, inner, follow):
+        with self._open_parent(path) as (directory, inner, follow):
             return directory.read(inner, MAX_READ_BYTES, follow=follow)
 
     def _write(self, path: str, data: bytes) -> None:
-        with self._opened(path, writing=True, missing=None) as (directory, inner, _):
+        with self._open_parent(path, writing=True, missing=None) as (directory, inner, _):
             directory.replace(inner, data)
 
     def _edit(self, path: str, old: str, new: str) -> None:
-        with self._opened(path, writing=True) as (directory, inner, _):
+        with self._open_parent(path, writing=True) as (directory, inner, _):
             try:
                 text = directory.read(inner, MAX_READ_BYTES, follow=False).decode("utf-8")
             except UnicodeDecodeError:
-                # Read with replacement and written back, its other bytes would be lost.
+                # Decoding with replacement characters would lose the invalid bytes.
                 raise ToolError(f"{path!r} is not UTF-8 text and can't be edited") from None
-            if current_call().is_repeated and new in text and not _left_to_replace(text, old, new):
+            if current_call().is_repeated and new in text and not _is_unedited(text, old, new):
                 return
             if not old or text.count(old) != 1:
-                raise ToolError(f"`old` occurs {text.count(old) if old else 0} times, not once")
+                raise ToolError(
+                    f"`old` occurs {text.count(old) if old else 0} times in the file. It must "
+                    "occur exactly once. Read the file and copy a longer passage from it"
+                )
             directory.replace(inner, _encoded(text.replace(old, new)))
 
     def _delete(self, path: str) -> None:
         try:
-            with self._opened(path, writing=True) as (directory, inner, _):
+            with self._open_parent(path, writing=True) as (directory, inner, _):
                 directory.remove(inner)
         except _MissingError:
             if not current_call().is_repeated:
                 raise
 
     @contextmanager
-    def _opened(
+    def _open_parent(
         self, path: str, *, writing: bool = False, missing: str | None = ""
     ) -> Iterator[tuple[Directory, str, bool]]:
-        """Open the directory that a model's path lies in.
+        """Open the directory that contains the path of a model.
 
         Args:
-            path: As the model wrote it.
-            writing: Whether what it names will be changed.
-            missing: The error for a missing file; None means the system's message.
+            path: The path from the model.
+            writing: Whether the file will be changed.
+            missing: The error message for a missing file; None means the system's message.
 
         Yields:
-            The directory, the path within, and whether its last name may be a link.
+            The directory, the path within it, and whether to follow a link at the path's end.
 
         Raises:
-            ToolError: The agent may not go there, or the block could not do what it wanted.
+            ToolError: The path is not permitted, or the block raised an OSError.
         """
-        _refuse_unnameable(path)
+        _check_path(path)
         is_absolute = os.path.isabs(path)
         try:
             root, inner = (self._below_any if is_absolute else self._below_own)(path, writing)
             with root.opened(inner) as (directory, name):
-                # An absolute path is a real one here: a link in it came meanwhile.
+                # Links in an absolute path have been resolved, so a link that is found now was
+                # created since.
                 yield directory, name, not (is_absolute or writing)
         except RefusedError as exc:
             raise ToolError(f"{path!r} {exc.strerror}") from None
@@ -270,7 +273,7 @@ class Workspace:
             raise ToolError(f"{path!r} can't be {verb}: {exc.strerror}") from exc
 
     def _below_own(self, path: str, writing: bool) -> tuple[_Root, str]:
-        """Find the root of a relative path, and the path below it."""
+        """Return the root for a relative path, and the path relative to that root."""
         pure = PurePosixPath(path.replace("\\", "/"))
         if pure.is_absolute():
             raise ToolError(f"{path!r} is not a relative path")
@@ -281,14 +284,16 @@ class Workspace:
                 raise ToolError("other agents' files can only be read")
             if pure.parts[1:2] and pure.parts[1] in self._peers:
                 return self._peers[pure.parts[1]], "/".join(pure.parts[2:]) or "."
-        return self._own, pure.as_posix()
+        return self._own_root, pure.as_posix()
 
     def _below_any(self, path: str, writing: bool) -> tuple[_Root, str]:
-        """Find the innermost root that an absolute path leads into, and the path below it."""
+        """Return the innermost root that contains an absolute path, and the path relative to it."""
         above, last = os.path.split(path)
-        # What is changed is the name itself, never what it leads to.
+        # A write changes the entry itself, not the target of a link.
         real = Path(os.path.realpath(above), last) if writing else Path(os.path.realpath(path))
-        fits = [root for root in (self._own, *self._given) if real.is_relative_to(root.path)]
+        fits = [
+            root for root in (self._own_root, *self._other_roots) if real.is_relative_to(root.path)
+        ]
         if not fits or last in ("", ".", "..") and writing:
             raise ToolError(f"{path!r} is not below your workspace or a context path")
         root = max(fits, key=lambda root: len(root.path.parts))
@@ -297,17 +302,17 @@ class Workspace:
         return root, real.relative_to(root.path).as_posix()
 
     @cached_property
-    def _own(self) -> _Root:
-        self._root.mkdir(parents=True, exist_ok=True)
+    def _own_root(self) -> _Root:
+        make_folder(self._root)
         guard = self._guard(self._project) if self._project else None
         return _Root(resolve_parent(self._root), guard, is_writable=True)
 
     @cached_property
     def _peers(self) -> dict[str, _Root]:
-        return {name: _Root(resolve_parent(p)) for name, p in self._given_peers.items()}
+        return {name: _Root(resolve_parent(p)) for name, p in self._peer_paths.items()}
 
     @cached_property
-    def _given(self) -> list[_Root]:
+    def _other_roots(self) -> list[_Root]:
         return [
             *(
                 _Root(w.path, self._guard(w), is_writable=True, may_be_file=True)
@@ -316,36 +321,36 @@ class Workspace:
             *(
                 _Root(Path(os.path.realpath(path)), may_be_file=True)
                 for path in self._context
-                # In a place that the agent may change, the name alone could lead anywhere by now:
-                # what is there is found by its way from that place.
+                # The agent may have replaced a directory below a writable path with a link. So a
+                # context path there is opened only through the writable path.
                 if not any(path.is_relative_to(w.path) for w in self._writable)
             ),
         ]
 
     def _guard(self, writable: WritablePath) -> Guard:
-        """Protect the context paths within a writable one, too."""
+        """Return a guard that also protects the context paths within a writable path."""
         inner = [
             path.relative_to(writable.path).parts
             for path in self._context
             if path != writable.path and path.is_relative_to(writable.path)
         ]
 
-        def is_protected(names: tuple[str, ...], found: os.stat_result | None) -> bool:
+        def is_protected(names: tuple[str, ...], status: os.stat_result | None) -> bool:
             is_inner = any(names[: len(parts)] == parts for parts in inner)
-            return is_inner or writable.is_protected(names, found)
+            return is_inner or writable.is_protected(names, status)
 
         return is_protected
 
 
 @dataclass(frozen=True)
 class _Root:
-    """A place that paths may lead into.
+    """A directory or file that an agent may access.
 
     Attributes:
-        path: Real.
-        guard: The protected paths below it.
-        is_writable: Whether anything may.
-        may_be_file: Whether it may be a single file.
+        path: The path with links resolved.
+        guard: Protects paths below it.
+        is_writable: Whether the agent may write there.
+        may_be_file: Whether the path may be a single file.
     """
 
     path: Path
@@ -355,7 +360,7 @@ class _Root:
 
     @contextmanager
     def opened(self, inner: str) -> Iterator[tuple[Directory, str]]:
-        """Open the directory that a path below the root is in, and name it from there."""
+        """Open the root and yield it with the path below it. For a file, open its directory."""
         try:
             directory = Directory.real(self.path, self.guard)
         except (FileNotFoundError, NotADirectoryError):
@@ -367,7 +372,7 @@ class _Root:
 
 
 class _MissingError(ToolError):
-    """There is no such file."""
+    """Raised if a file does not exist."""
 
 
 def _listing(directory: Directory, path: str) -> str:
@@ -377,7 +382,7 @@ def _listing(directory: Directory, path: str) -> str:
             if entry.kind in ("folder", "link"):
                 continue
             if len(lines) == MAX_LISTED:
-                lines.append("(more not listed)")
+                lines.append("(more files are not listed)")
                 break
             is_file = entry.kind == "file"
             lines.append(
@@ -388,21 +393,19 @@ def _listing(directory: Directory, path: str) -> str:
 
 def _encoded(content: str) -> bytes:
     if len(content) > MAX_WRITE_CHARS:
-        raise ToolError(f"{len(content)} characters are too many; at most {MAX_WRITE_CHARS}")
+        raise ToolError(
+            f"the content has {len(content)} characters; the limit is {MAX_WRITE_CHARS}"
+        )
     return content.encode("utf-8", "replace")
 
 
-def _left_to_replace(text: str, old: str, new: str) -> bool:
+def _is_unedited(text: str, old: str, new: str) -> bool:
     """Return whether ``old`` occurs outside ``new``, so that the edit has not happened yet."""
     within = text.count(new) * new.count(old) if new else 0
     return text.count(old) > within
 
 
-def _refuse_unnameable(path: str) -> None:
-    """Raise for an impossible path: one with a NUL or a lone surrogate."""
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        raise ToolError(f"{path!r} is not a path") from None
-    if "\0" in path:
-        raise ToolError(f"{path!r} is not a path")
+def _check_path(path: str) -> None:
+    """Raise if a path is invalid because of a NUL or a lone surrogate."""
+    if not can_be_path(path):
+        raise ToolError(f"{path!r} is not a valid path")

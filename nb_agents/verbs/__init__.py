@@ -1,1 +1,1 @@
-"""What a person can ask of runs, sweeps and sessions: each verb is one function for all doors."""
+"""User actions on runs, groups and sessions. All interfaces share each verb's function."""

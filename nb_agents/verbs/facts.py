@@ -1,7 +1,7 @@
-"""What is known of turns, sweeps and sessions, in the one shape that every user interface sends.
+"""Data about turns, groups and sessions, with the same fields in every user interface.
 
-The command line prints these as JSON, HTTP answers with them and describes them by their types,
-and the rows of lists are made from them.
+The command line prints these dataclasses as JSON, and the REST API returns them. OpenAPI schemas
+and the rows of lists are made from them, too.
 """
 
 from __future__ import annotations
@@ -10,40 +10,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from nb_agents.launch.run import Run
 from nb_agents.presentation import text
-from nb_agents.runs.run import Run
-from nb_agents.runs.status import failure_of, result_of
+from nb_agents.session.history import resumed_in
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.views import read_json
+from nb_agents.turns.status import failure_of, result_of
 from nb_agents.view.receipt import Receipt, receipt, total_cost
 from nb_agents.view.run_view import RunView
 
-if TYPE_CHECKING:
-    from nb_agents.sweeps.sweep_fold import SweepView
-    from nb_agents.verbs.verb import Work
-
 MAX_TASK = 300
-"""Characters of a task in a list."""
+"""Maximum length of a task in a list, in characters."""
 
 
 @dataclass(frozen=True)
 class TurnFacts:
-    """A turn in a list.
+    """The list entry of a turn.
 
     Attributes:
-        session, turn: Its address.
-        task: What was asked, cut to `MAX_TASK` in a list.
-        status: `state`, or "awaiting" while it waits for a person.
-        state: How it stands.
-        says: The same for people.
-        progress: A team's round, or the step of a recipe.
-        is_live: Whether a process works on it.
-        where: The other process that it runs in; "" if none does.
-        started_at, ended_at: Unix seconds; `ended_at` is None while it goes on.
-        tokens: Tokens used.
-        cost: US dollars, or None when any model's price is unknown.
+        session, turn: The session id and the number of the turn.
+        task: The task, truncated to `MAX_TASK` characters in a list.
+        status: The state, or "awaiting" while the turn waits for a user.
+        state: The state, such as "running" or "complete".
+        says: The state as text for users.
+        progress: The round of a team, or the current step of a recipe.
+        is_live: Whether a process is running the turn.
+        where: The other process in which the turn runs, or "" if there is none.
+        started_at, ended_at: Times in Unix seconds. `ended_at` is None until the turn ends.
+        tokens: Number of tokens used.
+        cost: Cost in US dollars, or None if the price of a model is unknown.
         path: The turn's directory.
     """
 
@@ -65,14 +62,15 @@ class TurnFacts:
 
 @dataclass(frozen=True)
 class WholeTurnFacts(TurnFacts):
-    """A turn alone, with all that it has.
+    """A single turn with its result, failures, partial answers, open gates and receipt.
 
     Attributes:
-        result: A completed turn's answer, or its recipe's outputs by name; else None.
-        failed: Of a turn that failed, the reason by agent or step.
-        partial: What each agent wrote that no answer contains.
-        asks: What it asks a person, by gate.
-        receipt: What ended how.
+        result: The answer of a completed turn, or its recipe's outputs by name; otherwise None.
+        failed: Why each agent or step failed, if the turn failed.
+        partial: Text that each agent wrote but did not submit as an answer.
+        asks: The prompts of open gates, by the address of the gate.
+        receipt: How each agent, tool and process ended.
+        resumed_in: The last of the turns that resumed this turn, one after another, or None.
     """
 
     result: Any
@@ -80,56 +78,23 @@ class WholeTurnFacts(TurnFacts):
     partial: Mapping[str, str]
     asks: Mapping[str, str]
     receipt: Receipt
-
-
-@dataclass(frozen=True)
-class RowCounts:
-    """The rows of a sweep in numbers."""
-
-    total: int
-    done: int
-    failed: int
-
-
-@dataclass(frozen=True)
-class SweepFacts:
-    """A sweep, with the attributes of `TurnFacts` that it has.
-
-    Attributes:
-        turn: None.
-        updated_at: When a row ended or began last, in Unix seconds; None before the first.
-        rows: Its rows.
-    """
-
-    session: str
-    turn: None
-    task: str
-    status: str
-    state: str
-    says: str
-    is_live: bool
-    where: str
-    updated_at: float | None
-    tokens: int
-    cost: float | None
-    path: str
-    rows: RowCounts
+    resumed_in: PastTurnFacts | None = None
 
 
 @dataclass(frozen=True)
 class PastTurnFacts:
-    """A turn in the list of its session, by its metadata.
+    """A turn in the list of its session, as described by its metadata file.
 
     Attributes:
-        turn: Its number.
-        task: What was asked, cut to `MAX_TASK`.
-        state: How it stands.
-        is_live: Whether a process works on it.
-        rewinds, at: Of a turn that went back: the number of that turn, and the event up to which it
-            counts; else 0.
-        notebook: The name of the notebook that it was begun in, or "".
-        updated_at: Unix seconds; None if unknown.
-        tokens, cost: As by its receipt; None without one.
+        turn: The number of the turn.
+        task: The task, truncated to `MAX_TASK` characters.
+        state: The state, such as "running" or "complete".
+        is_live: Whether a process is running the turn.
+        rewinds, at: If the turn was started by a rewind, the number of the rewound turn and the
+            event number of the checkpoint. Otherwise 0.
+        notebook: File name of the notebook that started the turn, or "".
+        updated_at: Time in Unix seconds, or None if unknown.
+        tokens, cost: Totals from the receipt, or None if there is no receipt.
     """
 
     turn: int
@@ -153,32 +118,33 @@ class SessionFacts:
     turns: tuple[PastTurnFacts, ...]
 
 
-def facts_of_turn(view: RunView, path: Path, *, is_live: bool, where: str = "") -> TurnFacts:
-    """Return how a turn stands.
+def turn_facts(view: RunView, path: Path, *, is_live: bool, where: str = "") -> TurnFacts:
+    """Return a turn's entry in a listing.
 
     Args:
-        view: The turn.
-        path: Its directory.
-        is_live: Whether a process works on it.
-        where: The other process that it runs in.
+        view: The view of the turn.
+        path: The turn's directory.
+        is_live: Whether a process is running the turn.
+        where: Description of the process that runs the turn, if it is another one; otherwise "".
     """
-    return TurnFacts(**_standing(view, path, is_live, where, text.clip(view.task, MAX_TASK)))
+    return TurnFacts(**_turn_fields(view, path, is_live, where, text.clip(view.task, MAX_TASK)))
 
 
-def facts_of_run(run: Run) -> WholeTurnFacts:
-    """Return how a run stands, and what it has."""
+def run_facts(run: Run) -> WholeTurnFacts:
+    """Return all data about a run, with its result and receipt."""
     is_live, view = not run.is_over, run.view
     return WholeTurnFacts(
-        **_standing(view, run.path, is_live, run.where if is_live else "", view.task),
+        **_turn_fields(view, run.path, is_live, run.where if is_live else "", view.task),
         result=result_of(view),
         failed=failure_of(run.id, view, run.path).reasons if view.status == "failed" else {},
         partial={a.id: a.unsubmitted for a in view.agents.values() if a.unsubmitted},
         asks={gate.address: gate.prompt for gate in view.gates.values()},
         receipt=receipt(view, str(run.path)),
+        resumed_in=_past_turn(later, True) if (later := resumed_in(TurnPaths(run.path))) else None,
     )
 
 
-def _standing(view: RunView, path: Path, is_live: bool, where: str, task: str) -> dict[str, Any]:
+def _turn_fields(view: RunView, path: Path, is_live: bool, where: str, task: str) -> dict[str, Any]:
     paths = TurnPaths(path)
     return {
         "session": paths.session,
@@ -187,7 +153,7 @@ def _standing(view: RunView, path: Path, is_live: bool, where: str, task: str) -
         "status": view.standing,
         "state": view.state,
         "says": text.chip(view),
-        "progress": view.current_step if view.recipe else f"{view.round}/∞",
+        "progress": view.current_step if view.has_steps else f"{view.round}/∞",
         "is_live": is_live,
         "where": where,
         "started_at": view.started_at,
@@ -198,101 +164,47 @@ def _standing(view: RunView, path: Path, is_live: bool, where: str, task: str) -
     }
 
 
-def facts_of_sweep(
-    view: SweepView, changed_at: float | None, path: Path, where: str = ""
-) -> SweepFacts:
-    """Return how a sweep stands.
-
-    Args:
-        view: The sweep.
-        changed_at: When it changed last, in Unix seconds.
-        path: Its directory.
-        where: The other process that it runs in.
-    """
-    from nb_agents.presentation.sweep_card import sweep_title  # what not every run needs
-
-    return SweepFacts(
-        session=path.name,
-        turn=None,
-        task=text.clip(sweep_title(path), MAX_TASK),
-        status="awaiting" if view.waiting else view.state,
-        state=view.state,
-        says=_says(view),
-        is_live=not view.is_over,
-        where=where,
-        updated_at=changed_at,
-        tokens=view.tokens,
-        cost=view.cost,
-        path=str(path),
-        rows=RowCounts(view.total, view.completed, view.failed),
-    )
-
-
-def facts_of_sweep_at(path: Path, where: str = "") -> SweepFacts:
-    """Return how the sweep in a directory stands by its files, without its live rows."""
-    from nb_agents.sweeps.sweep_reader import sweep_on_disk
-
-    return facts_of_sweep(*sweep_on_disk(path), path, where)
-
-
-def facts_of_work(work: Work) -> WholeTurnFacts | SweepFacts:
-    """Return how a run or a sweep stands, and what it has."""
-    if isinstance(work, Run):
-        return facts_of_run(work)
-    from nb_agents.sweeps.sweep_reader import sweep_on_disk
-
-    return facts_of_sweep(work.view, sweep_on_disk(work.path).changed_at, work.path)
-
-
-def _says(view: SweepView) -> str:
-    known = [f"{view.completed + view.failed} of {view.total} rows"]
-    known += [f"{view.failed} failed"] if view.failed else []
-    waits = "waits" if view.waiting == 1 else "wait"
-    known += [f"{view.waiting} {waits} for you"] if view.waiting else []
-    return " · ".join(known)
-
-
-def facts_of_session(path: Path) -> SessionFacts:
-    """Return how a session stands, from its metadata; journals may be long."""
+def session_facts(path: Path) -> SessionFacts:
+    """Return a session and its turns. Reads only metadata files, because journals may be long."""
     turns = turns_of(path)
     facts = tuple(_past_turn(paths, paths == turns[-1]) for paths in turns)
     return SessionFacts(path.name, str(path), facts)
 
 
 def _past_turn(paths: TurnPaths, is_last: bool) -> PastTurnFacts:
-    known = read_json(paths.metadata)
-    is_complete = bool(known) and known.get("status") != "incomplete"
-    # Completion is the last that a writer writes, so that who reads of it need not ask for one.
+    metadata = read_json(paths.metadata)
+    is_complete = bool(metadata) and metadata.get("status") != "incomplete"
+    # Completion is recorded last, so a complete turn does not have to be checked for a live writer.
     is_live = is_last and not is_complete and paths.is_live()
-    spent = known.get("receipt") or {}
+    spent = metadata.get("receipt") or {}
     return PastTurnFacts(
         turn=paths.number,
-        task=text.clip(str(known.get("task", "")), MAX_TASK),
-        state="running" if is_live else "complete" if is_complete else _ending(known),
+        task=text.clip(str(metadata.get("task", "")), MAX_TASK),
+        state="running" if is_live else "complete" if is_complete else _end_state(metadata),
         is_live=is_live,
-        rewinds=known.get("rewinds", 0),
-        at=known.get("at", 0),
-        notebook=_notebook_of(known),
-        updated_at=_moment(known.get("timestamp")),
+        rewinds=metadata.get("rewinds", 0),
+        at=metadata.get("at", 0),
+        notebook=_notebook_of(metadata),
+        updated_at=_unix_seconds(metadata.get("timestamp")),
         tokens=spent.get("tokens"),
         cost=spent.get("cost"),
     )
 
 
-def _notebook_of(known: dict[str, Any]) -> str:
-    kind, _, path = str(known.get("origin") or "").partition(":")
+def _notebook_of(metadata: dict[str, Any]) -> str:
+    kind, _, path = str(metadata.get("origin") or "").partition(":")
     return PurePath(path).name if kind == "notebook" else ""
 
 
-def _moment(timestamp: object) -> float | None:
-    """Return a local timestamp as Unix seconds; None if it is invalid."""
+def _unix_seconds(timestamp: object) -> float | None:
+    """Return a local timestamp as Unix seconds, or None if it is invalid."""
     try:
         return datetime.fromisoformat(str(timestamp)).timestamp()
     except (ValueError, OverflowError, OSError):
         return None
 
 
-def _ending(known: dict[str, Any]) -> str:
-    if known.get("reason") == "timeout":
+def _end_state(metadata: dict[str, Any]) -> str:
+    if metadata.get("reason") == "timeout":
         return "timed out"
-    return "failed" if known.get("run_status") == "failed" else "stopped"
+    return "failed" if metadata.get("run_status") == "failed" else "stopped"

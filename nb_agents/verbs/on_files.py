@@ -1,12 +1,15 @@
-"""The verbs on team files and recipes."""
+"""Verbs that act on team files and recipes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from nb_agents.launch.file_report import check_file
+from nb_agents.launch.team_kind import kind_of_source
 from nb_agents.launch.team_report import AgentReport
-from nb_agents.verbs.verb import Caller, Outcome
+from nb_agents.verbs.outcome import CheckReport, Reply
+from nb_agents.verbs.verb import Caller
 
 
 def check(
@@ -16,22 +19,24 @@ def check(
     config: str | None = None,
     bundles: Sequence[str] = (),
     connect: bool = False,
-) -> Outcome:
+) -> CheckReport:
     """Check a team file or a recipe without running it."""
-    found = check_file(file, config, bundles, connects=connect)
-    agents = [agent._asdict() for agent in found.agents]
-    facts = {"can_start": found.can_start, "agents": agents, "lines": found.lines}
-    lines = "\n".join(found.lines)
-    return Outcome(lines, facts, AgentReport._fields, found.agents, is_ok=found.can_start)
+    report = check_file(file, config, bundles, connects=connect, root=caller.root)
+    agents = [agent._asdict() for agent in report.agents]
+    findings = [{**asdict(each), "file": each.file or file} for each in report.findings]
+    facts = {
+        "can_start": report.can_start,
+        "agents": agents,
+        "lines": report.lines,
+        "findings": findings,
+        "estimate": report.estimate.facts() if report.estimate else None,
+    }
+    reply = Reply("\n".join(report.lines), facts)
+    return CheckReport(reply, AgentReport._fields, report.agents, report.can_start)
 
 
-def plan(file: str, caller: Caller) -> Outcome:
+def plan(file: str, caller: Caller) -> Reply:
     """Show what a recipe would do, without running it."""
-    from nb_agents.config.recipe import Recipe  # what no team needs
-    from nb_agents.recipes.check import check as checked
-    from nb_agents.recipes.diagram import mermaid
-
-    recipe = Recipe.from_file(file)
-    lines, drawn = checked(recipe).plan, mermaid(recipe)
-    facts = {"lines": lines, "mermaid": drawn}
-    return Outcome("\n".join(lines), facts, markdown=f"```mermaid\n{drawn}\n```")
+    lines, diagram = kind_of_source(file).diagram(file)
+    facts = {"lines": lines, "mermaid": diagram}
+    return Reply("\n".join(lines), facts, markdown=f"```mermaid\n{diagram}\n```")

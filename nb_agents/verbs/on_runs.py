@@ -1,190 +1,151 @@
-"""The verbs on runs and sweeps, of this process, of another, or over."""
+"""Verbs that act on runs and groups of runs, live in any process or ended."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nb_agents.errors import UnknownRunError, UserError
-from nb_agents.presentation.asking import decide
-from nb_agents.runs.finding import find_known
-from nb_agents.runs.run import Run
-from nb_agents.verbs.on_turns import find_past
-from nb_agents.verbs.verb import Caller, Outcome
-
-if TYPE_CHECKING:
-    from nb_agents.sweeps.sweep_handle import SweepHandle
-    from nb_agents.verbs.verb import Work
+from nb_agents.launch.finding import find_known
+from nb_agents.launch.group_lookup import find_group, open_group
+from nb_agents.presentation.asking import decide_gate
+from nb_agents.turns.groups import group_of_turn
+from nb_agents.verbs.on_turns import find_turn_handle
+from nb_agents.verbs.outcome import Reply, Work
+from nb_agents.verbs.targets import target_of
+from nb_agents.verbs.verb import Caller
 
 
 def find_work(name: str, caller: Caller, agent: str | None = None) -> Work:
-    """Return the run or the sweep that a person means.
+    """Find a run or group by name.
 
     Args:
-        name: As for `find_run` and `find_sweep`; "" means the one of here, and the sweep of a row.
-        caller: Who asks.
-        agent: The one agent of a run that is meant.
+        name: As for `find_run` and `find_group`. "" means the current run, or its group if it is
+            in one.
+        caller: The user interface that makes the request.
+        agent: The agent to act on. If given, only runs match.
 
     Raises:
-        UnknownRunError: There is neither.
-        UserError: There are several.
+        UnknownRunError: No run or group matches.
+        UserError: Several match.
     """
-    from nb_agents.sweeps.sweep_lookup import find_sweep  # what not every run needs
-
-    sweep = None if agent else find_sweep(name, caller.root)
-    if sweep is not None and not sweep.is_over:
-        return sweep
+    group = None if agent else find_group(name, caller.root)
+    if group is not None and not group.is_over:
+        return group
     try:
         run = find_known(name, caller.root)
     except UnknownRunError:
-        if sweep is None:
+        if group is None:
             raise
-        return sweep
-    return run if name or agent else _sweep_of(run) or run
+        return group
+    if name or agent or (path := group_of_turn(run.path)) is None:
+        return run
+    return open_group(path) or run
 
 
-def _sweep_of(run: Run) -> SweepHandle | None:
-    from nb_agents.sweeps.manifest import sweep_of
-    from nb_agents.sweeps.sweep_lookup import open_sweep
-
-    path = sweep_of(run.path)
-    return None if path is None else open_sweep(path)
-
-
-def find_shown(name: str, caller: Caller) -> Work:
-    """Return the run or the sweep that a person wants to see; else a handle of a turn on disk.
+def find_to_show(name: str, caller: Caller) -> Work:
+    """Find a run or group to show. If there is none, return the handle of a turn on disk.
 
     Args:
-        name: As for `find_work` and `find_past`.
-        caller: Who asks.
+        name: As for `find_work` and `find_turn_handle`.
+        caller: The user interface that makes the request.
 
     Raises:
-        UserError: There is none, or there are several.
+        UserError: Nothing matches, or several do.
     """
     try:
         return find_work(name, caller)
     except UnknownRunError:
-        return find_past(name, caller)
+        return find_turn_handle(name, caller)
 
 
 def stop(
     work: Work, caller: Caller, *, now: bool = False, agent: str | None = None, reason: str = ""
-) -> Outcome:
-    """Stop a run or a sweep, wherever it lives; without a name, the one of here.
+) -> Reply:
+    """Stop a run or sweep. Without a name, stops the current run of this notebook or directory.
 
     Args:
-        work: The run or sweep.
-        caller: Who asks.
-        now: Whether to cut the calls in flight.
-        agent: Id of the one agent to stop.
-        reason: Why, for the record.
+        work: The run or group.
+        caller: The user interface that makes the request.
+        now: Whether to interrupt calls in flight.
+        agent: Id of the only agent to stop.
+        reason: The reason, for the journal.
 
     Raises:
-        UserError: There is no such agent, or it is asked of a sweep.
+        UserError: There is no such agent, or `work` is a group.
     """
-    if agent or isinstance(work, Run):
-        result = run_of(work).stop(now, agent, reason, source=caller.source)
-        rest = "calls in flight may finish"
-    else:
-        result = work.stop(now, reason=reason, source=caller.source)
-        rest = "no further row begins"
-    # Only of one that is over: the state of a live one elsewhere takes a reading of its journal.
+    target = target_of(work)
+    result = target.stop(now, agent, reason, caller.source)
+    # Only for ended runs. For a live run in another process, this would read its journal.
     is_over = result.status == "finished" and not agent
-    state = f" ({status_of_work(work)['status']})" if is_over else ""
-    said = {
-        "finished": f"is over already{state}; nothing was changed.",
-        "asked": "is asked to stop; it will as soon as it can be reached.",
-        "vetoed": "goes on: its before_cancel hook vetoed the stop. --now can't be vetoed.",
-        "stopping": f"is stopping; {rest}. --now cuts what is in flight.",
+    state = f" ({target.status})" if is_over else ""
+    messages = {
+        "finished": f"is already over{state}; nothing was changed.",
+        "asked": "will stop as soon as its process can be reached.",
+        "vetoed": "continues: its before_cancel hook vetoed the stop. --now can't be vetoed.",
+        "stopping": f"is stopping; {target.after_stop}",
         "stopping-now": "is stopping now.",
     }
-    what = f"Agent {agent} of {_named(work)}" if agent else _sentence(work)
-    kind = "run" if isinstance(work, Run) else "sweep"
-    facts = {kind: _name(work), "changed": result.changed, "status": result.status}
-    return Outcome(f"{what} {said.get(result.status, result.status)}", facts)
+    subject = f"Agent {agent} of {target}" if agent else target.at_start
+    facts = {target.noun: target.name, "changed": result.changed, "status": result.status}
+    return Reply(f"{subject} {messages.get(result.status, result.status)}", facts)
 
 
-def pause(work: Work, caller: Caller) -> Outcome:
-    """Pause a run or a sweep at its next boundary; its time does not count meanwhile."""
-    if isinstance(work, Run):
-        work.pause()
-        begins = "none begins"
-    else:
-        _hold(work, True)
-        begins = "no row begins"
-    go_on = caller.door.line("continue", [_name(work)])
-    said = f"is paused: calls in flight finish, {begins}. `{go_on}` goes on."
-    return Outcome(f"{_sentence(work)} {said}", status_of_work(work))
+def pause(work: Work, caller: Caller) -> Reply:
+    """Pause a run or sweep at its next boundary. The pause does not count towards time limits."""
+    target = target_of(work)
+    target.set_paused(True)
+    unpause = caller.entry_point.line("unpause", [target.name])
+    message = f"is paused: calls in flight finish, {target.while_paused}. `{unpause}` continues it."
+    return Reply(f"{target.at_start} {message}", status_of_work(work))
 
 
-def continue_(work: Work, caller: Caller) -> Outcome:
-    """Continue a paused run or sweep."""
-    if isinstance(work, Run):
-        work.unpause()
-    else:
-        _hold(work, False)
-    return Outcome(f"{_sentence(work)} goes on.", status_of_work(work))
+def unpause(work: Work, caller: Caller) -> Reply:
+    """Unpause a run or sweep."""
+    target = target_of(work)
+    target.set_paused(False)
+    return Reply(f"{target.at_start} continues.", status_of_work(work))
 
 
-def say(work: Work, caller: Caller, *, message: str) -> Outcome:
-    """Add a text to a run's task while it works."""
-    run = run_of(work)
+def say(work: Work, caller: Caller, *, message: str) -> Reply:
+    """Send a message to the agents of a live run."""
+    run = target_of(work).run
     run.say(message)
-    return Outcome("Its agents read it with their next request.", status_of_work(run))
+    return Reply("The agents receive it with their next request.", status_of_work(run))
 
 
-def approve(work: Work, caller: Caller, *, message: str = "", gate: str = "") -> Outcome:
-    """Approve what a run waits for: a tool's call, or a recipe's gate."""
-    run = run_of(work)
-    return Outcome(decide(run, True, message, gate), status_of_work(run))
+def fold(work: Work, caller: Caller, *, agent: str | None = None, say: str = "") -> Reply:
+    """Fold an agent's conversation, so that it needs less of the model's context window."""
+    run = target_of(work).run
+    if agent is None:
+        agents = list(run.view.agents)
+        if len(agents) != 1:
+            raise UserError(f"Name the agent to fold with --agent: {', '.join(agents)}.")
+        agent = agents[0]
+    run.fold(agent, say)
+    message = f"The conversation of {agent} is folded before its next model request."
+    return Reply(message, status_of_work(run))
 
 
-def deny(work: Work, caller: Caller, *, message: str = "", gate: str = "") -> Outcome:
-    """Deny what a run waits for; a recipe stops at its gate, and a resume asks again."""
-    run = run_of(work)
-    return Outcome(decide(run, False, message, gate), status_of_work(run))
+def approve(work: Work, caller: Caller, *, message: str = "", gate: str = "") -> Reply:
+    """Approve the tool call or recipe gate that a run waits for."""
+    run = target_of(work).run
+    return Reply(decide_gate(run, True, message, gate), status_of_work(run))
 
 
-def answer(work: Work, caller: Caller, *, message: str) -> Outcome:
-    """Answer the question that a run waits with."""
-    run = run_of(work)
+def deny(work: Work, caller: Caller, *, message: str = "", gate: str = "") -> Reply:
+    """Deny the tool call or gate that a run waits for. A recipe stops and asks again on resume."""
+    run = target_of(work).run
+    return Reply(decide_gate(run, False, message, gate), status_of_work(run))
+
+
+def answer(work: Work, caller: Caller, *, message: str) -> Reply:
+    """Answer the question that an agent of a run has asked."""
+    run = target_of(work).run
     run.answer(message)
-    return Outcome(f"Run {run.id} has its answer.", status_of_work(run))
-
-
-def _hold(sweep: SweepHandle, is_paused: bool) -> None:
-    if not sweep.hold(is_paused):
-        raise UserError(f"Sweep {sweep.name} is over ({sweep.view.state}).")
-
-
-def run_of(work: Work) -> Run:
-    """Return a run as it is.
-
-    Raises:
-        UserError: It is a sweep.
-    """
-    if isinstance(work, Run):
-        return work
-    raise UserError(
-        f"{work.name} is a sweep: it can be stopped, paused and continued as a whole, and its "
-        "rows are runs."
-    )
-
-
-def _name(work: Work) -> str:
-    return work.id if isinstance(work, Run) else work.name
-
-
-def _named(work: Work) -> str:
-    return f"{'run' if isinstance(work, Run) else 'sweep'} {_name(work)}"
-
-
-def _sentence(work: Work) -> str:
-    named = _named(work)
-    return f"{named[:1].upper()}{named[1:]}"
+    return Reply(f"The answer was sent to run {run.id}.", status_of_work(run))
 
 
 def status_of_work(work: Work) -> dict[str, Any]:
-    """Return the name and the state of a run or a sweep, as JSON."""
-    if isinstance(work, Run):
-        return {"run": work.id, "status": work.view.standing}
-    return {"sweep": work.name, "status": work.view.state}
+    """Return the name and state of a run or group, for JSON."""
+    target = target_of(work)
+    return {target.noun: target.name, "status": target.status}

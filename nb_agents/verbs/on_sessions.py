@@ -1,4 +1,4 @@
-"""The verbs on sessions, and on all that a session root holds."""
+"""Verbs that act on sessions and session roots."""
 
 from __future__ import annotations
 
@@ -9,104 +9,116 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from nb_agents.disk.entry import join_names
-from nb_agents.errors import UserError, said_by
+from nb_agents.disk.entry import join_names, printable_name
+from nb_agents.errors import UserError, error_message
 from nb_agents.nouns import count
 from nb_agents.presentation import text
+from nb_agents.session.archive import verify_archive
 from nb_agents.session.history import PastTurn, load_session
 from nb_agents.session.layout import LISTED, sessions_in
 from nb_agents.session.manage import delete_session, export_session, rename_session
-from nb_agents.verbs.facts import SweepFacts, facts_of_session, facts_of_sweep_at
-from nb_agents.verbs.verb import Caller, Outcome
+from nb_agents.session.prune import PruneSpec, parse_age
+from nb_agents.turns.groups import kinds
+from nb_agents.turns.groups import prune as prune_root
+from nb_agents.verbs.facts import session_facts
+from nb_agents.verbs.outcome import CheckReport, Reply, Table
+from nb_agents.verbs.verb import Caller
 
 logger = logging.getLogger("nb_agents")
 
+CHANGE_HEADS = ("file", "change", "where")
+SHOWN_CHANGES = 100
 HEADS = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
-SWEEP_HEADS = ("sweep", "status", "complete", "failed", "tokens", "cost", "task")
 
 
-def sessions(root: Path, caller: Caller, *, all: bool = False) -> Outcome:
-    """List the sessions on disk, the one used last first."""
-    from nb_agents.sweeps.manifest import sweep_paths
-
-    found = sessions_in(root)
-    rows, notes = list[tuple[str, ...]](), [str(each) for each in found.unreadable]
-    shown = found.by_use if all else found.by_use[:LISTED]
-    for path in shown:
-        notes += readable(path, partial(_row, rows=rows))
-    if more := text.older(len(found.by_use) - len(shown)):
+def sessions(root: Path, caller: Caller, *, all: bool = False) -> Table:
+    """List the sessions on disk, most recently used first."""
+    on_disk = sessions_in(root)
+    rows, notes = list[tuple[str, ...]](), [str(each) for each in on_disk.unreadable]
+    listed_sessions = on_disk.by_use if all else on_disk.by_use[:LISTED]
+    for path in listed_sessions:
+        notes += describe_or_error(path, partial(_row, rows=rows))
+    if more := text.older_sessions_note(len(on_disk.by_use) - len(listed_sessions)):
         notes.append(more)
-    if sweep_paths(root):
-        notes.append(f"Sweeps are listed by `{caller.door.line('sweeps', [])}`.")
+    for kind in kinds():
+        if kind.paths(root):
+            command = caller.entry_point.line(f"{kind.noun}s", [])
+            notes.append(f"`{command}` lists {kind.noun}s.")
     empty = "" if rows or notes else f"No sessions in {text.shown_path(root)}."
-    facts = [facts_of_session(root / row[0]) for row in rows]
-    return Outcome(empty, {}, HEADS, rows, notes, facts)
+    facts = [session_facts(root / row[0]) for row in rows]
+    return Table(HEADS, rows, facts, notes, empty)
 
 
 def _row(path: Path, rows: list[tuple[str, ...]]) -> list[str]:
     session = load_session(path)
-    rows.append(text.listed(session))
-    return unread(session.turns)
+    rows.append(text.session_row(session))
+    return read_warnings(session.turns)
 
 
-def readable(session: Path, say: Callable[[Path], list[str]]) -> list[str]:
-    """Return what is said of a session, or a sentence when it can't be shown."""
+def describe_or_error(session: Path, say: Callable[[Path], list[str]]) -> list[str]:
+    """Return `say(session)`, or an error message if it raises."""
     try:
         return say(session)
     except UserError as exc:
         return [str(exc)]
-    except Exception as exc:  # a defect of ours, which must not hide all sessions until it is gone
+    except Exception as exc:  # a bug of nb_agents, which must not hide all other sessions
         logger.exception("session %s can't be shown", session.name)
-        return [f"Session {session.name!r} can't be shown: {said_by(exc, named=True)}."]
+        return [f"Session {session.name!r} can't be shown: {error_message(exc, named=True)}."]
 
 
-def unread(turns: Sequence[PastTurn]) -> list[str]:
-    """Return a sentence about what could not be read of some turns, if anything."""
-    found = [f"{t.paths.session}/{t.paths.number}: {w}" for t in turns for w in t.warnings]
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return [f"Not read: {found[0]}{more}."] if found else []
+def read_warnings(turns: Sequence[PastTurn]) -> list[str]:
+    """Return a sentence about files of the turns that could not be read, if there are any."""
+    warnings = [f"{t.paths.session}/{t.paths.number}: {w}" for t in turns for w in t.warnings]
+    more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+    return [f"Not read: {warnings[0]}{more}."] if warnings else []
 
 
-def sweeps(root: Path, caller: Caller) -> Outcome:
-    """List the sweeps on disk."""
-    from nb_agents.sweeps.manifest import sweep_paths
-
-    facts = [facts_of_sweep_at(path) for path in sweep_paths(root)]
-    empty = "" if facts else "There are no sweeps."
-    return Outcome(empty, {}, SWEEP_HEADS, [sweep_row(each) for each in facts], items=facts)
-
-
-def sweep_row(sweep: SweepFacts) -> tuple[str, ...]:
-    """Return a sweep's row of `SWEEP_HEADS`."""
-    rows = sweep.rows
-    done, used = f"{rows.done} of {rows.total}", text.tokens(sweep.tokens)
-    spent, task = text.cost(sweep.cost), text.clip(sweep.task, 60)
-    return (sweep.session, sweep.state, done, str(rows.failed), used, spent, task)
-
-
-def rename(session: Path, caller: Caller, *, name: str) -> Outcome:
+def rename(session: Path, caller: Caller, *, name: str) -> Reply:
     """Rename a session."""
     path = rename_session(session, name)
     facts = {"session": path.name, "path": str(path)}
-    return Outcome(f"Session {session.name} is {path.name} now.", facts)
+    return Reply(f"Session {session.name} was renamed to {path.name}.", facts)
 
 
-def export(session: Path, caller: Caller, *, file: str | None = None) -> Outcome:
-    """Export a session as a zip."""
-    made = export_session(session, file)
-    size = made.path.stat().st_size
-    left_out = f" Left out: {join_names(made.left_out)}." if made.left_out else ""
-    facts = {"path": str(made.path), "bytes": size, "left_out": list(made.left_out)}
-    return Outcome(f"Wrote {text.shown_path(made.path)} ({text.size(size)}).{left_out}", facts)
+def export(session: Path, caller: Caller, *, file: str | None = None) -> Reply:
+    """Export a session as a zip file."""
+    archive = export_session(session, file)
+    size = archive.path.stat().st_size
+    left_out = f" Left out: {join_names(archive.left_out)}." if archive.left_out else ""
+    facts = {"path": str(archive.path), "bytes": size, "left_out": list(archive.left_out)}
+    command = caller.entry_point.line("verify", [text.shown_path(archive.path)])
+    return Reply(
+        f"Wrote {text.shown_path(archive.path)} ({text.size(size)}).{left_out} "
+        f"`{command}` finds later changes.",
+        facts,
+    )
 
 
-def delete(session: Path, caller: Caller, *, yes: bool = False) -> Outcome:
-    """Delete a session and all its files, after asking."""
+def verify(file: str, caller: Caller) -> CheckReport:
+    """Find what was changed in an exported session: edited, cut, added or moved."""
+    verified = verify_archive(Path(file).expanduser())
+    manifest, changes = verified.manifest, verified.changes
+    facts = {
+        "is_unchanged": not changes,
+        "changes": [change._asdict() for change in changes],
+        "fingerprint": manifest.fingerprint,
+        "is_own": manifest.is_own,
+        "entries": verified.entries,
+        "events": verified.events,
+    }
+    rows = [(printable_name(each.path), each.kind, each.detail) for each in changes[:SHOWN_CHANGES]]
+    return CheckReport(
+        Reply(text.verification(verified), facts), CHANGE_HEADS, rows, is_ok=not changes
+    )
+
+
+def delete(session: Path, caller: Caller, *, yes: bool = False) -> Reply:
+    """Delete a session and all its files, after asking for confirmation."""
     if not (yes or caller.confirm(_question(session))):
-        return Outcome("Nothing was deleted.", {"session": session.name, "deleted": False})
+        return Reply("Nothing was deleted.", {"session": session.name, "deleted": False})
     delete_session(session)
     facts = {"session": session.name, "deleted": True}
-    return Outcome(f"Session {session.name} is deleted.", facts)
+    return Reply(f"Session {session.name} was deleted.", facts)
 
 
 def _question(session: Path) -> str:
@@ -122,12 +134,9 @@ def prune(
     keep_answers: bool = False,
     incomplete: bool = False,
     yes: bool = False,
-) -> Outcome:
-    """Remove the sessions, and rows of sweeps, that were not used for long."""
-    from nb_agents.sweeps.prune import PruneSpec, parse_age
-    from nb_agents.sweeps.prune import prune as remove
-
+) -> Reply:
+    """Remove sessions and sweep rows that have not been used for some time."""
     before = time.time() - parse_age(older)
     spec = PruneSpec(before, keep_answers, incomplete, is_dry_run=not yes)
-    done = remove(root, spec)
-    return Outcome(text.pruned(done, spec), {"removed": yes, **asdict(done)})
+    done = prune_root(root, spec)
+    return Reply(text.prune_summary(done, spec), {"removed": yes, **asdict(done)})

@@ -1,41 +1,40 @@
-"""The verbs that look at runs and turns, live or on disk."""
+"""Verbs that show runs and turns, live or on disk."""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nb_agents.errors import UnknownRunError, UnknownSessionError
+from nb_agents.launch.finding import find_known, handle_of
+from nb_agents.launch.run import Run
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_bundle
-from nb_agents.presentation.sweep_list import live_work, place_of
-from nb_agents.runs.finding import find_known, handle_of
-from nb_agents.runs.run import Run
-from nb_agents.runs.status import log_lines
+from nb_agents.presentation.live_work import live_work, location_of
 from nb_agents.session.journal import follow as follow_journal
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, session_root
 from nb_agents.session.lookup import find_turn
 from nb_agents.tools.functions import find_functions
-from nb_agents.verbs.facts import SweepFacts, TurnFacts, facts_of_sweep_at, facts_of_turn
-from nb_agents.verbs.verb import Caller, Outcome
-
-if TYPE_CHECKING:
-    from nb_agents.verbs.verb import Work
+from nb_agents.turns.groups import GroupFacts, facts_at
+from nb_agents.turns.status import log_lines
+from nb_agents.verbs.facts import TurnFacts, turn_facts
+from nb_agents.verbs.outcome import EventStream, Log, Reply, ShownWork, Table, Work
+from nb_agents.verbs.verb import Caller
 
 HEADS = ("run", "status", "round/step", "elapsed", "session/turn", "where", "task")
 
 
-def find_past(name: str, caller: Caller) -> Run:
-    """Return the run that a person means, or a handle of a turn on disk.
+def find_turn_handle(name: str, caller: Caller) -> Run:
+    """Find a run by name or, if there is none, a turn on disk. Returns a handle.
 
     Args:
-        name: As for `find_known` and `find_turn`; "" means the run of here, else the last turn.
-        caller: Who asks.
+        name: As for `find_known` and `find_turn`. "" means the current run, or else the last turn.
+        caller: The user interface that makes the request.
 
     Raises:
-        UserError: There is none, or there are several.
+        UserError: Nothing matches, or several do.
     """
     try:
         return find_known(name, caller.root)
@@ -47,54 +46,55 @@ def find_past(name: str, caller: Caller) -> Run:
         return handle_of(paths)
 
 
-def runs(root: Any, caller: Caller) -> Outcome:
-    """List the runs of here, and the live ones of other processes; a sweep as a whole."""
-    alone, sweeps = live_work(caller.root)
-    facts, rows = list[TurnFacts | SweepFacts](), list[tuple[str, ...]]()
+def runs(root: Any, caller: Caller) -> Table:
+    """List runs in this session root and live runs of other processes."""
+    alone, groups = live_work(caller.root)
+    facts, rows = list[TurnFacts | GroupFacts](), list[tuple[str, ...]]()
     for run in alone:
         view = run.view
-        known = facts_of_turn(view, run.path, is_live=not run.is_over, where=run.where)
+        entry = turn_facts(view, run.path, is_live=not run.is_over, where=run.where)
         elapsed = text.elapsed(view, time.time())[0].removeprefix("Elapsed: ")
-        turn, task = f"{run.session}/{run.turn}", text.clip(known.task, 60)
-        rows.append((run.id, known.says, known.progress, elapsed, turn, place_of(run), task))
-        facts.append(known)
-    for path, where in sweeps.items():
-        sweep = facts_of_sweep_at(path, where)
-        done, task = f"{sweep.rows.done} of {sweep.rows.total}", text.clip(sweep.task, 60)
-        rows.append((sweep.session, sweep.state, done, "", sweep.session, where, task))
-        facts.append(sweep)
-    said = "" if rows else f"No run was started in this {caller.door.writer}, and none is live."
-    return Outcome(said, heads=HEADS, rows=rows, items=facts)
+        turn, task = f"{run.session}/{run.turn}", text.clip(entry.task, 60)
+        rows.append((run.id, entry.says, entry.progress, elapsed, turn, location_of(run), task))
+        facts.append(entry)
+    for path, where in groups.items():
+        group = facts_at(path, where)
+        name, task = group.session, text.clip(group.task, 60)
+        rows.append((name, group.state, group.progress, "", name, where, task))
+        facts.append(group)
+    empty = f"No run was started in this {caller.entry_point.writer}, and none is live."
+    return Table(HEADS, rows, facts, empty=empty)
 
 
-def show(work: Work, caller: Caller, *, html: bool = False, tools: str = "") -> Outcome:
-    """Show a run or a sweep live, or the card of what is over."""
+def show(work: Work, caller: Caller, *, html: bool = False, tools: str = "") -> ShownWork | Reply:
+    """Show a run or sweep: its live panel, or its card once it has ended."""
     if not isinstance(work, Run):
-        return Outcome(shows=work)
+        return ShownWork(work)
     if tools:
         work.offer(find_functions(tools, caller.names))
     if html:
         path = str(work.path)
-        card = card_bundle(work.view, path, work.timeline, work.preview, door=caller.door)
-        return Outcome(card["text/html"])
-    return Outcome(shows=work)
+        card = card_bundle(
+            work.view, path, work.timeline, work.preview, entry_point=caller.entry_point
+        )
+        return Reply(card["text/html"])
+    return ShownWork(work)
 
 
-def wait(work: Work, caller: Caller) -> Outcome:
-    """Wait until a run or a sweep is over; an interrupt stops it, a second one at once."""
-    return Outcome(shows=work, waits=True)
+def wait(work: Work, caller: Caller) -> ShownWork:
+    """Wait until a run or sweep ends. Ctrl+C stops it gracefully; twice, immediately."""
+    return ShownWork(work, waits=True)
 
 
-def log(run: Run, caller: Caller) -> Outcome:
-    """Show what happened in a turn, a line for each event but streamed text."""
+def log(run: Run, caller: Caller) -> Log:
+    """Print the events of a turn, one per line, without streamed text."""
     paths = TurnPaths(run.path)
     read = read_journal(paths.journal)
     debug = paths.path / "debug.log"
     more = [f"(more in {text.shown_path(debug)})"] if os.path.exists(debug) else []
-    said = "\n".join(log_lines(read.events))
-    return Outcome(said, items=read.events, notes=[*more, *read.warnings])
+    return Log(log_lines(read.events), read.events, [*more, *read.warnings])
 
 
-def follow(run: Run, caller: Caller) -> Outcome:
-    """Show a run until it is over, live in a terminal, else line by line; Ctrl+C stops nothing."""
-    return Outcome(shows=run, follows=follow_journal(run.path))
+def follow(run: Run, caller: Caller) -> EventStream:
+    """Show the agents of a run and their text until it ends. Ctrl+C ends only the display."""
+    return EventStream(run, follow_journal(run.path))

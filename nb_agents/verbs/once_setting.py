@@ -1,4 +1,4 @@
-"""The verb that changes how later cells are taken."""
+"""The verb that makes later cells behave as if they had --once."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ from pathlib import Path
 
 from nb_agents.errors import UserError
 from nb_agents.launch.once import make_once_default, once_is_default
-from nb_agents.verbs.verb import Caller, Outcome
+from nb_agents.verbs.outcome import Reply
+from nb_agents.verbs.verb import Caller
 
 
-def once(root: Path, caller: Caller, *, switch: str = "") -> Outcome:
-    """Have every %%agents cell of this kernel pay once, as with --once, or no longer.
+def once(root: Path, caller: Caller, *, switch: str = "") -> Reply:
+    """Set whether every %%agents cell of this kernel behaves as if it had --once.
 
     Args:
         root: The session root.
-        caller: Who asks.
-        switch: "on", "off", or "" to say which it is.
+        caller: The user interface that makes the request.
+        switch: "on", "off", or "" to show the current setting.
 
     Raises:
-        UserError: It is another word.
+        UserError: `switch` has another value.
     """
     if switch not in ("", "on", "off"):
-        raise UserError(f"It can't be {switch!r}. Write `%agents once on` or `%agents once off`.")
+        raise UserError(
+            f"Unknown setting {switch!r}. Write `%agents once on` or `%agents once off`."
+        )
     if switch:
         make_once_default(switch == "on")
     if once_is_default():
-        return Outcome(
-            "Unchanged %%agents cells show the turn that they have had; --fresh starts a new one."
+        return Reply(
+            "Unchanged %%agents cells show their earlier result. --fresh starts a new turn."
         )
-    return Outcome("Every %%agents cell starts a new turn, but for those with --once.")
+    return Reply("Every %%agents cell without --once starts a new turn.")

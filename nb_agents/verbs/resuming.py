@@ -1,4 +1,4 @@
-"""Starting the run that a line asks for, and the verbs that start one from a turn."""
+"""Starts runs from parsed arguments, and implements the verbs that continue a turn."""
 
 from __future__ import annotations
 
@@ -8,181 +8,176 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nb_agents.config.team import chosen_team, with_objects
+from nb_agents.config.team import add_object_agents, team_from_options
 from nb_agents.config.uploads import Mentions
 from nb_agents.errors import UserError
 from nb_agents.launch.api import resume as resume_turn
-from nb_agents.launch.once import EarlierOrNew, begin_new, once_is_default, resume_once, run_once
-from nb_agents.launch.resume import preview as preview_turn
+from nb_agents.launch.begin import begin_forks
+from nb_agents.launch.once import CachedRun, once_is_default, resume_once, run_once, start_new
+from nb_agents.launch.resume import ResumeRequest
+from nb_agents.launch.rewind import check_times
+from nb_agents.launch.run import rewind_request
 from nb_agents.launch.start import StartRequest
 from nb_agents.options import RunOptions
-from nb_agents.presentation.arguments import context_of
+from nb_agents.presentation import text
+from nb_agents.presentation.arguments import recipe_context
+from nb_agents.signatures import arguments_of
 from nb_agents.tools.functions import find_functions
-from nb_agents.verbs.on_runs import run_of
-from nb_agents.verbs.verb import Caller, Outcome
+from nb_agents.verbs.on_runs import status_of_work
+from nb_agents.verbs.outcome import NewGroup, NewRun, Reply, Work
+from nb_agents.verbs.parameters import OPTIONS, split_options
+from nb_agents.verbs.targets import target_of
+from nb_agents.verbs.verb import Caller
 
 if TYPE_CHECKING:
     from nb_agents.launch.rewind_plan import RewindPreview
-    from nb_agents.verbs.verb import Work
 
-_FLAGS = {
-    "session_root": "--session-root",
-    "timeout": "--orchestrator-timeout",
-    "from_turn": "--from",
-    "skip_unsupported": "--skip-unsupported",
-    "debug": "--debug",
-    "detach": "--detach",
-    "cluster": "--cluster",
-    "trust": "--trust",
+_FLAGS = {"session_root": "--session-root"} | {
+    each.name: (each.flags or (f"--{each.name.replace('_', '-')}",))[0] for each in OPTIONS
 }
-"""The flags that stand for an option, by its name."""
+"""The flag that sets each option, by the option's name."""
 
 
 def resume(
     root: Path,
     caller: Caller,
     *,
-    session: str = "",
-    config: str | None = None,
-    recipe: str | None = None,
     settings: Sequence[str] = (),
-    from_step: str = "",
-    preview: bool = False,
     tools: str = "",
+    preview: bool = False,
     wait: bool = False,
-    **flags: Any,
-) -> Outcome:
-    """Go on with an incomplete turn; nothing that finished runs again."""
-    options = options_of({**flags, "session_root": caller.root}, caller.names)
-    changes: dict[str, Any] = {
-        "recipe": recipe,
-        "context": context_of("", settings, {}),
-        "from_step": from_step,
-    }
+    **arguments_by_name: Any,
+) -> Reply | NewRun:
+    """Resume an incomplete turn. Finished work is not repeated.
+
+    Args:
+        root: The session root.
+        caller: The user interface that makes the request.
+        settings: Values of the recipe, as ``NAME=VALUE``.
+        tools: Names of functions in the notebook.
+        preview: Whether to only show which work would be repeated.
+        wait: Whether a cell waits for the end of the run.
+        arguments_by_name: The other arguments of `RESUME`, by name.
+    """
+    options = run_options({**arguments_by_name, "session_root": caller.root}, caller.names)
+    arguments, _ = split_options({**arguments_by_name, "options": None})
+    if context := recipe_context("", settings, {}):
+        arguments["context"] = context
     if preview:
-        found = preview_turn(session, config, **changes, session_root=options.session_root)
-        return Outcome(str(found), asdict(found))
-    again = partial(
-        resume_turn,
-        session,
-        config,
-        **changes,
-        tools=find_functions(tools, caller.names) if tools else (),
-        options=options,
-    )
-    is_new = bool(from_step or recipe or settings)
-    return Outcome(begin=partial(resume_once, session, options, again, is_new=is_new), waits=wait)
+        resume_preview = ResumeRequest(**arguments, options=options).preview()
+        return Reply(str(resume_preview), asdict(resume_preview))
+    functions = find_functions(tools, caller.names) if tools else ()
+    again = partial(resume_turn, **arguments, tools=functions, options=options)
+    is_new = bool(arguments.keys() & {"from_step", "recipe", "context", "agent"})
+    session = arguments.get("session", "")
+    return NewRun(partial(resume_once, session, options, again, is_new=is_new), wait)
 
 
 def rewind(
     work: Work,
     caller: Caller,
     *,
-    to: str,
-    say: str = "",
-    agent: str | None = None,
     times: int | None = None,
-    config: str | None = None,
-    model: str | None = None,
     preview: bool = False,
-    now: bool = False,
-    trust: bool = False,
-) -> Outcome:
-    """Go back to a point of a turn, and on from there in a new turn; the old one stays.
+    **arguments_by_name: Any,
+) -> Reply | NewRun | NewGroup:
+    """Go back to a turn's checkpoint and continue from there in a new turn. The old turn is kept.
 
     Args:
         work: The run.
-        caller: Who asks.
-        to: The point; see `nb_agents.rewind`.
-        say: A text for the agents.
-        agent: The one agent that it is for.
-        times: How often to go on from there, as a sweep.
-        config: A team file with the same agents.
-        model: The model that all agents ask from then on.
-        preview: Whether only to say what would be kept and what left out.
-        now: Whether to cut what is in flight in a live turn.
-        trust: Whether to go on with a session that this user has not made.
+        caller: The user interface that makes the request.
+        times: Number of new turns to start from there, as a group.
+        preview: Whether to only show which work would be kept and which would be undone.
+        arguments_by_name: The other arguments of `REWIND`, by name.
     """
-    run = run_of(work)
-    facts: dict[str, Any] = {"run": run.id, "status": run.view.standing}
-    options = replace(run.options, trust=trust, detach=True if caller.source == "rest" else None)
-    given: dict[str, Any] = {
-        "agent": agent or "",
-        "config": config,
-        "model": model or "",
-        "times": times,
-        "options": options,
-    }
-    if preview:
-        found = run.preview_rewind(to, say, **given)
-        return Outcome(str(found), facts | _facts_of_preview(found))
+    run = target_of(work).run
+    arguments, changed = split_options(arguments_by_name)
+    detach = True if caller.source == "rest" else None
+    options = replace(run.options, **{"trust": False, "detach": detach, **changed})
+    arguments["options"] = options
     if times is not None:
-        return Outcome(facts=facts, begin_sweep=lambda: run.rewind(to, say, now=now, **given))
-    return Outcome(
-        facts=facts, begin=lambda: EarlierOrNew(run.rewind(to, say, now=now, **given), False)
-    )
+        check_times(times)
+    if preview:
+        planned = run.preview_rewind(**arguments)
+        return Reply(str(planned), {**status_of_work(run), **_facts_of_preview(planned)})
+    if times is not None:
+        return NewGroup(lambda: begin_forks(rewind_request(run, **arguments), times))
+    return NewRun(lambda: CachedRun(run.rewind(**arguments), False))
 
 
-def _facts_of_preview(found: RewindPreview) -> dict[str, Any]:
-    points = [{"seq": p.seq, "at": p.at, "agent": p.agent, "says": str(p)} for p in found.points]
-    files = [file._asdict() for file in found.files]
-    facts = asdict(replace(found, points=()))
-    return {**facts, "points": points, "files": files, "lines": found.lines}
+def _facts_of_preview(preview: RewindPreview) -> dict[str, Any]:
+    points = [
+        {
+            "seq": p.seq,
+            "at": p.at,
+            "agent": p.agent,
+            "says": str(p),
+            "text": text.without_markdown(words, 100),
+        }
+        for p, words in zip(preview.points, preview.words, strict=True)
+    ]
+    files = [file._asdict() for file in preview.files]
+    facts = asdict(replace(preview, points=()))
+    del facts["words"]
+    return {**facts, "points": points, "files": files, "lines": preview.lines}
 
 
-def begin_of(
-    given: Mapping[str, Any],
+def run_starter(
+    values: Mapping[str, Any],
     named: Mentions,
     context: Mapping[str, Any] | None,
     names: Mapping[str, Any],
-) -> Callable[[], EarlierOrNew]:
-    """Return what begins the run that a line asks for.
+) -> Callable[[], CachedRun]:
+    """Return a function that starts the run that a command's arguments describe.
 
     Args:
-        given: Its arguments, those of `RUN`, by name.
-        named: The task and the files that it names.
-        context: The values that its recipe starts with.
+        values: Values of the parameters of `RUN`, by name.
+        named: The task and the files that it mentions.
+        context: Initial values of the recipe.
         names: The variables of the notebook.
 
     Raises:
         UserError: An argument can't be used.
     """
-    team = chosen_team(given["config"], given["model"], given["bundles"])
-    tools = given.get("tools")
-    request = StartRequest(
-        task=named.task,
-        config=with_objects(team, given.get("agents") or "", names),
-        tools=find_functions(tools, names) if tools else (),
-        recipe=given["recipe"],
-        context=context,
-        session=given["session"],
-        continue_=given["continue_"],
-        options=replace(options_of(given, names), context_paths=named.paths),
+    team = team_from_options(
+        values["config"], values["model"], values["bundles"], values.get("backend")
     )
-    if given["once"] or given["fresh"] or once_is_default():
-        return partial(run_once, request, fresh=given["fresh"])
-    return partial(begin_new, request)
+    own = {each.name for each in arguments_of(StartRequest)}
+    arguments, _ = split_options({name: values[name] for name in own & values.keys()})
+    tools = values.get("tools")
+    arguments |= {
+        "task": named.task,
+        "config": add_object_agents(team, values.get("agents") or "", names),
+        "context": context,
+        "tools": find_functions(tools, names) if tools else (),
+        "options": replace(run_options(values, names), context_paths=named.paths),
+    }
+    request = StartRequest(**arguments)
+    if values["once"] or values["fresh"] or once_is_default():
+        return partial(run_once, request, fresh=values["fresh"])
+    return partial(start_new, request)
 
 
-def options_of(given: Mapping[str, Any], names: Mapping[str, Any]) -> RunOptions:
-    """Combine ``--options`` with the flags beside it.
+def run_options(arguments: Mapping[str, Any], names: Mapping[str, Any]) -> RunOptions:
+    """Combine ``--options`` with the other flags of a command.
 
     Args:
-        given: The arguments of the line by name.
-        names: The variables of the notebook, among which ``--options NAME`` is looked up.
+        arguments: The command's arguments by name.
+        names: The variables of the notebook, for ``--options NAME``.
 
     Raises:
-        UserError: There is no such variable, it holds something else, or one is given twice.
+        UserError: The variable does not exist or is not a `RunOptions`, or an option is set both
+            there and by a flag.
     """
-    name = given.get("options")
+    name = arguments.get("options")
     base = _named_options(name, names) if name else RunOptions()
     flags: dict[str, Any] = {}
     for option, flag in _FLAGS.items():
-        value = given.get(option)
+        value = arguments.get(option)
         if value is None or value is False:
             continue
         if getattr(base, option):
-            raise UserError(f"{flag} is given, and --options {name} has it too. Drop one.")
+            raise UserError(f"--options {name} already sets {flag}. Remove one of them.")
         flags[option] = value
     return replace(base, **flags)
 
@@ -190,14 +185,14 @@ def options_of(given: Mapping[str, Any], names: Mapping[str, Any]) -> RunOptions
 def _named_options(name: str, names: Mapping[str, Any]) -> RunOptions:
     if name not in names:
         raise UserError(
-            f"--options {name}: no variable {name!r} is defined. Define it in a cell before: "
+            f"--options {name}: variable {name!r} is not defined. Define it in an earlier cell: "
             f"{name} = nb_agents.RunOptions(…)"
         )
-    found = names[name]
-    if not isinstance(found, RunOptions):
-        kind = type(found).__name__
+    options = names[name]
+    if not isinstance(options, RunOptions):
+        kind = type(options).__name__
         raise UserError(
-            f"--options {name}: {name!r} is of type {kind}, not RunOptions. Make it with "
+            f"--options {name}: {name!r} is of type {kind}, not RunOptions. Create it with "
             "nb_agents.RunOptions(…)."
         )
-    return found
+    return options

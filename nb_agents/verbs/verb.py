@@ -1,101 +1,63 @@
-"""What a verb is declared with, and what it returns."""
+"""The types used to declare verbs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from nb_agents.cancel import StopSource
-from nb_agents.events import Event
-from nb_agents.launch.once import EarlierOrNew
-from nb_agents.presentation.asking import Door
-from nb_agents.runs.run import Run
-
-if TYPE_CHECKING:
-    from nb_agents.sweeps.sweep import Sweep
-    from nb_agents.sweeps.sweep_handle import SweepHandle
-
-    Work = Run | SweepHandle
+from nb_agents.presentation.asking import EntryPoint
+from nb_agents.verbs.outcome import Outcome
 
 Interface = Literal["cell", "terminal", "http"]
-"""A kind of user interface that verbs are asked in."""
+"""A kind of user interface that offers verbs."""
+
+MAX_TEXT = 20_000
+"""Maximum length of text in requests, in characters. The same as `MAX_SAID` of a run."""
 
 LINES: tuple[Interface, ...] = ("cell", "terminal")
 EVERYWHERE: tuple[Interface, ...] = (*LINES, "http")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a verb did, and what a user interface shows of it.
-
-    Attributes:
-        said: The sentence for a person, or "".
-        facts: The same for a program, as JSON.
-        heads, rows: The columns and rows of a list.
-        notes: Sentences about what the list or the log lacks.
-        items: What a list or a log holds, for a program; None if that is the rows.
-        markdown: The same as `said` for a notebook, or "".
-        is_ok: Whether it is as a person would wish; a command's exit code says so.
-        shows: The run or the sweep to show: live, or what became of it.
-        begin: Begins the run to show.
-        begin_sweep: Begins the sweep to show.
-        waits: Whether to wait until what is shown is over.
-        follows: Events to print as they come.
-    """
-
-    said: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    heads: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    notes: Sequence[str] = ()
-    items: Sequence[Any] | None = None
-    markdown: str = ""
-    is_ok: bool = True
-    shows: Work | None = None
-    begin: Callable[[], EarlierOrNew] | None = None
-    begin_sweep: Callable[[], Sweep] | None = None
-    waits: bool = False
-    follows: AsyncIterator[Event] | None = None
-
-
 class Caller(NamedTuple):
-    """Who asks.
+    """The user interface that makes a request.
 
     Attributes:
-        source: The user interface, for the record.
-        door: How that interface writes commands.
-        root: The session root that limits the verb; None for all that this process can see.
-        confirm: Asks a person a question of yes or no.
+        source: The name of the interface, for the journal.
+        entry_point: The command syntax of the interface.
+        root: The session root to search, or None for all runs that this process can see.
+        confirm: Asks the user a yes/no question.
         names: The variables of the notebook.
     """
 
     source: StopSource
-    door: Door
-    root: str | Path | None = None
+    entry_point: EntryPoint
+    root: str | os.PathLike[str] | None = None
     confirm: Callable[[str], bool] = lambda question: True
     names: Mapping[str, Any] = {}
 
 
 REQUIRED = object()
-"""The default of an argument that can't be left out."""
+"""The default of a required argument."""
 
 
 class Parameter(NamedTuple):
     """An argument of a verb.
 
     Attributes:
-        name: Its name in the function, which says what completes it.
-        help: What it is, as a phrase.
-        default: Its value when it is left out; False for a flag without a value, () for an option
-            that can be repeated.
-        is_option: Whether a line has it as an option.
+        name: The name of the function's parameter. It also determines the tab completion.
+        help: A phrase that describes it.
+        default: The default value. False marks a flag without a value, and () an option that can be
+            repeated.
+        is_option: Whether it is an option on a line rather than a positional argument.
         metavar: The name of its value in help.
-        wire: Its name in a request, if that is another.
-        flags: The option's spellings; by default ``--name``.
+        wire: Its name in a request, if different.
+        flags: The option's spellings. By default, ``--name``.
         kind: The type of its value.
-        interfaces: Where it can be given.
+        interfaces: The interfaces that accept it.
+        max_chars: Maximum length of its text in a request.
     """
 
     name: str
@@ -107,10 +69,11 @@ class Parameter(NamedTuple):
     flags: tuple[str, ...] = ()
     kind: type[str] | type[int] | type[float] | type[Path] = str
     interfaces: tuple[Interface, ...] = EVERYWHERE
+    max_chars: int = MAX_TEXT
 
     @property
     def is_required(self) -> bool:
-        """Whether it can't be left out."""
+        """Whether the argument is required."""
         return self.default is REQUIRED
 
     @property
@@ -120,43 +83,48 @@ class Parameter(NamedTuple):
 
     @property
     def usage(self) -> str:
-        """The argument as help writes it."""
-        shown = self.metavar or self.name.upper()
+        """The argument as shown in help."""
+        value_name = self.metavar or self.name.upper()
         if self.is_option:
             flag = self.spellings[0]
-            shown = flag if self.default is False else f"{flag} {shown}"
-        return shown if self.is_required else f"[{shown}]"
+            value_name = flag if self.default is False else f"{flag} {value_name}"
+        return value_name if self.is_required else f"[{value_name}]"
 
 
-_RUN = Parameter("run", "run, session or session/turn; by default the one of here")
+_RUN = Parameter(
+    "run",
+    "run, session, session/turn or path (default: the current run of this notebook or directory)",
+)
 _TURN = Parameter(
     "turn",
-    "run, session or session/turn; by default the one of here, else the last on disk",
+    "run, session, session/turn or path (default: the current run of this notebook or directory, "
+    "or the last turn on disk)",
     metavar="RUN|SESSION[/TURN]",
 )
 _ON: dict[str, Parameter] = {
     "run": _RUN,
     "turn": _TURN,
     "shown": _TURN,
-    "session": Parameter("session", "the session's id", REQUIRED),
-    "file": Parameter("file", "team file (MassGen's YAML or JSON), or recipe", REQUIRED),
+    "session": Parameter("session", "session id or path", REQUIRED),
+    "file": Parameter("file", "team file or recipe", REQUIRED),
 }
 
 
 class Verb(NamedTuple):
-    """A verb, as every user interface offers it.
+    """A verb, with everything that user interfaces need to offer it.
 
     Attributes:
-        name: The word.
-        act: Called with what it acts on, a `Caller`, and the parameters by name. The first line of
-            its docstring is the verb's help.
-        on: What it acts on: a live run or sweep, a turn, a turn or a sweep that is shown, a
-            session, a file, or a session root.
-        parameters: Its arguments, in the order of a line.
-        needs_name: Whether a run must be named.
+        name: The command word.
+        act: Called with the target, a `Caller`, and the parameters by name. The first line of its
+            docstring is the verb's help.
+        on: The kind of target: a live run or group, a turn, a turn or group to show, a session, a
+            file, or a session root.
+        parameters: The arguments in their order on a line.
+        needs_name: Whether the name of the run is required.
         ends_in_text: Whether the last argument is the rest of the line, quotes included.
-        route: The last word of its address over HTTP; "" if it has none.
-        interfaces: Where lines of it can be written.
+        route: The last word of its URL path in the REST API, or "" if it has none.
+        interfaces: The interfaces that offer it.
+        aliases: Old names, which still work but are not listed.
     """
 
     name: str
@@ -167,16 +135,33 @@ class Verb(NamedTuple):
     ends_in_text: bool = False
     route: str = ""
     interfaces: tuple[Interface, ...] = LINES
+    aliases: tuple[str, ...] = ()
 
     @property
     def help(self) -> str:
-        """What it does, in a sentence."""
+        """The verb's help, one sentence."""
         return (self.act.__doc__ or "").partition("\n")[0]
 
     def on_line(self, interface: Interface) -> tuple[Parameter, ...]:
-        """Return the arguments that a line has, what it acts on first."""
+        """Return the verb's arguments in an interface, with the target first."""
         first = _ON.get(self.on)
         if first and self.needs_name:
             first = first._replace(help="run, session or session/turn", default=REQUIRED)
         rest = (each for each in self.parameters if interface in each.interfaces)
         return (*((first,) if first else ()), *rest)
+
+
+class Command(NamedTuple):
+    """A command of the command line that is not a verb.
+
+    Attributes:
+        act: Called with the values of the parameters by name. Its docstring is the command's help.
+        parameters: The command's arguments. Those that are not offered in a terminal are skipped.
+        epilog: The last lines of the command's help.
+        is_hidden: Whether to leave it out of the list of commands.
+    """
+
+    act: Callable[..., None]
+    parameters: tuple[Parameter, ...] = ()
+    epilog: str = ""
+    is_hidden: bool = False

@@ -1,1 +1,1 @@
-"""The one state of a turn, folded from its events, and what is derived from it."""
+"""The state of a turn, folded from its events, and values derived from it."""

@@ -1,11 +1,11 @@
-"""The fold of a turn's events to its view.
+"""Folds the events of a turn into its view.
 
-`apply` is a pure function; `fold` runs it over a journal. Nothing here reads a clock or a disk.
+`apply` is a pure function, and `fold` applies it to a journal. No clock and no disk is read here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 
 from nb_agents import events as ev
 from nb_agents.config.decision_tools import VOTE
-from nb_agents.view.growing import grown
+from nb_agents.view.growing import with_entry
 from nb_agents.view.run_view import (
     AgentPhase,
     AgentView,
-    Learned,
+    FoldView,
+    ProviderWait,
+    ReceivedResult,
     RunStatus,
     RunView,
     StopView,
@@ -31,35 +33,41 @@ from nb_agents.view.steps import (
     ApprovalView,
     apply_gate,
     apply_step,
-    at_the_end,
-    revised,
+    steps_at_end,
+    with_outputs,
 )
+
+VIEW: ev.Fold[RunView] = ev.Fold("view")
+"""The handlers that update the view for each kind of event."""
 
 
 def fold(events: Iterable[ev.Event], view: RunView | None = None) -> RunView:
     """Fold events into a view.
 
     Args:
-        events: In journal order.
-        view: Where to start from; an empty one by default.
+        events: The events in journal order.
+        view: The view to start with. By default, an empty one.
 
     Returns:
         The view after the last event.
     """
     view = view or RunView()
-    for is_words, stretch in groupby(events, lambda event: isinstance(event, ev.TextStreamed)):
-        for event in _joined(stretch) if is_words else stretch:
+    for is_text, group in groupby(events, lambda event: isinstance(event, ev.TextStreamed)):
+        for event in _joined(group) if is_text else group:
             view = apply(view, event)
     return view
 
 
-def _joined(words: Iterable[Any]) -> Iterable[ev.TextStreamed]:
-    """Join each agent's words of a stretch: added one by one, a long text costs its square."""
+def _joined(streamed: Iterable[Any]) -> Iterable[ev.TextStreamed]:
+    """Join the streamed text of each agent.
+
+    Appending it chunk by chunk would take quadratic time.
+    """
     parts: dict[tuple[str, str], list[ev.TextStreamed]] = {}
     seq = 0
-    for event in words:
+    for event in streamed:
         key = (event.agent, _GROWS[event.channel])
-        # Put in again, so that who wrote last is last: that says what the agent is doing.
+        # Moved to the end, because the last text decides the agent's phase.
         parts[key] = texts = parts.pop(key, [])
         texts.append(event)
         seq = event.seq or seq
@@ -70,7 +78,7 @@ def _joined(words: Iterable[Any]) -> Iterable[ev.TextStreamed]:
 
 MAX_NOTICE_CHARS = 300
 MAX_LEARNED, MAX_LEARNED_CHARS = 8, 4_000
-"""Results of an agent's tools that are kept, and characters of each: the journal has them whole."""
+"""Maximum number of tool results stored per agent, and maximum length of each in characters."""
 
 _GROWS: dict[ev.Channel, str] = {
     "text": "partial",
@@ -78,43 +86,38 @@ _GROWS: dict[ev.Channel, str] = {
     "thinking": "thinking",
     "call": "partial_call",
 }
-"""What of its agent's view grows by the words of a channel."""
+"""The `AgentView` attribute to which the text of each channel is appended."""
 
 
 def apply(view: RunView, event: ev.Event) -> RunView:
-    """Return the view after one event.
+    """Return the view after an event. ``view`` is unchanged.
 
-    Args:
-        view: The view before.
-        event: What happened.
-
-    Returns:
-        A new view; ``view`` is unchanged. An event about an unknown agent changes nothing but
-        the position, so that a damaged journal still folds.
+    An event about an unknown agent changes only the position, so damaged journals can be folded.
     """
     agent = getattr(event, "agent", None)
-    # A stop's agent may be "": it is the run's then. One that is called becomes known by that.
+    # The agent of a run's stop is "". A called agent is unknown until this event.
     if agent is None or agent in view.agents or event.kind in ("stop_requested", "agent_called"):
-        view = _APPLY[event.kind](view, event)
+        view = VIEW.apply(view, event)
     return _changed(view, seq=event.seq or view.seq, last_at=max(view.last_at, event.at))
 
 
 def _with_agent(view: RunView, agent: str, **changes: Any) -> RunView:
     changed = _changed(view.agents[agent], **changes)
-    return _changed(view, agents=grown(view.agents, agent, changed))
+    return _changed(view, agents=with_entry(view.agents, agent, changed))
 
 
 _View = TypeVar("_View", AgentView, RunView)
 
 
 def _changed(view: _View, **changes: Any) -> _View:
-    """Return a copy of a view with fields replaced, five times as fast as `dataclasses.replace`."""
+    """Return a copy of a view with changed fields. Five times as fast as `dataclasses.replace`."""
     new = object.__new__(type(view))
     new.__dict__.update(view.__dict__)
     new.__dict__.update(changes)
     return new
 
 
+@VIEW.on(ev.TurnStarted)
 def _turn_started(view: RunView, e: ev.TurnStarted) -> RunView:
     agents = {a.id: AgentView(a.id, a.model) for a in e.agents}
     fresh = RunView(
@@ -131,42 +134,51 @@ def _turn_started(view: RunView, e: ev.TurnStarted) -> RunView:
         recipe=e.recipe,
         origin=e.origin,
         digest=e.digest,
+        max_cost=e.max_cost,
+        max_tokens=e.max_tokens,
+        on_budget=e.on_budget,
     )
     if not e.resumes:
         return fresh
-    went_on = _go_on_from(view, fresh, e.again)
+    resumed = _resumed(view, fresh, e.again)
     if e.revised:
-        went_on = replace(went_on, steps=MappingProxyType(revised(went_on.steps, e.revised)))
-    # Who takes part again may change what was chosen.
-    return replace(went_on, phase="coordinating", winner="") if e.again else went_on
+        resumed = replace(resumed, steps=MappingProxyType(with_outputs(resumed.steps, e.revised)))
+    # Agents that work again may change the result of the vote.
+    return replace(resumed, phase="coordinating", winner="") if e.again else resumed
 
 
-def _go_on_from(past: RunView, fresh: RunView, again: Collection[str]) -> RunView:
-    """Keep what a resumed turn brings along; what is spent and shown from now on starts at 0."""
+def _resumed(past: RunView, fresh: RunView, again: Collection[str]) -> RunView:
+    """Return a new turn's view with the work of the turn it resumes. Usage starts at 0."""
     agents = {
-        k: _brought_along(a, past.agents[k], again) if k in past.agents else a
+        k: _resumed_agent(a, past.agents[k], again) if k in past.agents else a
         for k, a in fresh.agents.items()
     }
     return replace(
         fresh,
         agents=MappingProxyType(agents),
+        tokens_before=past.task_tokens,
+        cost_before=past.task_cost,
         phase=past.phase,
         winner=past.winner,
         attempt=past.attempt,
         said=past.said,
-        # A unit stays that is over or holds others.
+        # Finished units stay, and units that contain others.
         steps=MappingProxyType(
             {k: s for k, s in past.steps.items() if s.is_over or s.unit not in ("agent", "bash")}
         ),
         approvals=tuple(a for a in past.approvals if a.approved),
         outlines=past.outlines,
         worktrees=past.worktrees,
+        extension_state=past.extension_state,
     )
 
 
-def _brought_along(fresh: AgentView, past: AgentView, again: Collection[str]) -> AgentView:
-    """Keep what an agent brings along; one that was stopped alone stays as it was left."""
-    kept = replace(
+def _resumed_agent(fresh: AgentView, past: AgentView, again: Collection[str]) -> AgentView:
+    """Return an agent's view with its earlier work.
+
+    An agent that was stopped individually stays stopped.
+    """
+    agent = replace(
         fresh,
         round=past.round,
         calls=past.calls,
@@ -179,9 +191,9 @@ def _brought_along(fresh: AgentView, past: AgentView, again: Collection[str]) ->
     )
     is_out = past.stop and past.outcome in _STOPPED and past.id not in again
     if not is_out:
-        return kept
+        return agent
     return replace(
-        kept, phase="stopped", stop=past.stop, outcome=past.outcome, partial=past.partial
+        agent, phase="stopped", stop=past.stop, outcome=past.outcome, partial=past.partial
     )
 
 
@@ -197,23 +209,23 @@ def _resting_phase(agent: AgentView) -> AgentPhase:
 
 
 def _drafts(agent: AgentView, answer: str = "") -> dict[str, Any]:
-    """Set the words of the last model call aside, and drop those that an answer now contains."""
+    """Return view fields with the last call's text moved to the drafts, except for answers."""
     last = _without(UnsubmittedText(agent.partial, agent.thinking), *agent.answers, agent.returned)
     if call := call_so_far(agent.partial_call):
         last = replace(last, text=f"{last.text}\n[{agent.tool}] {call}".strip())
-    kept = (*agent.drafts, last) if last.text or last.thinking else agent.drafts
-    if answer:  # what was set aside before holds nothing of earlier ones
-        rest = (_without(each, answer) for each in kept)
-        kept = tuple(each for each in rest if each.text or each.thinking)
-    return {"drafts": kept, "partial": "", "kept": "", "thinking": "", "partial_call": ""}
+    drafts = (*agent.drafts, last) if last.text or last.thinking else agent.drafts
+    if answer:  # earlier answers were removed from the drafts before
+        rest = (_without(each, answer) for each in drafts)
+        drafts = tuple(each for each in rest if each.text or each.thinking)
+    return {"drafts": drafts, "partial": "", "kept": "", "thinking": "", "partial_call": ""}
 
 
-def _without(said: UnsubmittedText, *answers: str) -> UnsubmittedText:
-    return replace(said, text=_rest(said.text, answers))
+def _without(draft: UnsubmittedText, *answers: str) -> UnsubmittedText:
+    return replace(draft, text=_unanswered_text(draft.text, answers))
 
 
-def _rest(words: str, answers: Iterable[str]) -> str:
-    """Return the words that no answer contains, such as those around an answer."""
+def _unanswered_text(words: str, answers: Iterable[str]) -> str:
+    """Return text without the answers in it, or "" if an answer contains all of it."""
     words = words.strip()
     for answer in filter(None, map(str.strip, answers)):
         if words in answer:
@@ -222,14 +234,16 @@ def _rest(words: str, answers: Iterable[str]) -> str:
     return words
 
 
+@VIEW.on(ev.RoundStarted)
 def _round_started(view: RunView, e: ev.RoundStarted) -> RunView:
     drafts = _drafts(view.agents[e.agent])
     return _with_agent(view, e.agent, round=e.number, phase="thinking", heard=e.heard, **drafts)
 
 
+@VIEW.on(ev.ModelStarted)
 def _model_started(view: RunView, e: ev.ModelStarted) -> RunView:
     agent = view.agents[e.agent]
-    # What is kept of an answer that goes on was not set aside: its words go on there.
+    # The beginning of a continued answer is not a draft. New text is appended to it.
     drafts = _drafts(replace(agent, partial=agent.partial.removeprefix(agent.kept)))
     drafts |= {"partial": agent.kept, "kept": agent.kept}
     return _with_agent(
@@ -242,31 +256,35 @@ def _model_started(view: RunView, e: ev.ModelStarted) -> RunView:
         phase="thinking",
         tool="",
         tool_summary="",
+        wait=None,
         **drafts,
-        # An agent that had failed or was stopped got another try when the turn was resumed.
+        # A resume gives agents that failed or were stopped another try.
+        is_too_long=False,
         error="",
         outcome=None,
         stop="" if agent.outcome else agent.stop,
     )
 
 
+@VIEW.on(ev.TextStreamed)
 def _text_streamed(view: RunView, e: ev.TextStreamed) -> RunView:
     agent = view.agents[e.agent]
     match e.channel:
         case "call":
-            said = {"partial_call": agent.partial_call + e.text, "tool": e.tool}
+            changes = {"partial_call": agent.partial_call + e.text, "tool": e.tool}
         case "thinking":
-            said = {"thinking": agent.thinking + e.text}
+            changes = {"thinking": agent.thinking + e.text}
         case _:
-            said = {"partial": agent.partial + e.text}
+            changes = {"partial": agent.partial + e.text}
     phase = "thinking" if e.channel == "thinking" else "writing"
-    return _with_agent(view, e.agent, phase=phase, streamed_at=max(agent.streamed_at, e.at), **said)
+    streamed_at = max(agent.streamed_at, e.at)
+    return _with_agent(view, e.agent, phase=phase, streamed_at=streamed_at, **changes)
 
 
+@VIEW.on(ev.ModelFinished)
 def _model_finished(view: RunView, e: ev.ModelFinished) -> RunView:
-    agent, usage = view.agents[e.agent], e.usage
-    cost = None if agent.cost is None or usage.cost is None else agent.cost + usage.cost
-    # A vote is known once it is cast; any other call has events of its own.
+    agent = view.agents[e.agent]
+    # A vote stays visible until it is cast. Other calls have their own events.
     is_vote = agent.tool == VOTE.name
     return _with_agent(
         view,
@@ -275,21 +293,85 @@ def _model_finished(view: RunView, e: ev.ModelFinished) -> RunView:
         is_throttled=False,
         partial_call=agent.partial_call if is_vote else "",
         tool=agent.tool if is_vote else "",
-        input_tokens=agent.input_tokens + usage.input_tokens,
-        output_tokens=agent.output_tokens + usage.output_tokens,
-        cost=cost,
+        **_ended_call(agent, e.call, e.usage),
     )
 
 
+@VIEW.on(ev.UsageUpdated)
+def _usage_updated(view: RunView, e: ev.UsageUpdated) -> RunView:
+    agent = view.agents[e.agent]
+    open_usage = {**agent.open_usage, e.call: e.usage}
+    return _with_agent(view, e.agent, **_usage(agent.ended_usage, open_usage))
+
+
+@VIEW.on(ev.ContextFolded)
+def _context_folded(view: RunView, e: ev.ContextFolded) -> RunView:
+    return _with_agent(view, e.agent, folds=(*view.agents[e.agent].folds, fold_view(e)))
+
+
+def fold_view(e: ev.ContextFolded) -> FoldView:
+    """Return a fold as views show it."""
+    cost = e.summary_usage.cost if e.summary_usage else None
+    parts = len(e.references)
+    return FoldView(e.level, parts, e.before, e.after, e.summary, cost, e.ledger)
+
+
+def _ended_call(agent: AgentView, call: int, usage: ev.Usage | None) -> dict[str, Any]:
+    """Return the view fields for an agent's usage after a call has ended.
+
+    If `usage` is None, the call adds nothing.
+    """
+    open_usage = {number: each for number, each in agent.open_usage.items() if number != call}
+    ended_usage = agent.ended_usage if usage is None else agent.ended_usage + usage
+    return _usage(ended_usage, open_usage)
+
+
+def _usage(ended_usage: ev.Usage, open_usage: Mapping[int, ev.Usage]) -> dict[str, Any]:
+    total = sum(open_usage.values(), ended_usage)
+    return {
+        "ended_usage": ended_usage,
+        "open_usage": MappingProxyType(open_usage),
+        "input_tokens": total.input_tokens,
+        "output_tokens": total.output_tokens,
+        "cost": total.cost,
+        "is_estimated": total.estimated,
+    }
+
+
+@VIEW.on(ev.ModelFailed)
 def _model_failed(view: RunView, e: ev.ModelFailed) -> RunView:
     is_throttled = e.is_throttled and e.retry_in_s is not None
-    return _with_agent(view, e.agent, in_flight=False, phase="waiting", is_throttled=is_throttled)
+    used = _ended_call(view.agents[e.agent], e.call, e.usage)
+    wait = None
+    if e.waits_for and e.retry_at is not None:
+        wait = ProviderWait(e.waits_for, e.retry_at, e.wait_limit_s or 0.0, e.error)
+    return _with_agent(
+        view,
+        e.agent,
+        in_flight=False,
+        phase="waiting",
+        is_throttled=is_throttled,
+        is_too_long=e.is_too_long,
+        wait=wait,
+        **used,
+    )
 
 
+@VIEW.on(ev.ModelCut)
 def _model_cut(view: RunView, e: ev.ModelCut) -> RunView:
-    return _with_agent(view, e.agent, in_flight=False, was_cut=True, is_throttled=False)
+    agent = view.agents[e.agent]
+    return _with_agent(
+        view,
+        e.agent,
+        in_flight=False,
+        was_cut=True,
+        is_throttled=False,
+        uncounted_calls=agent.uncounted_calls + (e.usage is None),
+        **_ended_call(agent, e.call, e.usage),
+    )
 
 
+@VIEW.on(ev.ToolStarted)
 def _tool_started(view: RunView, e: ev.ToolStarted) -> RunView:
     call = ToolView(e.agent, e.call_id, e.tool, summary=e.summary)
     view = replace(view, tools=(*view.tools, call))
@@ -298,48 +380,58 @@ def _tool_started(view: RunView, e: ev.ToolStarted) -> RunView:
     )
 
 
-def _tool_told(view: RunView, e: ev.ToolTold) -> RunView:
+@VIEW.on(ev.ToolNotice)
+def _tool_told(view: RunView, e: ev.ToolNotice) -> RunView:
     tail = (view.agents[e.agent].tool_tail + e.text)[-MAX_TAIL:]
     return _with_agent(view, e.agent, tool_tail=tail)
 
 
+@VIEW.on(ev.ToolFinished)
 def _tool_finished(view: RunView, e: ev.ToolFinished) -> RunView:
-    tools = _ended(view.tools, e)
+    tools = _end_call(view.tools, e)
     view = _with_agent(
         replace(view, tools=tools), e.agent, phase="thinking", tool="", tool_summary=""
     )
     if e.agent not in view.agents or e.outcome not in ("ok", "error") or not e.result:
         return view
-    ended = (each for each in reversed(tools) if (each.agent, each.call_id) == (e.agent, e.call_id))
-    learned = Learned(f"{e.tool} {next(ended).summary}".strip(), e.result[:MAX_LEARNED_CHARS])
+    matching_calls = (
+        each for each in reversed(tools) if (each.agent, each.call_id) == (e.agent, e.call_id)
+    )
+    learned = ReceivedResult(
+        f"{e.tool} {next(matching_calls).summary}".strip(), e.result[:MAX_LEARNED_CHARS]
+    )
     return _with_agent(
         view, e.agent, learned=(*view.agents[e.agent].learned, learned)[-MAX_LEARNED:]
     )
 
 
-def _ended(tools: tuple[ToolView, ...], e: ev.ToolFinished) -> tuple[ToolView, ...]:
-    # From the end: what finishes has begun lately, and a turn may have thousands of calls.
-    for place in range(len(tools) - 1, -1, -1):
-        call = tools[place]
+def _end_call(tools: tuple[ToolView, ...], e: ev.ToolFinished) -> tuple[ToolView, ...]:
+    # From the end, because a turn may have thousands of calls and open ones are recent.
+    for index in range(len(tools) - 1, -1, -1):
+        call = tools[index]
         if (call.agent, call.call_id) == (e.agent, e.call_id):
             over = replace(call, outcome=e.outcome, size=e.size, seconds=e.seconds, thread=e.thread)
-            return (*tools[:place], over, *tools[place + 1 :])
+            return (*tools[:index], over, *tools[index + 1 :])
     return (*tools, ToolView(e.agent, e.call_id, e.tool, e.outcome, size=e.size))
 
 
+@VIEW.on(ev.TurnRejected)
 def _turn_rejected(view: RunView, e: ev.TurnRejected) -> RunView:
     return _with_agent(view, e.agent, phase="thinking")
 
 
+@VIEW.on(ev.ReplyCut)
 def _reply_cut(view: RunView, e: ev.ReplyCut) -> RunView:
     drafts = _drafts(view.agents[e.agent], e.kept) | {"partial": e.kept, "kept": e.kept}
     return _with_agent(view, e.agent, phase="thinking", **drafts)
 
 
-def _told(view: RunView, e: ev.Told) -> RunView:
+@VIEW.on(ev.NoteSent)
+def _note_received(view: RunView, e: ev.NoteSent) -> RunView:
     return view if e.heard is None else _with_agent(view, e.agent, heard=e.heard)
 
 
+@VIEW.on(ev.RoundTimedOut)
 def _round_timed_out(view: RunView, e: ev.RoundTimedOut) -> RunView:
     if view.agents[e.agent].answers:
         return _with_agent(view, e.agent, phase="answered", in_flight=False, tool="")
@@ -347,15 +439,16 @@ def _round_timed_out(view: RunView, e: ev.RoundTimedOut) -> RunView:
     return _agent_failed(view, ev.AgentFailed(agent=e.agent, error=error))
 
 
+@VIEW.on(ev.AnswerGiven)
 def _answer_given(view: RunView, e: ev.AnswerGiven) -> RunView:
     agents = {k: _without_vote(a) for k, a in view.agents.items()}
-    mine = agents[e.agent]
+    author = agents[e.agent]
     agents[e.agent] = replace(
-        mine,
-        answers=(*mine.answers, e.answer),
+        author,
+        answers=(*author.answers, e.answer),
         phase="answered",
         learned=(),
-        **_drafts(mine, e.answer),
+        **_drafts(author, e.answer),
     )
     return replace(view, agents=MappingProxyType(agents))
 
@@ -364,66 +457,75 @@ def _without_vote(agent: AgentView) -> AgentView:
     return replace(agent, vote=None, phase="waiting" if agent.phase == "voted" else agent.phase)
 
 
+@VIEW.on(ev.VoteCast)
 def _vote_cast(view: RunView, e: ev.VoteCast) -> RunView:
     vote = VoteView(e.target, e.reason)
     drafts = _drafts(replace(view.agents[e.agent], partial_call=""))
     return _with_agent(view, e.agent, vote=vote, phase="voted", tool="", **drafts)
 
 
+@VIEW.on(ev.VoteIgnored)
 def _vote_ignored(view: RunView, e: ev.VoteIgnored) -> RunView:
     return _with_agent(view, e.agent, phase="waiting", **_drafts(view.agents[e.agent]), tool="")
 
 
+@VIEW.on(ev.Abstained)
 def _abstained(view: RunView, e: ev.Abstained) -> RunView:
     return _with_agent(view, e.agent, phase="answered", **_drafts(view.agents[e.agent]), tool="")
 
 
+@VIEW.on(ev.AgentFailed)
 def _agent_failed(view: RunView, e: ev.AgentFailed) -> RunView:
     return _with_agent(
         view, e.agent, phase="failed", error=e.error, outcome="failed", in_flight=False
     )
 
 
+@VIEW.on(ev.AgentCalled)
 def _agent_called(view: RunView, e: ev.AgentCalled) -> RunView:
     caller = view.agents.get(e.caller)
     depth = caller.depth + 1 if caller else 1
-    called = AgentView(e.agent, e.model, caller=e.caller, workspace=e.workspace, depth=depth)
+    agent = AgentView(e.agent, e.model, caller=e.caller, workspace=e.workspace, depth=depth)
     items = list(view.agents.items())
     above = f"{e.caller}/"
     family = [
         n for n, (k, a) in enumerate(items) if k == e.caller or f"{a.caller}/".startswith(above)
     ]
-    place = family[-1] + 1 if family else len(items)
-    agents = dict([*items[:place], (e.agent, called), *items[place:]])
+    index = family[-1] + 1 if family else len(items)
+    agents = dict([*items[:index], (e.agent, agent), *items[index:]])
     return replace(view, agents=MappingProxyType(agents))
 
 
+@VIEW.on(ev.AgentEnded)
 def _agent_ended(view: RunView, e: ev.AgentEnded) -> RunView:
     agent = view.agents[e.agent]
     if e.outcome == "finished":
         text = (e.text or agent.partial).strip()
-        done = {"phase": "answered", "returned": text, **_drafts(agent, text)}
-        return _with_agent(view, e.agent, outcome=e.outcome, **done)
+        changes = {"phase": "answered", "returned": text, **_drafts(agent, text)}
+        return _with_agent(view, e.agent, outcome=e.outcome, **changes)
     return _with_agent(view, e.agent, phase="stopped", outcome=e.outcome, in_flight=False, tool="")
 
 
+@VIEW.on(ev.PresentationStarted)
 def _presentation_started(view: RunView, e: ev.PresentationStarted) -> RunView:
     view = _with_agent(view, e.agent, phase="thinking")
     return replace(view, phase="presenting", winner=e.agent)
 
 
+@VIEW.on(ev.FinalAnswerGiven)
 def _final_answer_given(view: RunView, e: ev.FinalAnswerGiven) -> RunView:
-    mine = view.agents[e.agent]
-    answers = mine.answers if e.answer in mine.answers else (*mine.answers, e.answer)
-    drafts = _drafts(mine, e.answer)
+    author = view.agents[e.agent]
+    answers = author.answers if e.answer in author.answers else (*author.answers, e.answer)
+    drafts = _drafts(author, e.answer)
     view = _with_agent(view, e.agent, answers=answers, phase="answered", **drafts)
     return replace(view, phase="presenting", winner=e.agent)
 
 
+@VIEW.on(ev.OrchestrationRestarted)
 def _orchestration_restarted(view: RunView, e: ev.OrchestrationRestarted) -> RunView:
     why = " ".join(e.reason.split())
     notice = f"Attempt {e.attempt}: {e.agent} judged the final answer insufficient ({why})"
-    agents = {k: _back_at_work(a) for k, a in view.agents.items()}
+    agents = {k: _restarted(a) for k, a in view.agents.items()}
     return replace(
         view,
         agents=MappingProxyType(agents),
@@ -434,30 +536,31 @@ def _orchestration_restarted(view: RunView, e: ev.OrchestrationRestarted) -> Run
     )
 
 
-def _back_at_work(agent: AgentView) -> AgentView:
+def _restarted(agent: AgentView) -> AgentView:
     if agent.outcome or agent.error:
         return agent
     return replace(agent, vote=None, phase="waiting", **_drafts(agent))
 
 
+@VIEW.on(ev.RecipeLoaded)
 def _recipe_loaded(view: RunView, e: ev.RecipeLoaded) -> RunView:
-    return _changed(view, outlines=grown(view.outlines, e.step, e.outline))
+    return _changed(view, outlines=with_entry(view.outlines, e.step, e.outline))
 
 
+@VIEW.on(ev.OutputStreamed, ev.StepFailed)
 def _step_event(view: RunView, e: Any) -> RunView:
     return _changed(view, steps=apply_step(view.steps, e))
 
 
-_output_streamed = _step_failed = _step_event
-
-
+@VIEW.on(ev.StepStarted)
 def _step_started(view: RunView, e: ev.StepStarted) -> RunView:
     view = _step_event(view, e)
     if e.unit != "agent" or e.step in view.agents:
         return view
-    return _changed(view, agents=grown(view.agents, e.step, AgentView(e.step, e.model)))
+    return _changed(view, agents=with_entry(view.agents, e.step, AgentView(e.step, e.model)))
 
 
+@VIEW.on(ev.StepFinished)
 def _step_finished(view: RunView, e: ev.StepFinished) -> RunView:
     view = _step_event(view, e)
     agent = view.agents.get(e.step)
@@ -471,41 +574,58 @@ def _step_finished(view: RunView, e: ev.StepFinished) -> RunView:
     return _with_agent(view, e.step, phase="answered", answers=(answer,), learned=(), **drafts)
 
 
+@VIEW.on(ev.ApprovalAsked)
 def _approval_asked(view: RunView, e: ev.ApprovalAsked) -> RunView:
     return replace(view, gates=apply_gate(view.gates, e), status="awaiting")
 
 
+@VIEW.on(ev.ApprovalGiven)
 def _approval_given(view: RunView, e: ev.ApprovalGiven) -> RunView:
     gate, gates = view.gates.get(e.step), apply_gate(view.gates, e)
-    given = ApprovalView(e.step, e.approved, e.message, e.by, e.at)
+    approval = ApprovalView(e.step, e.approved, e.message, e.by, e.at)
     is_input = gate is not None and gate.wants == "input"
-    approvals = view.approvals if is_input else (*view.approvals, given)
+    approvals = view.approvals if is_input else (*view.approvals, approval)
     status: RunStatus = "awaiting" if gates or view.is_paused else "in-progress"
     return replace(view, gates=gates, approvals=approvals, status=status)
 
 
+@VIEW.on(ev.Paused)
 def _paused(view: RunView, e: ev.Paused) -> RunView:
     return replace(view, is_paused=True, status="awaiting")
 
 
+@VIEW.on(ev.Continued)
 def _continued(view: RunView, e: ev.Continued) -> RunView:
     return replace(view, is_paused=False, status="awaiting" if view.gates else "in-progress")
 
 
+@VIEW.on(ev.BudgetRaised)
+def _budget_raised(view: RunView, e: ev.BudgetRaised) -> RunView:
+    raised = replace(view, max_cost=e.max_cost, max_tokens=e.max_tokens)
+    return replace(raised, next_max_cost=None, next_max_tokens=None)
+
+
+@VIEW.on(ev.BudgetReached)
+def _budget_reached(view: RunView, e: ev.BudgetReached) -> RunView:
+    return replace(view, next_max_cost=e.max_cost, next_max_tokens=e.max_tokens)
+
+
+@VIEW.on(ev.StopRequested)
 def _stop_requested(view: RunView, e: ev.StopRequested) -> RunView:
     if e.agent:
-        known = view.agents.get(e.agent)
-        if known is None or known.stop == "immediate":
+        agent = view.agents.get(e.agent)
+        if agent is None or agent.stop == "immediate":
             return view
         return _with_agent(view, e.agent, stop=e.level)
     first = view.stop or StopView(e.level, e.source, e.reason, e.at, e.grace_s, e.gate)
-    # Notes of two threads may arrive the wrong way round; the level only rises.
+    # Events from two threads may arrive in the wrong order, but the level only rises.
     return replace(
         view, stop=first if first.level == "immediate" else replace(first, level=e.level)
     )
 
 
-def _said(view: RunView, e: ev.Said) -> RunView:
+@VIEW.on(ev.UserMessage)
+def _user_message(view: RunView, e: ev.UserMessage) -> RunView:
     view = replace(view, said=(*view.said, e.text))
     if view.phase == "presenting":
         return view
@@ -513,27 +633,34 @@ def _said(view: RunView, e: ev.Said) -> RunView:
     return replace(view, agents=MappingProxyType(agents))
 
 
+@VIEW.on(ev.Noticed)
 def _noticed(view: RunView, e: ev.Noticed) -> RunView:
     is_saved = view.is_saved if e.is_saved is None else e.is_saved
     return replace(view, notices=(*view.notices, e.text), is_saved=is_saved)
 
 
+@VIEW.on(ev.ContextChanged)
 def _context_changed(view: RunView, e: ev.ContextChanged) -> RunView:
     return replace(view, context_changes=(*view.context_changes, e))
 
 
+@VIEW.on(ev.WorktreeBased)
 def _worktree_based(view: RunView, e: ev.WorktreeBased) -> RunView:
-    others = (each for each in view.worktrees if (each.agent, each.path) != (e.agent, e.path))
-    return replace(view, worktrees=(*others, e))
+    other_worktrees = (
+        each for each in view.worktrees if (each.agent, each.path) != (e.agent, e.path)
+    )
+    return replace(view, worktrees=(*other_worktrees, e))
 
 
-def _end_checked(view: RunView, e: ev.EndChecked) -> RunView:
-    return replace(view, ends=grown(view.ends, e.what, e))
+@VIEW.on(ev.ProcessExitChecked)
+def _end_checked(view: RunView, e: ev.ProcessExitChecked) -> RunView:
+    return replace(view, ends=with_entry(view.ends, e.what, e))
 
 
+@VIEW.on(ev.TurnEnded)
 def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
     if e.status == "completed" and e.winner in view.agents:
-        # The presenter's words are the answer now, not something that was cut off.
+        # The presenter's text is the answer, not a partial text.
         drafts = _drafts(view.agents[e.winner], e.answer)
         view = _with_agent(view, e.winner, phase="answered", **drafts)
     if e.files:
@@ -541,7 +668,7 @@ def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
         view = _files_listed(view, ev.FilesListed(files=e.files, count=len(e.files), size=size))
     return replace(
         view,
-        steps=at_the_end(view.steps),
+        steps=steps_at_end(view.steps),
         status=e.status,
         phase=e.phase,
         winner=e.winner,
@@ -553,31 +680,18 @@ def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
     )
 
 
+@VIEW.on(ev.FilesListed)
 def _files_listed(view: RunView, e: ev.FilesListed) -> RunView:
     return replace(view, files=e.files, file_count=e.count, file_bytes=e.size)
 
 
-_SHOWN_NOWHERE = {
-    "command_answered",  # what it changed has an event of its own
-    "files_kept",
-    "own_files_kept",
-    "program_saved",
-    "session_bound",
-}
-"""Kinds that change nothing of a view: a resume or another process reads them."""
-
-
-def _function_of(kind: str) -> Callable[[RunView, Any], RunView]:
-    """Return what a kind of event does to a view; a new kind that says nothing ends the import."""
-    if kind in _SHOWN_NOWHERE:
-        return lambda view, _: view
-    change: Callable[[RunView, Any], RunView] | None = globals().get(f"_{kind}")
-    if change is None:
-        raise NotImplementedError(
-            f"Nothing says what {ev.KINDS[kind].__name__} does to a view. Write "
-            f"_{kind}(view, event) in {__file__}, or add {kind!r} to _SHOWN_NOWHERE there."
-        )
-    return change
-
-
-_APPLY = {kind: _function_of(kind) for kind in ev.KINDS}
+# These are read by a resume or another process. Changes made by a command have their own events.
+VIEW.ignore(
+    ev.CommandAnswered,
+    ev.FoldRequested,
+    ev.FilesSaved,
+    ev.UserFilesSaved,
+    ev.AgentStateSaved,
+    ev.SessionBound,
+)
+VIEW.check()

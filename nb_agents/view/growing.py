@@ -1,10 +1,10 @@
-"""A mapping that grows event by event, and whose older states stay as they were.
+"""An immutable mapping to which entries can be added cheaply.
 
-A copy for each event would cost the square of their number. Here a change is a small layer over
-those before; layers of about the same size become one, so that there are few and each entry is
-copied as often as their number doubles.
+A full copy per event would take quadratic time. Here, a change adds a small layer on top of the
+earlier ones, and layers of similar size are merged. So there are few layers, and each entry is
+copied a logarithmic number of times.
 
-This module imports nothing of nb_agents.
+This module imports no other module of nb_agents.
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ from typing import Any, Generic, TypeVar
 V = TypeVar("V")
 
 
-def grown(entries: Mapping[str, V], key: str, value: V) -> Growing[V]:
-    """Return a mapping with one entry added or replaced; ``entries`` is unchanged.
+def with_entry(entries: Mapping[str, V], key: str, value: V) -> LayeredMapping[V]:
+    """Return a mapping with one entry added or replaced. ``entries`` is unchanged.
 
     Args:
-        entries: Copied only when it is not one of these mappings yet.
-        key: Its key; one that is there keeps its place.
-        value: Its value.
+        entries: The mapping. It is copied only if it is not a `LayeredMapping` yet.
+        key: The key of the entry. An existing key keeps its position.
+        value: The value of the entry.
 
     Example:
-        >>> one = grown({"a": 1}, "b", 2)
-        >>> two = grown(one, "a", 3)
+        >>> one = with_entry({"a": 1}, "b", 2)
+        >>> two = with_entry(one, "a", 3)
         >>> dict(one), dict(two)
         ({'a': 1, 'b': 2}, {'a': 3, 'b': 2})
     """
-    layers = list(entries._layers if isinstance(entries, Growing) else (dict(entries),))
+    layers = list(entries._layers if isinstance(entries, LayeredMapping) else (dict(entries),))
     top = {key: value}
     while layers and len(layers[-1]) < 2 * len(top):
         top = {**layers.pop(), **top}
-    return Growing(*layers, top)
+    return LayeredMapping(*layers, top)
 
 
-class Growing(Mapping[str, V], Generic[V]):
-    """A mapping that never changes.
+class LayeredMapping(Mapping[str, V], Generic[V]):
+    """An immutable mapping made of layers.
 
     Args:
-        layers: Each is less than half as large as the one before, whose entries it hides.
+        layers: Later layers override entries of earlier ones. Each layer is at most half as large
+            as the one before it.
     """
 
     __slots__ = ("_layers",)
@@ -55,41 +56,41 @@ class Growing(Mapping[str, V], Generic[V]):
         raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
-        for layer in self._layers:  # in half of the time of `any`
+        for layer in self._layers:  # twice as fast as `any`
             if key in layer:
                 return True
         return False
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key, or ``default``, without raising KeyError inside."""
+        """Return the value of a key, or ``default``. Faster than the inherited method."""
         for layer in reversed(self._layers):
             if key in layer:
                 return layer[key]
         return default
 
     def __len__(self) -> int:
-        return len(self._whole())
+        return len(self._merged())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._whole())
+        return iter(self._merged())
 
     def keys(self) -> KeysView[str]:
         """Return the keys, in the order of their first insertion."""
-        return self._whole().keys()
+        return self._merged().keys()
 
     def values(self) -> ValuesView[V]:
         """Return the values, in the order of their keys."""
-        return self._whole().values()
+        return self._merged().values()
 
     def items(self) -> ItemsView[str, V]:
         """Return the entries, in the order of their keys."""
-        return self._whole().items()
+        return self._merged().items()
 
     def __repr__(self) -> str:
-        return repr(self._whole())
+        return repr(self._merged())
 
-    def _whole(self) -> dict[str, V]:
-        """Merge the layers into one dict; the contents stay the same."""
+    def _merged(self) -> dict[str, V]:
+        """Merge the layers into one dict and return it."""
         if len(self._layers) > 1:
             whole: dict[str, V] = {}
             for layer in self._layers:

@@ -1,4 +1,4 @@
-"""The receipt of a run: what finished, what was stopped, what it cost, where its files are.
+"""The receipt of a run: how agents, tools and processes ended, the cost, and the files.
 
 A pure function of the view.
 """
@@ -19,11 +19,13 @@ class AgentReceipt:
 
     Attributes:
         outcome: How its work ended.
-        answers: How many it gave.
-        words_kept: Words that it wrote and that no answer contains.
-        words_thought: Words of its reasoning.
-        tokens: Tokens used.
-        cost: US dollars, or None when a model's price is unknown.
+        answers: Number of its answers.
+        words_kept: Number of words that it wrote but did not submit as an answer.
+        words_thought: Number of words of its reasoning.
+        tokens: Number of tokens used.
+        cost: US dollars, or None if the price of a model is unknown.
+        is_estimated: Whether the tokens and cost are partly estimated, because a call was
+            interrupted.
     """
 
     outcome: ev.Outcome
@@ -32,27 +34,29 @@ class AgentReceipt:
     words_thought: int
     tokens: int
     cost: float | None
+    is_estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Receipt:
-    """What finished, what was stopped and what it cost, for each agent, step and tool.
+    """How each agent, step and tool call of a turn ended, and what it cost.
 
     Attributes:
-        status: How it ended: `RunView.state`.
+        status: The state of the turn: `RunView.state`.
         agents: The receipt of each agent.
-        tools: For each tool call, "agent: tool" and its outcome.
-        steps: The address and outcome of each step and open gate of a recipe; those inside loops
-            and called recipes are known once these begin.
-        tokens: Tokens used, all agents.
-        cost: US dollars, or None when any model's price is unknown.
+        tools: "agent: tool" and the outcome of each tool call.
+        steps: The address and outcome of each step and open gate of a recipe. Steps in loops and
+            called recipes are included once these have started.
+        tokens: Number of tokens that all agents used.
+        cost: US dollars, or None if the price of a model is unknown.
         path: The turn's directory.
-        context_changes: For each file outside the workspaces that agents made, changed or deleted,
-            its absolute name and which of these; the first hundred of each.
-        ends: For each program and MCP server that worked for the run, and for what a team among
-            them had at work: its name, whether its end is confirmed, and how that is known.
-        source: The door of the stop, or "".
-        reason: Its reason, or "".
+        context_changes: The absolute path of each file outside the workspaces that agents changed,
+            with "made", "changed" or "deleted"; the first hundred of each kind.
+        ends: The external agents and MCP servers of the run and of inner teams: the name of each,
+            whether its end is confirmed, and how that is known.
+        source: The interface or limit that stopped the turn, or "".
+        reason: The reason for the stop, or "".
+        is_estimated: Whether the tokens and cost are partly estimated.
     """
 
     status: RunState
@@ -66,9 +70,10 @@ class Receipt:
     steps: tuple[tuple[str, str], ...] = ()
     context_changes: tuple[tuple[str, str], ...] = ()
     ends: tuple[tuple[str, bool, str], ...] = ()
+    is_estimated: bool = False
 
     def __repr__(self) -> str:
-        """Return one line, however many agents there are."""
+        """Return a summary on one line."""
         stop = f" by {self.source}" if self.source else ""
         return f"<Receipt {self.status}{stop}: {len(self.agents)} agents, {self.tokens} tokens>"
 
@@ -88,15 +93,14 @@ _STEP_OUTCOMES = {"ok": "finished", "failed": "failed", "skipped": "skipped"}
 def receipt(view: RunView, path: str, still_runs: Callable[[int], bool] | None = None) -> Receipt:
     """Return the receipt of a turn.
 
-    Args:
-        view: The turn.
-        path: Where its files are.
-        still_runs: Returns whether the thread of that number still runs a call that a stop has
-            left there; None where that can't be known.
+    Agents without a recorded outcome count as finished if they have voted, their step has ended or
+    the turn is complete. Otherwise they count as stopped, or as never started.
 
-    Returns:
-        The receipt; `agents` without an outcome of their own count as finished when they had
-        voted, their step is over or the turn completed, else as never started or stopped.
+    Args:
+        view: The view of the turn.
+        path: The turn's directory.
+        still_runs: Returns whether the thread with a number is still busy with a call that a stop
+            left running, or None if that can't be known.
     """
     agents = {
         a.id: AgentReceipt(
@@ -106,6 +110,7 @@ def receipt(view: RunView, path: str, still_runs: Callable[[int], bool] | None =
             len(a.thoughts.split()),
             a.tokens,
             a.cost,
+            a.is_estimated,
         )
         for a in view.agents.values()
     }
@@ -122,12 +127,13 @@ def receipt(view: RunView, path: str, still_runs: Callable[[int], bool] | None =
         stop.reason if stop else "",
         _steps(view),
         tuple(
-            (name, what)
+            (name, kind)
             for each in view.context_changes
-            for what in ("made", "changed", "deleted")
-            for name in getattr(each, what)
+            for kind in ("made", "changed", "deleted")
+            for name in getattr(each, kind)
         ),
         tuple((each.what, each.is_confirmed, each.how) for each in view.ends.values()),
+        view.is_estimated,
     )
 
 
@@ -140,16 +146,16 @@ def _tool(tool: ToolView, still_runs: Callable[[int], bool] | None) -> str:
 
 
 def _steps(view: RunView) -> tuple[tuple[str, str], ...]:
-    """Return the state of each of a recipe's leaf steps."""
-    begun = [
+    """Return the outcome of each leaf step and open gate of a recipe."""
+    started = [
         (step.address, _STEP_OUTCOMES.get(step.status) or _open_outcome(step, view))
         for step in view.steps.values()
-        # A step that failed or was skipped before it began is a group to the view.
+        # In the view, a step that failed or was skipped before it started is a group.
         if step.unit in ("agent", "bash") or (step.unit == "group" and step.status not in _OPEN)
     ]
     gates = [(address, "stopped") for address in view.gates]
     rest = [(u.address, "never started") for u in view.pending if u.unit != "stage"]
-    return (*begun, *gates, *rest)
+    return (*started, *gates, *rest)
 
 
 def _open_outcome(step: StepView, view: RunView) -> str:
@@ -160,7 +166,7 @@ def _open_outcome(step: StepView, view: RunView) -> str:
 
 
 def total_cost(view: RunView) -> float | None:
-    """US dollars spent by all agents, or None when any model's price is unknown."""
+    """Return the cost of all agents in US dollars, or None if the price of a model is unknown."""
     costs = [a.cost for a in view.agents.values()]
     return None if any(c is None for c in costs) else sum(c for c in costs if c is not None)
 

@@ -1,6 +1,6 @@
-"""The state of a turn, as journal, panel and card show it.
+"""The state of a turn.
 
-`nb_agents.view.fold` makes it from the events of the turn. Nothing here reads a clock or a disk.
+`nb_agents.view.fold` computes it from the events of the turn. Nothing here reads a clock or a disk.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic_core import from_json
 
@@ -20,9 +21,9 @@ AgentPhase = Literal[
     "waiting", "thinking", "writing", "tool", "answered", "voted", "failed", "stopped"
 ]
 RunStatus = Literal["pending", "in-progress", "awaiting", "completed", "failed", "cancelled"]
-"""Words of OS Protocol's handle; people are shown a `RunState`."""
+"""The status values of OS Protocol's handle. Users see a `RunState` instead."""
 RunState = Literal["running", "stopping", "complete", "stopped", "failed", "timed out"]
-"""The one word for how a run stands, wherever it is shown."""
+"""The state of a run as shown by every user interface."""
 Ending = Literal["", "complete", "failed", "stopped", "timed out", "killed", "cancelled"]
 
 
@@ -31,11 +32,11 @@ class ToolView:
     """The state of one tool call.
 
     Attributes:
-        outcome: "running" until it is over.
-        summary: A few words on its arguments.
-        size: Characters of the result that the model was given.
-        seconds: How long it took.
-        thread: Number, in its process, of the thread that it was left running in; 0 for none.
+        outcome: "running" until the call ends.
+        summary: A short description of the arguments.
+        size: Length of the result that the model received, in characters.
+        seconds: Duration of the call.
+        thread: Number of the thread in which a stop left the call running. 0 means none.
     """
 
     agent: str
@@ -49,12 +50,12 @@ class ToolView:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """A result that a tool gave an agent.
+class ReceivedResult:
+    """A tool result that an agent received.
 
     Attributes:
-        call: The tool, and in a few words what it was asked.
-        result: The beginning of what it said.
+        call: The tool, and a short description of its arguments.
+        result: The beginning of the result.
     """
 
     call: str
@@ -63,7 +64,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class VoteView:
-    """A vote that counts now."""
+    """A vote that counts."""
 
     target: str
     reason: str
@@ -71,11 +72,11 @@ class VoteView:
 
 @dataclass(frozen=True, slots=True)
 class UnsubmittedText:
-    """What a model call that is over wrote and no answer contains.
+    """Text of a finished model call that is not part of an answer.
 
     Attributes:
-        text: Its text, and the arguments of a tool call that never became one.
-        thinking: Its reasoning.
+        text: The text, including the arguments of an unfinished tool call.
+        thinking: The reasoning.
     """
 
     text: str = ""
@@ -83,12 +84,61 @@ class UnsubmittedText:
 
 
 def call_so_far(arguments: str) -> str:
-    """Return the values of a tool call's JSON arguments as far as they have come."""
+    """Return the values in a tool call's incomplete JSON arguments, as text."""
     try:
-        known = from_json(arguments, allow_partial="trailing-strings")
+        values = from_json(arguments, allow_partial="trailing-strings")
     except ValueError:
         return ""
-    return " · ".join(str(v) for v in known.values()) if isinstance(known, dict) else ""
+    return " · ".join(str(v) for v in values.values()) if isinstance(values, dict) else ""
+
+
+class FoldView(NamedTuple):
+    """A fold of an agent's conversation.
+
+    Attributes:
+        level: "results" for tool results, "summary" for whole exchanges.
+        parts: The number of folded tool results.
+        before, after: The estimated tokens of the conversation before and after.
+        summary: The model's summary, or "".
+        cost: The cost of the summary in dollars. None if there is none or it is unknown.
+        ledger: The calls of the folded exchanges or tool results, one per line.
+    """
+
+    level: str
+    parts: int
+    before: int
+    after: int
+    summary: str = ""
+    cost: float | None = None
+    ledger: str = ""
+
+
+@dataclass(frozen=True)
+class ProviderWait:
+    """An agent's wait for the provider of its model.
+
+    Attributes:
+        reason: "quota" for the end of a rate limit or quota, "server" for a server that is down.
+        until: The time of the next attempt, in Unix seconds.
+        limit_s: The longest time in seconds that the call may wait in total.
+        error: The provider's error.
+    """
+
+    reason: Literal["quota", "server"]
+    until: float
+    limit_s: float
+    error: str
+
+    def describe(self, now: float) -> str:
+        """Return what the agent waits for, and when its model is called again.
+
+        Args:
+            now: The current time in Unix seconds. The date is left out if it is today's.
+        """
+        at = datetime.fromtimestamp(self.until)
+        is_today = at.date() == datetime.fromtimestamp(now).date()
+        time = f"{at:%H:%M:%S}" if is_today else f"{at:%H:%M on %Y-%m-%d}"
+        return f"waiting for {self.reason} until {time}"
 
 
 @dataclass(frozen=True)
@@ -97,34 +147,42 @@ class AgentView:
 
     Attributes:
         id: The agent's id.
-        model: Its model's name.
-        phase: What it is doing.
-        tool: The tool that runs now, or "".
-        tool_tail: The end of that tool's output.
-        round: Rounds begun.
+        model: The name of its model.
+        phase: Its current activity.
+        tool: The running tool, or "".
+        tool_summary: A short description of the running tool's arguments.
+        tool_tail: The end of the running tool's output.
+        round: Number of started rounds.
         answers: Its answers, oldest first.
         vote: Its vote, or None.
-        partial: Text of the model call that is open or was cut: not yet an answer.
-        kept: The answer so far of a reply that was cut off; the next one goes on with it.
-        partial_call: JSON of another tool's arguments as far as it had come.
-        thinking: Reasoning of that model call.
-        drafts: What earlier calls wrote and no answer contains, oldest first.
-        learned: The last results of its tools since its last answer, oldest first.
-        heard: How many of the follow-up texts it has read.
-        calls: Model requests begun.
+        partial: Text of the latest model call that is not an answer yet.
+        kept: The answer so far, if a reply was cut off. The next reply continues it.
+        partial_call: Incomplete JSON arguments of a tool call that is being streamed.
+        thinking: Reasoning of the latest model call.
+        drafts: Text of earlier calls that is not part of an answer, oldest first.
+        learned: The latest tool results since its last answer, oldest first.
+        heard: Number of the user's messages that it has read.
+        calls: Number of started model requests.
         in_flight: Whether a model request is open.
-        streamed_at: When the last words of that request came, or it began; Unix seconds.
-        was_cut: Whether its last model request was cut, so that a resume sends it again.
-        is_throttled: Whether its last model request was refused as one too many, and is retried.
-        input_tokens, output_tokens: Used so far.
-        cost: US dollars so far, or None when a model's price is unknown.
+        streamed_at: When that request started or last received text, in Unix seconds.
+        was_cut: Whether its last model request was interrupted. A resume repeats the request.
+        is_throttled: Whether its last model request hit a rate limit and is being retried.
+        input_tokens, output_tokens: Number of tokens used so far.
+        cost: Cost so far in US dollars, or None if the price of a model is unknown.
+        is_estimated: Whether the tokens and cost are partly estimated.
+        ended_usage: The usage of the calls that have ended.
+        open_usage: The usage so far of each open call, by its number.
+        uncounted_calls: Number of interrupted calls with unknown usage.
         error: Why it failed, or "".
-        outcome: How its work ended, or None while it goes on.
-        stop: The level of a stop of this agent alone, or "".
-        caller: Of an agent that another one called: that one's id; else "".
-        workspace: Of such an agent: the name of its workspace.
-        returned: Of such an agent: its result for the caller.
-        depth: How many agents called one another until this one.
+        outcome: How its work ended. None until then.
+        stop: The level of a stop that affects only this agent, or "".
+        caller: The id of the agent that called this one, or "".
+        workspace: The name of a called agent's workspace, or "".
+        returned: The result of a called agent for its caller, or "".
+        depth: Number of its direct and indirect callers.
+        is_too_long: Whether its last model request failed because the conversation is too long.
+        folds: How its conversation was folded to fit the context window, oldest first.
+        wait: Its wait for the provider of its model, or None. If the turn ends meanwhile, it stays.
     """
 
     id: str
@@ -141,7 +199,7 @@ class AgentView:
     partial_call: str = ""
     thinking: str = ""
     drafts: tuple[UnsubmittedText, ...] = ()
-    learned: tuple[Learned, ...] = ()
+    learned: tuple[ReceivedResult, ...] = ()
     calls: int = 0
     in_flight: bool = False
     streamed_at: float = 0.0
@@ -150,6 +208,10 @@ class AgentView:
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float | None = 0.0
+    is_estimated: bool = False
+    ended_usage: ev.Usage = ev.Usage(cost=0.0)
+    open_usage: Mapping[int, ev.Usage] = field(default_factory=lambda: MappingProxyType({}))
+    uncounted_calls: int = 0
     heard: int = 0
     error: str = ""
     outcome: ev.Outcome | None = None
@@ -158,6 +220,14 @@ class AgentView:
     workspace: str = ""
     returned: str = ""
     depth: int = 0
+    is_too_long: bool = False
+    folds: tuple[FoldView, ...] = ()
+    wait: ProviderWait | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is waiting for the provider of its model."""
+        return self.wait is not None and self.outcome is None
 
     @property
     def answer(self) -> str:
@@ -166,34 +236,39 @@ class AgentView:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What each model call of this turn wrote and no answer contains, oldest first."""
+        """The text of each model call in this turn that is not part of an answer, oldest first."""
         last = (self.partial, call_so_far(self.partial_call))
         texts = [*(draft.text for draft in self.drafts), *last]
         return tuple(text for text in texts if text.strip())
 
     @property
     def unsubmitted(self) -> str:
-        """All words that it wrote in this turn and that no answer contains, oldest first."""
+        """All text of this turn that is not part of an answer, oldest first."""
         return "\n\n".join(self.texts)
 
     @property
     def thoughts(self) -> str:
-        """All of its reasoning in this turn, oldest first."""
+        """All reasoning of this turn, oldest first."""
         thoughts = [*(draft.thinking for draft in self.drafts), self.thinking]
         return "\n\n".join(filter(None, map(str.strip, thoughts)))
 
     @property
     def tokens(self) -> int:
-        """Tokens in and out so far."""
+        """Number of input and output tokens so far."""
         return self.input_tokens + self.output_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class StopView:
-    """The stop of the run: who asked first, and its level now.
+    """The stop of a run: its first requester, and its current level.
 
     Attributes:
-        gate: Address of the gate whose denial it is, or "".
+        level: The current level.
+        source: The interface or limit that requested it first.
+        reason: The reason given with the first request.
+        requested_at: When it was first requested, in Unix seconds.
+        grace_s: Seconds after which it becomes immediate. None means never.
+        gate: Address of the gate whose denial caused the stop, or "".
     """
 
     level: Literal["requested", "immediate"]
@@ -205,7 +280,7 @@ class StopView:
 
     @property
     def given_reason(self) -> str:
-        """The reason that somebody gave; "" for those that stand for a key or a button."""
+        """The reason that the user gave, or "" if a key or button supplied it."""
         return "" if self.reason in ("interrupted", "stopped in the panel") else self.reason
 
 
@@ -214,42 +289,55 @@ class RunView:
     """State of a turn, folded from its events.
 
     Attributes:
-        session, turn: Its address on disk.
-        task: What was asked.
-        status: OS Protocol's word.
+        session, turn: The session id and the number of the turn.
+        task: The task.
+        status: The status, in the terms of the OS Protocol.
         phase: "coordinating" or "presenting".
-        agents: By id, in registration order; those that one called come right behind it.
+        agents: The agents by id, in registration order. Called agents come after their caller.
         tools: All tool calls, in order.
         stop: The stop, or None.
         winner: The presenter, or "".
-        attempt: How often the team has begun, from 1: it begins again where it finds that its final
-            answer will not do.
-        answer: The final answer of a completed turn.
-        started_at, ended_at: Unix seconds; ended_at is None while it goes on.
-        timeout_s: The orchestrator timeout, seconds.
-        notices: One-line notes for a person.
-        context_changes: What agents changed outside their workspaces, in order.
-        worktrees: Copies that agents have of files outside their workspaces, one a path.
-        ends: What is known of the end of what worked elsewhere, by what it was.
-        said: Follow-up texts that the person put into the turn, oldest first.
-        files: The first files of each workspace, as they were at the end.
-        file_count: How many files there are in all, or None before they are listed.
-        file_bytes: Their size together.
-        resumes: Number of the turn that this one went on with, or 0.
-        point: Of a rewind: number of the last event of that turn that counts; else 0.
-        recipe: Name of the recipe that this runs, or "" for a team.
-        origin: The notebook or terminal that it was begun in, or "" where it is not known.
-        digest: The digest of what was asked for, or "".
-        steps: Of a recipe: its units by address, in the order in which they began.
-        gates: Of a recipe: the open gates by address, oldest first.
-        approvals: Of a recipe: the gates that were decided, in order.
-        outputs: Of a completed recipe: its outputs by name.
-        outlines: Of a recipe: the units that are known before they begin, by the address of the
-            step that called it; "" is the run's own.
-        next: Of a recipe that ended early: addresses of what a resume does first.
+        attempt: Number of the team's attempt, starting at 1. The team starts again if it judges its
+            final answer insufficient.
+        answer: The final answer of a complete turn.
+        started_at, ended_at: Unix seconds. `ended_at` is None until the turn ends.
+        last_at: Time of the last event, in Unix seconds.
+        timeout_s: The orchestrator timeout, in seconds.
+        notices: One-line notices for the user.
+        context_changes: Changes by agents to files outside their workspaces, in order.
+        worktrees: Agents' copies of files outside their workspaces, one per path.
+        ends: Whether processes and servers are confirmed to have ended, by name.
+        said: The user's messages to the agents, oldest first.
+        files: The first files of each workspace at the end of the turn.
+        file_count: Number of all files, or None before they are listed.
+        file_bytes: Size of all files, in bytes.
+        resumes: Number of the turn that this turn resumes or rewinds, or 0.
+        tokens_before: Tokens used by the earlier turns of the same task; for a rewind, up to its
+            checkpoint.
+        cost_before: Cost of those turns in US dollars, excluding calls whose price is unknown.
+        max_cost: Budget of the task in US dollars that the user has set by an option or raised at a
+            gate. None means that of the team file.
+        max_tokens: The same in tokens.
+        next_max_cost: Limit in US dollars with which a task that has used up its budget could
+            continue, or None.
+        next_max_tokens: The same in tokens.
+        on_budget: What the user chose to happen at the budget, or "" for the team file's choice.
+        point: For a rewind, the number of the last event kept from that turn; otherwise 0.
+        recipe: Name of the recipe, or "" for a team.
+        origin: The notebook or terminal that started the turn, or "" if unknown.
+        digest: The digest of the request, or "".
+        steps: A recipe's units by address, in the order of their start.
+        gates: The open gates by address, oldest first.
+        approvals: The decided gates, in order.
+        outputs: The outputs of a complete recipe, by name.
+        outlines: The planned units of each recipe, by the address of the step that calls it. "" is
+            the address of the main recipe.
+        next: If a recipe ended early, the addresses of the units that a resume runs first.
         is_paused: Whether the run is paused.
-        is_saved: Whether all of it is on disk, as far as is known.
-        seq: Journal position that this shows.
+        is_saved: Whether everything is on disk, as far as known.
+        extension_state: The state that each extension folds from its events, by the extension's
+            name.
+        seq: The journal position of this view.
     """
 
     session: str = ""
@@ -270,12 +358,19 @@ class RunView:
     notices: tuple[str, ...] = ()
     context_changes: tuple[ev.ContextChanged, ...] = ()
     worktrees: tuple[ev.WorktreeBased, ...] = ()
-    ends: Mapping[str, ev.EndChecked] = field(default_factory=lambda: MappingProxyType({}))
+    ends: Mapping[str, ev.ProcessExitChecked] = field(default_factory=lambda: MappingProxyType({}))
     said: tuple[str, ...] = ()
     files: tuple[ev.FileInfo, ...] = ()
     file_count: int | None = None
     file_bytes: int = 0
     resumes: int = 0
+    tokens_before: int = 0
+    cost_before: float = 0.0
+    max_cost: float | None = None
+    max_tokens: int | None = None
+    next_max_cost: float | None = None
+    next_max_tokens: int | None = None
+    on_budget: str = ""
     point: int = 0
     recipe: str = ""
     origin: str = ""
@@ -290,28 +385,31 @@ class RunView:
     next: tuple[str, ...] = ()
     is_paused: bool = False
     is_saved: bool = True
+    extension_state: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     seq: int = 0
 
     def __repr__(self) -> str:
-        """Return one line, however much was said."""
+        """Return a summary on one line."""
         return f"<RunView {self.session}/{self.turn}: {self.state}, {len(self.agents)} agents>"
 
     @property
     def round(self) -> int:
-        """The furthest round that any agent has begun, at least 1."""
+        """The latest round that an agent has started, at least 1."""
         return max([1, *(a.round for a in self.agents.values())])
 
     @property
     def votes(self) -> dict[str, int]:
-        """Votes that count now, by agent voted for."""
+        """The number of votes that each agent has received."""
         return dict(Counter(a.vote.target for a in self.agents.values() if a.vote))
 
     @property
     def best_agent(self) -> str:
-        """The agent whose answer is the best available: the winner, else most votes, else longest.
+        """The agent with the best available answer.
 
-        Source: MassGen's save_partial_turn (selected agent, else the longest answer, first wins
-        ties); votes in between are its rule for timeouts.
+        That is the winner, the agent with the most votes, or the one with the longest answer.
+
+        Source: MassGen's save_partial_turn uses the selected agent or the longest answer. Ties go
+        to the first agent. Its rule for timeouts uses votes.
         """
         answered = [a for a in self.agents.values() if a.answers]
         if any(a.id == self.winner for a in answered):
@@ -322,31 +420,71 @@ class RunView:
 
     @property
     def unheard(self) -> tuple[str, ...]:
-        """Follow-up texts that no agent has read yet."""
+        """The user's messages that no agent has read yet."""
         return self.said[max((a.heard for a in self.agents.values()), default=0) :]
 
     @property
     def tokens(self) -> int:
-        """The tokens that all agents have used."""
+        """Number of tokens that all agents have used."""
         return sum(agent.tokens for agent in self.agents.values())
 
     @property
+    def task_tokens(self) -> int:
+        """Number of tokens used by all turns of the task."""
+        return self.tokens_before + self.tokens
+
+    @property
+    def task_cost(self) -> float:
+        """Cost of all turns of the task in US dollars, excluding calls whose price is unknown."""
+        return self.cost_before + sum(agent.cost or 0.0 for agent in self.agents.values())
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether the tokens and cost are partly estimated."""
+        return any(agent.is_estimated for agent in self.agents.values())
+
+    @property
+    def wait(self) -> ProviderWait | None:
+        """The wait that ends first, if all agents that are not done wait. Otherwise None."""
+        if self.ending:
+            return None
+        waiting = [agent for agent in self.agents.values() if agent.is_waiting]
+        if not waiting:
+            return None
+        is_busy = any(
+            agent.in_flight
+            or (agent.outcome is None and agent.phase in ("thinking", "tool", "writing"))
+            for agent in self.agents.values()
+            # An agent that has called a waiting one waits, too. Ids start with the caller's id.
+            if not any(f"{each.id}/".startswith(f"{agent.id}/") for each in waiting)
+        )
+        if is_busy or any(s.unit == "bash" and not s.is_over for s in self.steps.values()):
+            return None
+        waits = [agent.wait for agent in waiting if agent.wait is not None]
+        return min(waits, key=lambda wait: wait.until)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the turn works in steps, as a recipe does, and not in a team's rounds."""
+        return bool(self.recipe)
+
+    @property
     def current_step(self) -> str:
-        """The innermost and latest unit of a recipe that is running, or ""."""
+        """The address of the innermost open unit of a recipe, or "". Of several, the latest."""
         open_ = [step for step in self.steps.values() if not step.is_over]
         return max(open_, key=lambda step: (step.depth, step.started_at)).address if open_ else ""
 
     @property
     def pending(self) -> tuple[ev.PlannedUnit, ...]:
-        """The units of a recipe that are known and have not begun, in order."""
-        known = (unit for outline in self.outlines.values() for unit in outline)
-        return tuple(unit for unit in known if unit.address not in self.steps)
+        """The planned units of a recipe that have not started, in order."""
+        planned = (unit for outline in self.outlines.values() for unit in outline)
+        return tuple(unit for unit in planned if unit.address not in self.steps)
 
     @property
     def workspaces(self) -> tuple[str, ...]:
-        """Names of the turn's workspaces: a recipe has one, else each member of the team has.
+        """Names of the turn's workspaces: one for a recipe, or one per team member.
 
-        Those of agents that others called come behind.
+        Workspaces of called agents come last.
         """
         own = (self.recipe,) if self.recipe else (k for k, a in self.agents.items() if not a.caller)
         return (*own, *(a.workspace for a in self.agents.values() if a.caller))
@@ -358,10 +496,10 @@ class RunView:
 
     @property
     def ending(self) -> Ending:
-        """How it ended; "" while it goes on.
+        """How the turn ended, or "" while it is live.
 
-        A turn is killed when its process ended without a word, whatever it was doing; "cancelled"
-        is one of which no more is known: another program's.
+        "killed" means that its process died without recording an end. "cancelled" is used for turns
+        of another program, such as MassGen, which records no details.
         """
         if self.status == "completed":
             return "complete"
@@ -377,12 +515,12 @@ class RunView:
 
     @property
     def standing(self) -> str:
-        """Its state, or "awaiting" while it waits for a person."""
+        """The state, or "awaiting" while the turn waits for a user."""
         return "awaiting" if self.status == "awaiting" else self.state
 
     @property
     def state(self) -> RunState:
-        """How it stands, in the word that is shown everywhere."""
+        """The state of the turn as shown by every user interface."""
         match self.ending:
             case "":
                 return "stopping" if self.stop else "running"

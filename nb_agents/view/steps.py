@@ -1,6 +1,6 @@
-"""The state of a recipe's units: the part of the view that is about recipes.
+"""The states of a recipe's units and gates, which are parts of a `RunView`.
 
-Pure, as `nb_agents.view.fold` is, which folds this into a `RunView`.
+Pure functions, used by `nb_agents.view.fold`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from nb_agents import events as ev
-from nb_agents.view.growing import grown
+from nb_agents.view.growing import with_entry
 
 StepStatus = Literal["running", "retrying", "ok", "failed", "skipped", "cut", "stopped"]
-"""What runs when its turn ends is cut; what waits to try again is stopped."""
+"""At the end of a turn, "running" becomes "cut", and "retrying" becomes "stopped"."""
 _AT_THE_END: Mapping[StepStatus, StepStatus] = {"running": "cut", "retrying": "stopped"}
 MAX_TAIL = 4_000
-"""Characters of a running command's output that are shown; the journal has all of it."""
+"""Maximum number of characters shown of a running command's output. The journal has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +25,20 @@ class StepView:
     """The state of one unit of a recipe.
 
     Attributes:
-        address: Where it is, such as ``checks/review[2]/summarize``.
-        unit: What it is.
-        status: Its state.
-        attempt: From 1.
-        attempts: Their maximum, as far as it is known.
-        retry_at: When the next one begins, in Unix seconds; None when that is not known.
-        total: Iterations of a foreach, or None.
+        address: The path in the recipe, such as ``checks/review[2]/summarize``.
+        unit: The kind of unit.
+        status: The state of the unit.
+        attempt: Number of the attempt, starting at 1.
+        attempts: Maximum number of attempts, if known.
+        retry_at: When the next attempt starts, in Unix seconds. None if unknown.
+        total: Number of iterations of a foreach loop, or None.
         worker, model: The agent of an agent step, and its model.
-        asks: Its prompt or command.
-        tail: The end of its command's output.
-        output: Its output.
-        exit_code: Of its command, or None.
+        asks: The prompt or command.
+        tail: The end of the command's output.
+        output: The output of the unit.
+        exit_code: The command's exit code, or None.
         why: Why it failed or was skipped, or "".
-        started_at, ended_at: Unix seconds; ended_at is None while it goes on.
+        started_at, ended_at: Unix seconds. `ended_at` is None until the unit ends.
     """
 
     address: str
@@ -60,26 +60,28 @@ class StepView:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the unit has ended."""
         return self.status in ("ok", "failed", "skipped")
 
     @property
     def depth(self) -> int:
-        """How many units it is in."""
+        """Nesting depth: the number of units that contain this unit."""
         return self.address.count("/") + self.address.count("[")
 
 
 @dataclass(frozen=True, slots=True)
 class GateView:
-    """A gate that waits for a person.
+    """An open gate.
 
     Attributes:
-        address: The stage's.
+        address: The address of the stage, or of the tool call.
         prompt: The question.
-        asked_at: Unix seconds.
-        timeout_s: Seconds until ``default`` decides; 0 means never.
-        default: What happens then.
-        wants: A decision, or a text, which the approval's message contains.
+        asked_at: When it was asked, in Unix seconds.
+        timeout_s: Seconds until ``default`` is applied. 0 means never.
+        default: The decision after the timeout.
+        wants: Whether it asks for a decision, or for text, which becomes the message of an
+            approval.
+        about: "budget" if it asks whether to raise the budget of the task.
     """
 
     address: str
@@ -88,18 +90,19 @@ class GateView:
     timeout_s: float
     default: Literal["approve", "deny"]
     wants: Literal["approval", "input"] = "approval"
+    about: Literal["", "budget"] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalView:
-    """A gate that was decided.
+    """A decided gate.
 
     Attributes:
-        address: The stage's.
-        approved: Whether the recipe goes on.
-        message: What was said.
+        address: The address of the stage, or of the tool call.
+        approved: Whether it was approved.
+        message: The message of the decision, or "".
         by: Who decided.
-        at: Unix seconds.
+        at: When it was decided, in Unix seconds.
     """
 
     address: str
@@ -114,14 +117,14 @@ GateEvent = ev.ApprovalAsked | ev.ApprovalGiven
 
 
 def apply_step(steps: Mapping[str, StepView], event: StepEvent) -> Mapping[str, StepView]:
-    """Return the units after one event; ``steps`` is unchanged.
+    """Return the units after an event. ``steps`` is unchanged.
 
     Args:
-        steps: By address, in the order in which they began.
-        event: What happened.
+        steps: The units by address, in the order of their start.
+        event: The event.
     """
-    known = steps.get(event.step)
-    return grown(steps, event.step, _changed(known or StepView(event.step, "group"), event))
+    step = steps.get(event.step) or StepView(event.step, "group")
+    return with_entry(steps, event.step, _changed(step, event))
 
 
 def _changed(step: StepView, event: StepEvent) -> StepView:
@@ -161,25 +164,25 @@ def _changed(step: StepView, event: StepEvent) -> StepView:
             )
 
 
-def at_the_end(steps: Mapping[str, StepView]) -> Mapping[str, StepView]:
-    """Return the units with the open ones cut or stopped, as at the end of their turn.
+def steps_at_end(steps: Mapping[str, StepView]) -> Mapping[str, StepView]:
+    """Return the units by address as of the end of their turn.
 
-    Args:
-        steps: By address.
+    Running units become "cut", and units that wait for a retry become "stopped".
     """
     open_ = {k: _AT_THE_END[s.status] for k, s in steps.items() if s.status in _AT_THE_END}
     cut = {address: replace(steps[address], status=status) for address, status in open_.items()}
     return MappingProxyType({**steps, **cut})
 
 
-def revised(
+def with_outputs(
     steps: Mapping[str, StepView], outputs: Mapping[str, str | None]
 ) -> dict[str, StepView]:
-    """Return the units with other outputs of some.
+    """Return the units with changed outputs.
 
     Args:
-        steps: By address.
-        outputs: By address; None for those that run again, with all that lies within them.
+        steps: The units by address.
+        outputs: The new outputs by address. None removes a unit and all units in it, so that it
+            runs again.
     """
     again = {address for address, output in outputs.items() if output is None}
     return {
@@ -190,17 +193,25 @@ def revised(
 
 
 def apply_gate(gates: Mapping[str, GateView], event: GateEvent) -> dict[str, GateView]:
-    """Return the open gates after one event; ``gates`` is unchanged.
+    """Return the open gates after an event. ``gates`` is unchanged.
 
     Args:
-        gates: By address, oldest first.
-        event: What happened.
+        gates: The open gates by address, oldest first.
+        event: The event.
     """
-    others = {address: gate for address, gate in gates.items() if address != event.step}
+    other_gates = {address: gate for address, gate in gates.items() if address != event.step}
     if isinstance(event, ev.ApprovalGiven):
-        return others
-    gate = GateView(event.step, event.prompt, event.at, event.timeout_s, event.default, event.wants)
-    return {**others, event.step: gate}
+        return other_gates
+    gate = GateView(
+        event.step,
+        event.prompt,
+        event.at,
+        event.timeout_s,
+        event.default,
+        event.wants,
+        event.about,
+    )
+    return {**other_gates, event.step: gate}
 
 
 def parent_of(address: str) -> str:
@@ -215,7 +226,7 @@ def parent_of(address: str) -> str:
 
 
 def holders_of(address: str) -> Iterator[str]:
-    """Yield the addresses of a unit's ancestors, the parent first.
+    """Yield the addresses of a unit's ancestors, parent first.
 
     Example:
         >>> list(holders_of("checks/review[2]"))

@@ -1,51 +1,52 @@
 """The timeline of a turn: spans and marks.
 
-A fold over events like `nb_agents.view.fold`, kept beside it so that the view stays small. An event
-costs an append at most, a streamed word not even that; the number of entries is bounded.
+A projection of the spans (`nb_agents.view.spans`). An event appends at most one entry, and streamed
+text is ignored. The number of entries is limited.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 from nb_agents import events as ev
+from nb_agents.view.spans import Span, Spans
 
 EntryKind = Literal[
     "model", "tool", "step", "answer", "vote", "restart", "rejected", "timeout", "failed",
-    "presents", "again", "stop", "said", "resumed",
+    "presents", "again", "stop", "said", "resumed", "folded",
 ]  # fmt: skip
-"""The first three are spans, the others marks."""
+"""The kind of an entry. The first three are spans, the others marks."""
 
 COLUMNS = (
     "agent", "kind", "name", "start", "end", "seconds", "outcome", "tokens", "cost", "text",
 )  # fmt: skip
-"""Of the timeline as a table."""
+"""The columns of the timeline as a table."""
 
 MAX_ENTRIES = 10_000
-"""Beyond these, entries are only counted."""
+"""Maximum number of entries. Further entries are only counted."""
 MAX_TEXT = 400
-"""Characters of an entry's text; the journal has all of it."""
+"""Maximum length of an entry's text, in characters. The journal has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """A span of time, or a mark: something that happened at one moment.
+    """A span of time, or a mark without a duration.
 
     Attributes:
-        kind: Its kind.
-        agent: Its agent, or "" for the whole run.
-        name: Number of a model call, an answer, a round or a resumed turn; a tool's name; who was
-            voted for; how hard a stop is.
-        start, end: Unix seconds; the same for a mark.
-        outcome: Of a span "running", "finished", "failed", "cut" or a tool's own ("ok", "error",
-            "cancelled"). Of a vote "counts", "cleared" by a later answer, or "ignored".
-        tokens: That a model call used, in and out.
-        cost: US dollars of a model call; None when no price is known, and for all else.
-        text: A reason, an error, or the first words.
-        turn, seq: The turn and the number of the event with which it was over; 0 for one that
-            still goes on.
+        kind: The kind of entry.
+        agent: The agent, or "" for the whole run.
+        name: The number of a model call, answer, round or resumed turn; the name of a tool; the
+            agent voted for; or the level of a stop.
+        start, end: Unix seconds, equal for a mark.
+        outcome: For a span, "running", "finished", "failed", "cut", or a tool call's "ok", "error"
+            or "cancelled". For a vote, "counts", "cleared" (by a later answer) or "ignored".
+        tokens: Number of input and output tokens of a model call.
+        cost: Cost of a model call in US dollars. None if the price is unknown, and for other
+            entries.
+        text: A reason, an error, or the beginning of a text.
+        turn, seq: The turn, and the number of the event that ended the entry. 0 while it is open.
     """
 
     kind: EntryKind
@@ -62,13 +63,13 @@ class TimelineEntry:
 
     @property
     def seconds(self) -> float:
-        """How long it took; 0 for a mark."""
+        """Duration in seconds. 0 for a mark."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A turn's time: from its first event to its last."""
+class TurnTime:
+    """The time span of a turn, from its first event to its last."""
 
     turn: int
     start: float
@@ -77,17 +78,17 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What happened in a turn, with the turns that it resumed: a sequence of its entries.
+    """The timeline of a turn and the turns that it resumed, as a sequence of entries.
 
     Attributes:
-        agents: Who took part, in registration order; those that one called come right behind it.
-        turns: When the turns were worked on, oldest first; between them nothing was.
-        entries: Spans and marks by their start.
-        left_out: How many more there were.
+        agents: The agents in registration order. Called agents come after their caller.
+        turns: The start and end time of each turn, oldest first.
+        entries: The spans and marks, ordered by their start.
+        left_out: Number of entries beyond `MAX_ENTRIES`.
     """
 
     agents: tuple[str, ...] = ()
-    turns: tuple[Stretch, ...] = ()
+    turns: tuple[TurnTime, ...] = ()
     entries: tuple[TimelineEntry, ...] = ()
     left_out: int = 0
 
@@ -101,16 +102,16 @@ class Timeline:
         return iter(self.entries)
 
     @overload
-    def __getitem__(self, place: int) -> TimelineEntry: ...
+    def __getitem__(self, index: int) -> TimelineEntry: ...
 
     @overload
-    def __getitem__(self, place: slice) -> tuple[TimelineEntry, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[TimelineEntry, ...]: ...
 
-    def __getitem__(self, place: int | slice) -> TimelineEntry | tuple[TimelineEntry, ...]:
-        return self.entries[place]
+    def __getitem__(self, index: int | slice) -> TimelineEntry | tuple[TimelineEntry, ...]:
+        return self.entries[index]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a table of `COLUMNS` with a row for each entry; times are Unix seconds."""
+        """Return the entries as rows with the columns `COLUMNS`. Times are Unix seconds."""
         return [{name: getattr(e, name) for name in COLUMNS} for e in self.entries]
 
 
@@ -118,11 +119,8 @@ def fold_timeline(events: Iterable[ev.Event], *, is_live: bool = False) -> Timel
     """Fold events into a timeline.
 
     Args:
-        events: In journal order; those of resumed turns come first.
-        is_live: Whether what is open still goes on; else it was cut when its process died.
-
-    Returns:
-        The timeline.
+        events: The events in journal order, with those of resumed turns first.
+        is_live: Whether the turn is still running. If not, open spans are marked as cut.
     """
     folded = TimelineFold(events)
     if not is_live:
@@ -131,201 +129,103 @@ def fold_timeline(events: Iterable[ev.Event], *, is_live: bool = False) -> Timel
 
 
 class TimelineFold:
-    """Folds events one by one. One thread adds; `timeline` may be asked on any.
+    """Folds events one by one. Only one thread may add events. Any thread can call `timeline`.
 
     Args:
-        events: The first ones.
+        events: Events to add first.
     """
 
     def __init__(self, events: Iterable[ev.Event] = ()) -> None:
         self._agents: dict[str, None] = {}
-        self._turns: list[Stretch] = []
+        self._turns: list[TurnTime] = []
         self._entries: list[TimelineEntry] = []
         self._left_out = 0
-        self._last_at = 0.0
-        self._place = 0, 0
-        self._open: dict[tuple[str, str, str], TimelineEntry] = {}
+        self._spans = Spans()
         self._votes: dict[str, int] = {}
-        self._answers: dict[str, int] = {}
-        self._seen: dict[str, dict[str, int]] = {}
-        self._presenter = ""
         for event in events:
             self.add(event)
 
     def add(self, event: ev.Event) -> None:
-        """Add one event; of an event about an unknown agent only the time counts."""
+        """Add an event. Only the time of an event about an unknown agent is used."""
+        turns = list(self.timeline().turns) if isinstance(event, ev.TurnStarted) else self._turns
+        changed = self._spans.take(event)
         if isinstance(event, ev.TurnStarted):
-            # The turn before was over with its last event, whatever it left open.
-            self.cut_open()
-            self._turns = list(self.timeline().turns)
-            self._place = event.turn, 0
-        self._last_at = event.at or self._last_at
-        self._place = self._place[0], event.seq
-        take = getattr(self, f"_{event.kind}", None)
-        agent = getattr(event, "agent", "")
-        is_new = event.kind == "agent_called"
-        if take is not None and (not agent or agent in self._agents or is_new):
-            take(event)
+            now = self._spans.last_at
+            self._agents.update((a.id, None) for a in event.agents)
+            self._turns = [*turns, TurnTime(event.turn, now, now)]
+        for span in changed:
+            self._add_agent(span)
+            if not span.is_open and self._is_shown(span):
+                self._add_entry(span)
 
     def timeline(self) -> Timeline:
         """Return the timeline so far."""
-        now = self._last_at
-        running = [replace(e, end=max(e.start, now)) for e in list(self._open.values())]
+        now = self._spans.last_at
+        spans = [span for span in list(self._spans.open.values()) if self._is_shown(span)]
+        running = [replace(_entry(span), end=max(span.start, now)) for span in spans]
         entries = sorted([*self._entries, *running], key=lambda e: e.start)
         turns = [*self._turns[:-1], *(replace(t, end=max(t.start, now)) for t in self._turns[-1:])]
         return Timeline(tuple(self._agents), tuple(turns), tuple(entries), self._left_out)
 
     def cut_open(self) -> None:
-        """End all open spans as cut: their process died."""
-        for key in list(self._open):
-            self._close(key, outcome="cut")
+        """End all open spans with the outcome "cut", because their process died."""
+        for span in self._spans.cut_open():
+            if self._is_shown(span):
+                self._add_entry(span)
 
-    def _put(self, entry: TimelineEntry) -> int:
-        """Append an entry; returns its place, or -1 when there is no room."""
+    def _is_shown(self, span: Span) -> bool:
+        if span.kind not in _KINDS or (span.agent and span.agent not in self._agents):
+            return False
+        if span.kind == "resumed":
+            return len(self._turns) > 1
+        # A tool call without a beginning was cancelled.
+        is_whole = span.kind != "model" or not span.is_instant
+        return is_whole if span.kind != "step" else span.name == "bash"
+
+    def _add_agent(self, span: Span) -> None:
+        if span.kind == "step" and span.name in ("agent", "bash"):
+            # Events of an agent step's calls have the step's address as their agent.
+            self._agents.setdefault(span.agent)
+        elif span.kind == "agent" and isinstance(span.began, ev.AgentCalled):
+            if span.agent not in self._agents:
+                self._add_called(span.agent, span.began.caller)
+
+    def _add_called(self, agent: str, caller: str) -> None:
+        agents = list(self._agents)
+        family = [n for n, each in enumerate(agents) if f"{each}/".startswith(f"{caller}/")]
+        index = family[-1] + 1 if family else len(agents)
+        self._agents = dict.fromkeys([*agents[:index], agent, *agents[index:]])
+
+    def _add_entry(self, span: Span) -> None:
+        """Append an entry. At the limit of entries, it is only counted."""
+        is_vote = span.kind == "vote" and not span.outcome
+        if is_vote:
+            self._clear_votes(span.agent)
+        elif span.kind == "answer" or (span.kind == "said" and not self._spans.presenter):
+            self._clear_votes()
         if len(self._entries) >= MAX_ENTRIES:
             self._left_out += 1
-            return -1
-        turn, seq = self._place
-        text = " ".join(entry.text[:MAX_TEXT].split())
-        self._entries.append(replace(entry, text=text, turn=turn, seq=seq))
-        return len(self._entries) - 1
-
-    def _mark(self, kind: EntryKind, agent: str, name: str = "", **more: Any) -> int:
-        return self._put(TimelineEntry(kind, agent, name, self._last_at, self._last_at, **more))
-
-    def _begin(self, kind: EntryKind, agent: str, call: str, name: str, text: str = "") -> None:
-        key = (agent, kind, call)
-        self._close(key, outcome="cut")
-        now = self._last_at
-        self._open[key] = TimelineEntry(kind, agent, name, now, now, "running", text=text)
-
-    def _close(self, key: tuple[str, str, str], **changes: Any) -> None:
-        entry = self._open.pop(key, None)
-        if entry is not None:
-            self._put(replace(entry, end=max(entry.start, self._last_at), **changes))
-
-    # What each kind of event adds, in the method of its name ----------------------------------
-
-    def _turn_started(self, e: ev.TurnStarted) -> None:
-        self._agents.update((a.id, None) for a in e.agents)
-        self._turns.append(Stretch(e.turn, self._last_at, self._last_at))
-        if e.resumes and len(self._turns) > 1:
-            self._mark("resumed", "", str(e.turn))
-
-    def _turn_ended(self, e: ev.TurnEnded) -> None:
-        self.cut_open()
-
-    def _round_started(self, e: ev.RoundStarted) -> None:
-        before = self._seen.get(e.agent)
-        self._seen[e.agent] = e.seen
-        if before is None or e.agent == self._presenter:
             return
-        news = [a for a, n in e.seen.items() if n > before.get(a, 0) and a != e.agent]
-        text = f"after new answers of {', '.join(news)}" if news else ""
-        self._mark("restart", e.agent, str(e.number), text=text)
-
-    def _told(self, e: ev.Told) -> None:
-        if e.seen is not None:
-            self._seen[e.agent] = e.seen
-
-    def _model_started(self, e: ev.ModelStarted) -> None:
-        self._begin("model", e.agent, "", str(e.call))
-
-    def _model_finished(self, e: ev.ModelFinished) -> None:
-        used = e.usage
-        self._close(
-            (e.agent, "model", ""),
-            outcome="finished",
-            tokens=used.input_tokens + used.output_tokens,
-            cost=used.cost,
-        )
-
-    def _model_failed(self, e: ev.ModelFailed) -> None:
-        self._close((e.agent, "model", ""), outcome="failed", text=e.error)
-
-    def _model_cut(self, e: ev.ModelCut) -> None:
-        self._close((e.agent, "model", ""), outcome="cut")
-
-    def _tool_started(self, e: ev.ToolStarted) -> None:
-        self._begin("tool", e.agent, e.call_id, e.tool, e.summary)
-
-    def _tool_finished(self, e: ev.ToolFinished) -> None:
-        key = (e.agent, "tool", e.call_id)
-        if key not in self._open:
-            # Never begun, and answered all the same: cancelled.
-            self._begin("tool", e.agent, e.call_id, e.tool)
-        self._close(key, outcome=e.outcome)
-
-    def _turn_rejected(self, e: ev.TurnRejected) -> None:
-        self._mark("rejected", e.agent, str(e.attempt), text=e.fault or e.why)
-
-    def _reply_cut(self, e: ev.ReplyCut) -> None:
-        self._mark("rejected", e.agent, text=f"its reply was cut off {e.by}")
-
-    def _round_timed_out(self, e: ev.RoundTimedOut) -> None:
-        self._close((e.agent, "model", ""), outcome="cut")
-        self._mark("timeout", e.agent, text=f"its round's {e.limit_s:g} s were over")
-
-    def _answer_given(self, e: ev.AnswerGiven) -> None:
-        self._clear_votes()
-        self._answers[e.agent] = self._answers.get(e.agent, 0) + 1
-        self._mark("answer", e.agent, str(self._answers[e.agent]), text=e.answer)
-
-    def _vote_cast(self, e: ev.VoteCast) -> None:
-        self._clear_votes(e.agent)
-        place = self._mark("vote", e.agent, e.target, outcome="counts", text=e.reason)
-        if place >= 0:
-            self._votes[e.agent] = place
-
-    def _vote_ignored(self, e: ev.VoteIgnored) -> None:
-        self._mark("vote", e.agent, e.target, outcome="ignored")
+        text = " ".join(span.text[:MAX_TEXT].split())
+        self._entries.append(replace(_entry(span), text=text, turn=span.turn, seq=span.seq))
+        if is_vote:
+            self._votes[span.agent] = len(self._entries) - 1
 
     def _clear_votes(self, *voters: str) -> None:
         for voter in voters or tuple(self._votes):
-            place = self._votes.pop(voter, None)
-            if place is not None:
-                self._entries[place] = replace(self._entries[place], outcome="cleared")
+            index = self._votes.pop(voter, None)
+            if index is not None:
+                self._entries[index] = replace(self._entries[index], outcome="cleared")
 
-    def _agent_called(self, e: ev.AgentCalled) -> None:
-        known = list(self._agents)
-        family = [n for n, each in enumerate(known) if f"{each}/".startswith(f"{e.caller}/")]
-        place = family[-1] + 1 if family else len(known)
-        self._agents = dict.fromkeys([*known[:place], e.agent, *known[place:]])
 
-    def _agent_failed(self, e: ev.AgentFailed) -> None:
-        self._mark("failed", e.agent, text=e.error)
+_KINDS = frozenset(get_args(EntryKind))
 
-    def _presentation_started(self, e: ev.PresentationStarted) -> None:
-        self._presenter = e.agent
-        self._mark("presents", e.agent)
 
-    def _final_answer_given(self, e: ev.FinalAnswerGiven) -> None:
-        self._presenter = e.agent
-
-    def _orchestration_restarted(self, e: ev.OrchestrationRestarted) -> None:
-        self._presenter = ""
-        self._seen.clear()
-        self._mark("again", e.agent, str(e.attempt), text=e.reason)
-
-    def _step_started(self, e: ev.StepStarted) -> None:
-        if e.unit == "agent":
-            # Its model and tool calls have its address as their agent.
-            self._agents[e.step] = None
-        elif e.unit == "bash":
-            self._agents[e.step] = None
-            self._begin("step", e.step, "", e.unit, e.asks)
-
-    def _step_failed(self, e: ev.StepFailed) -> None:
-        self._close((e.step, "step", ""), outcome="failed", text=e.error)
-
-    def _step_finished(self, e: ev.StepFinished) -> None:
-        self._close((e.step, "step", ""), outcome=e.outcome)
-
-    def _stop_requested(self, e: ev.StopRequested) -> None:
-        name = "now" if e.level == "immediate" else "requested"
-        self._mark("stop", e.agent, name, text=": ".join(t for t in (e.source, e.reason) if t))
-
-    def _said(self, e: ev.Said) -> None:
-        if self._presenter == "":
-            self._clear_votes()
-        self._mark("said", "", text=e.text)
+def _entry(span: Span) -> TimelineEntry:
+    kind: Any = span.kind
+    outcome = "counts" if kind == "vote" and not span.outcome else span.outcome
+    entry = TimelineEntry(kind, span.agent, span.name, span.start, span.end, outcome)
+    if span.usage is None:
+        return replace(entry, text=span.text)
+    tokens = span.usage.input_tokens + span.usage.output_tokens
+    return replace(entry, text=span.text, tokens=tokens, cost=span.usage.cost)

@@ -1,9 +1,9 @@
-"""Stop and kill all agents of others that npm has, at each state, and write what was seen.
+"""Stop and kill each external agent from npm in each state, and write the results.
 
     python -m tests.acp [TYPE... | chain]
 
-`docs/explain/programs.md` is written from it, unless only some types are named. `chain` stops and
-kills teams within teams instead; `docs/explain/stopping.md` has what was seen.
+It writes `docs/explain/programs.md`, unless you name types. `chain` stops and kills teams inside
+teams instead; `docs/explain/stopping.md` has its results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nb_agents.config.programs import PROGRAM_TYPES
+from bench.table import machine
 from tests import canaries
 from tests.acp import chain
 from tests.acp.real_agents import (
@@ -31,27 +31,30 @@ from tests.acp.real_agents import (
     play,
     version_of,
 )
-from tests.bench.table import machine
+from tests.kit.programs import PROGRAM_TYPES
 
 PAGE = Path(__file__).parents[2] / "docs" / "explain" / "programs.md"
 _AT = {
-    "stream": "In a stream",
-    "tool": "With a tool in flight",
-    "question": "With a question open",
+    "stream": "During a stream",
+    "tool": "During a tool call",
+    "question": "With an open question",
 }
 _NOTES = {
-    "stream": "The model sends 20 words a second. Words: sent by the model, and journalled. After "
-    "a kill the model sends on until the connection is closed.",
-    "tool": "The tool is a shell command, which holds two processes; its file is to be kept.",
-    "question": "The program has asked whether it may run a command, and nobody has answered.",
+    "stream": "The model sends 20 words per second. The column *words* shows the words that the "
+    "model sent, and those in the journal. After a kill, the model sends until the connection is "
+    "closed.",
+    "tool": "The tool is a shell command with two processes. It writes a file, which should be "
+    "kept.",
+    "question": "The agent has asked for permission to run a command, and nobody has answered.",
 }
+_STOPS = {"graceful": "graceful stop", "at once": "immediate stop", "kill": "kill -9"}
 
 Seen = Mapping[Case, Outcome | str]
-"""What each case has shown, or why it has failed."""
+"""The outcome of each case, or why it failed."""
 
 
 def main(kinds: Sequence[str]) -> int:
-    """Play the cases of some types, of all if none is named; return the exit status."""
+    """Play the cases of the named types, or all cases. Return the exit status."""
     canaries.plant(os.environ)
     if kinds == ["chain"]:
         return chain.measure(chain.COUNTS)
@@ -91,14 +94,15 @@ def page(seen: Seen) -> str:
     where, _ = machine()
     return "\n".join(
         [
-            "# Agents from npm, stopped and killed",
+            "# External agents, stopped and killed",
             "",
-            "What a stop, a stop at once and a kill -9 of the kernel leave of the programs that "
-            "[your own agents](../howto/own-agents.md) may be. `make acp` measures it on your "
-            "machine and writes this page. The programs are real; their model is a local server "
-            "that speaks the protocol of each, so no login was tried.",
+            "This page shows what remains of [external agents](../howto/own-agents.md) from npm "
+            "after a graceful stop, an immediate stop and a kill -9 of the kernel. `make acp` "
+            "measures this on your machine and writes this page. The agents are real. Their "
+            "model is a local server that speaks each agent's protocol, so logins were not "
+            "tested.",
             "",
-            f"Written on {datetime.now(UTC):%Y-%m-%d}: {where}. Other work ran beside it, so times "
+            f"Measured on {datetime.now(UTC):%Y-%m-%d}: {where}. Other work was running, so times "
             "are upper bounds.",
             "",
             *(line for at in STATES for line in _section(at, seen)),
@@ -111,7 +115,10 @@ def page(seen: Seen) -> str:
 def _section(at: str, seen: Seen) -> Iterable[str]:
     yield f"## {_AT[at]}\n\n{_NOTES[at]}\n"
     cells = {"stream": ["words"], "tool": ["file kept"]}.get(at, [])
-    yield _line("agent", "stop", "connection closed, s", "all ended, s", "left", *cells, "resume")
+    yield _line(
+        *("agent", "stop", "connection closed, s", "all ended, s", "processes left"),
+        *(*cells, "resume"),
+    )
     yield _line(*["---"] * (6 + len(cells)))
     for kind in PROGRAMS:
         for how in STOPS:
@@ -120,12 +127,12 @@ def _section(at: str, seen: Seen) -> Iterable[str]:
                 yield _row(case, seen[case])
     for kind in PROGRAMS:
         if why := NO_STATE.get((kind, at), ""):
-            yield f"\n`{kind}` has no such state: {why}."
+            yield f"\n`{kind}` is never in this state: {why}."
     yield ""
 
 
 def _row(case: Case, seen: Outcome | str) -> str:
-    how = {"kill": "kill -9"}.get(case.how, case.how)
+    how = _STOPS[case.how].removesuffix(" stop")
     if isinstance(seen, str):
         return _line(f"`{case.kind}`", how, f"failed: {seen}")
     closed = "" if seen.closed_s is None else f"{seen.closed_s:.2f}"
@@ -134,15 +141,18 @@ def _row(case: Case, seen: Outcome | str) -> str:
         "tool": ["yes" if seen.keeps_files else "no"],
     }.get(case.at, [])
     is_whole = case.at == "stream" or seen.answer.endswith("All done.")
-    ended = "had completed" if is_whole else f"had ended with {seen.answer!r}"
-    resume = f"{seen.resumed}, by {seen.goes_on_by}" if seen.resumed else ended
+    ended = "not needed" if is_whole else f"had ended with {seen.answer!r}"
+    by = {"our note": "our summary"}.get(seen.goes_on_by, seen.goes_on_by)
+    resume = f"{seen.resumed}, using {by}" if seen.resumed else ended
     left = str(len(seen.left))
     return _line(f"`{case.kind}`", how, closed, f"{seen.ended_s:.2f}", left, *special, resume)
 
 
 def _programs(seen: Seen) -> Iterable[str]:
-    yield "## The programs\n"
-    yield _line("agent", "package", "Node", "model's protocol", "first request, s", "tells tokens")
+    yield "## The agents\n"
+    yield _line(
+        *("agent", "package", "Node.js", "model's protocol", "first request, s", "reports tokens")
+    )
     yield _line(*["---"] * 6)
     for kind in PROGRAMS:
         known = PROGRAM_TYPES[kind]
@@ -164,7 +174,7 @@ def _programs(seen: Seen) -> Iterable[str]:
 
 
 def _not_done(seen: Seen) -> Iterable[str]:
-    yield "## What each does not do\n"
+    yield "## Limitations\n"
     for kind in PROGRAMS:
         played = {case: each for case, each in seen.items() if case.kind == kind}
         found = {case: each for case, each in played.items() if isinstance(each, Outcome)}
@@ -172,15 +182,15 @@ def _not_done(seen: Seen) -> Iterable[str]:
             continue
         told = [f"{why}" for (other, _), why in NO_STATE.items() if other == kind]
         if not any(each.usage for each in found.values()):
-            told.append("it tells no tokens")
+            told.append("it reports no tokens")
         lost = [case for case, each in found.items() if each.goes_on_by == "our note"]
         if lost:
-            where = ", ".join(f"{case.at} {case.how}" for case in lost)
-            told.append(f"it could not go on with its own session ({where})")
+            where = ", ".join(f"{_STOPS[case.how]} during a {case.at}" for case in lost)
+            told.append(f"it could not resume its own session ({where})")
         late = max((each.ended_s for case, each in found.items() if case.how == "at once"))
         if late > 1:
-            told.append(f"after a stop at once its last process ended only {late:.1f} s later")
-        yield f"- `{kind}`: {'; '.join(told) or 'it does all of this'}."
+            told.append(f"its last process ended {late:.1f} s after an immediate stop")
+        yield f"- `{kind}`: {'; '.join(told) or 'none'}."
     yield ""
 
 

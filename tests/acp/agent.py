@@ -1,7 +1,7 @@
-"""An agent that speaks the Agent Client Protocol and does what its arguments say, for tests.
+"""An external agent for tests, which carries out the steps in its arguments.
 
-Each argument is a step; all are done in order in each prompt. In a session of before those after
-RESUMED are done, and in a prompt after the first those after AGAIN.
+It carries out all steps in order in each prompt. In a resumed session it carries out those after
+RESUMED, and in later prompts those after AGAIN.
 
     say TEXT         write a text, word by word
     slow N           write N words, one each 50 ms
@@ -11,24 +11,27 @@ RESUMED are done, and in a prompt after the first those after AGAIN.
     tool KIND TITLE  a tool call that succeeds
     open KIND TITLE  a tool call without an end
     run COMMAND      a shell command as a tool call; the prompt waits for it
-    ask KIND TITLE   ask for permission, and write what became of it
-    hold FILE        write that file, and wait until it is gone
-    hang             wait for ever
+    ask KIND TITLE   ask for permission, and write the outcome
+    asks DATA        the same for a call (JSON, zlib, base64), after its announcement if it has one
+    hold FILE        write that file, and wait until it is removed
+    hang             wait forever
     answer TEXT      call new_answer of the team's tools
-    vote             vote for the first of those who can be voted for
-    mcp NAME JSON    call another of the team's tools, and write what it gave
-    leave            exit with code 3 at once
-    deaf             don't react to a cancel from here on
+    vote             vote for the first possible target
+    mcp NAME JSON    call another of the team's tools, and write the result
+    leave            exit with code 3 immediately
+    deaf             ignore cancels from now on
 
-What it is asked goes into ``$HOME/asked.jsonl``, one line a request. With --forgetful it offers no
-session of before. It needs nothing but Python: the protocol's library takes a second to load, and
-tests start many of these.
+It writes its requests to ``$HOME/asked.jsonl``, one per line. With --forgetful it can't resume
+sessions. It only needs Python, because the protocol's library takes a second to load, and tests
+start many of these agents.
 """
 
 import asyncio
+import base64
 import json
 import os
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -39,7 +42,7 @@ HOME = Path(os.environ["HOME"])
 
 
 class ScriptedAgent:
-    """Does the steps of its arguments."""
+    """Carries out the steps in its arguments."""
 
     def __init__(self) -> None:
         self.prompts = 0
@@ -159,11 +162,21 @@ class ScriptedAgent:
     async def do_ask(self, what: str) -> None:
         kind, _, title = what.partition(" ")
         call = await self.do_open(what)
+        await self._ask_for({"toolCallId": call, "kind": kind, "title": title})
+
+    async def do_asks(self, data: str) -> None:
+        asked = json.loads(zlib.decompress(base64.b64decode(data)))
+        call = {"toolCallId": uuid4().hex}
+        if announced := asked.pop("announced", None):
+            self._tell(sessionUpdate="tool_call", **call, **announced)
+        await self._ask_for({**call, **asked})
+
+    async def _ask_for(self, asked: dict[str, Any]) -> None:
         ways = {"x1": "allow_always", "x2": "reject_once", "x3": "allow_once"}
         ways["x4"] = "reject_always"
         answer = await self._ask(
             sessionId=self.session,
-            toolCall={"toolCallId": call, "kind": kind, "title": title},
+            toolCall=asked,
             options=[{"optionId": id, "name": id, "kind": way} for id, way in ways.items()],
         )
         outcome = answer["outcome"]
@@ -171,7 +184,7 @@ class ScriptedAgent:
         is_chosen = outcome["outcome"] == "selected"
         said = chosen[outcome["optionId"]] if is_chosen else "cancelled"
         note("permission", said)
-        self._end(call, said)
+        self._end(asked["toolCallId"], said)
         if said == "cancelled":
             raise asyncio.CancelledError
         await self.do_say(said)
@@ -260,7 +273,7 @@ def _text(text: str) -> dict[str, str]:
 
 
 def note(what: str, text: str) -> None:
-    """Write down what was asked."""
+    """Write a received request to a file."""
     with (HOME / "asked.jsonl").open("a") as file:
         file.write(json.dumps([what, text]) + "\n")
 
@@ -271,7 +284,7 @@ def send(**message: Any) -> None:
 
 
 async def reply(agent: ScriptedAgent, message: dict[str, Any]) -> None:
-    """Do what a message asks for, and send what came of it if it is a request."""
+    """Handle a message, and send the result if it is a request."""
     told: dict[str, Any]
     try:
         does = getattr(agent, message["method"].replace("/", "_"))
@@ -283,7 +296,7 @@ async def reply(agent: ScriptedAgent, message: dict[str, Any]) -> None:
 
 
 async def main() -> None:
-    """Take messages until there are no more."""
+    """Handle messages until the input ends."""
     agent, tasks = ScriptedAgent(), set[asyncio.Task[None]]()
     reader = asyncio.StreamReader(limit=2**26)
     protocol = asyncio.StreamReaderProtocol(reader)

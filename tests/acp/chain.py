@@ -24,8 +24,8 @@ import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
-from nb_agents.session.journal import read_journal
 from tests import processes
+from tests.kit.sessions import read_journal
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 
 Stop = Literal["graceful", "at once", "client killed", "team killed"]
@@ -35,7 +35,7 @@ ENDS = ["bo: acp: MCP server second", "bo: acp"]
 
 
 def play(request: Request) -> Reply:
-    """Play the inner team's one agent, and those of the second team."""
+    """Play the model of the inner team's agent and of the second team's agents."""
     if request.model == "inner":
         results = [str(each["content"]) for each in request.messages if each["role"] == "tool"]
         if not results:
@@ -53,7 +53,7 @@ def play(request: Request) -> Reply:
 
 
 class Chain:
-    """The files of a chain, and what can be seen of it.
+    """The files and observable state of a chain.
 
     Args:
         root: An empty directory; what each team does is below it, by its name.
@@ -100,19 +100,19 @@ class Chain:
         ]
 
     def ends(self) -> list[str]:
-        """How the turns of each team ended: their last words, team by team."""
+        """Return how the turns of each team ended, team by team."""
         teams = ("outer", "inner", "second")
         found = {team: self.events(team, ev.TurnEnded) for team in teams}
         return [f"{team} {found[team][-1].status if found[team] else 'killed'}" for team in teams]
 
     def receipt(self) -> list[Any]:
-        """The ends that the receipt of the outer team's last turn names."""
+        """Return the ends in the receipt of the outer team's last turn."""
         path = sorted((self.root / "outer").glob("session_*/turn_*/metadata.json"))[-1]
         ends: list[Any] = json.loads(path.read_text())["receipt"]["ends"]
         return ends
 
     def processes(self, without: Iterable[int] = ()) -> set[int]:
-        """The processes that work for it."""
+        """Return the processes of the chain."""
         mark, found = str(self.root).encode(), set[int]()
         for place in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -133,7 +133,7 @@ class Chain:
 
 
 class Client:
-    """Notes the words that it is told."""
+    """Stores the text that it receives."""
 
     def __init__(self) -> None:
         self.said = ""
@@ -148,7 +148,7 @@ class Asked:
 
     Attributes:
         pid: The outer team's process.
-        client: What it was told.
+        client: The received updates.
     """
 
     def __init__(self, connection: Any, session: str, pid: int, client: Client) -> None:
@@ -220,7 +220,7 @@ async def stopped(chain: Chain, client: Asked, how: Stop) -> Seen:
 
 
 async def resumed(chain: Chain, client: Asked) -> str:
-    """Resume the outer team's turn, and say what came of it and how often a call was repeated."""
+    """Resume the outer team's turn. Returns its result, and how often a call was repeated."""
     answer = await client.prompt("resume")
     paid = [f"{each.model} {each.messages}" for each in chain.server.requests]
     whole = answer.stop_reason == "end_turn" and client.client.said.endswith("All done.")
@@ -265,7 +265,7 @@ def killed(chain: Chain, how: Stop) -> Seen:
 
 
 def measure(counts: dict[Stop, int]) -> int:
-    """Stop and kill chains, print a table; return the exit status."""
+    """Stop and kill chains, and print a table. Return the exit status."""
     print(
         "| stop | times | model's streams closed, s | all ended, s | client answered, s | turns |"
     )

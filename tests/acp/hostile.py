@@ -1,5 +1,6 @@
-"""A program that speaks the protocol as a hostile one would; the argument says how. For tests.
+"""A hostile external agent for tests. Its argument selects the attack.
 
+With "mute METHOD TEXT" it answers all but that request, after it has written the text.
 It needs nothing but Python.
 """
 
@@ -34,8 +35,17 @@ def permission(number: int, session: str = SESSION) -> None:
     send(id=1000 + number, method="session/request_permission", params=params)
 
 
+def call_with(id: str, args: str) -> None:
+    """Return a finished call with this text, possibly invalid JSON, as arguments and output."""
+    about = {"sessionUpdate": "tool_call", "toolCallId": id, "title": "t", "status": "completed"}
+    told = json.dumps({**about, "rawInput": "ARGS", "rawOutput": "ARGS", "_meta": "ARGS"})
+    params = f'{{"sessionId": "{SESSION}", "update": {told}}}'.replace('"ARGS"', args)
+    line = f'{{"jsonrpc": "2.0", "method": "session/update", "params": {params}}}'
+    print(line, flush=True)
+
+
 def play(id: int) -> None:
-    """What it does with a prompt."""
+    """Handle a prompt."""
     match WAY:
         case "endless line":
             while True:
@@ -56,6 +66,11 @@ def play(id: int) -> None:
             words("one two ")
             print("Segmentation fault", file=sys.stderr, flush=True)
             os._exit(139)
+        case "closes":
+            words("one ")
+            os.close(1)
+            while True:
+                time.sleep(60)
         case "deaf":
             words("one ")
             while True:
@@ -86,6 +101,21 @@ def play(id: int) -> None:
             update(sessionUpdate="agent_message_chunk", content="text")
             words("mine")
             send(id=id, result={"stopReason": "end_turn", "usage": {"inputTokens": -1}})
+        case "deep":
+            for depth in (50, 120, 250, 400, 600, 800, 900):
+                call_with(f"list {depth}", "[" * depth + "1" + "]" * depth)
+                call_with(f"map {depth}", '{"a":' * depth + "1" + "}" * depth)
+            words("mine")
+            send(id=id, result={"stopReason": "end_turn"})
+        case "numbers":
+            for number in ("NaN", "Infinity", "-Infinity", "1e999", "9" * 4_000):
+                call_with(number[:20], f'{{"x": [{number}]}}')
+            words("mine")
+            print(
+                f'{{"jsonrpc": "2.0", "id": {id}, "result": {{"stopReason": "end_turn", '
+                '"usage": {"inputTokens": NaN, "outputTokens": Infinity}}}',
+                flush=True,
+            )
         case "no reason":
             send(id=id, result={"stopReason": ["x"]})
         case "error":
@@ -112,7 +142,17 @@ if WAY == "greets":
     print("\x1b[31mWelcome!", flush=True)
 for line in sys.stdin:
     message = json.loads(line)
+    if WAY == "mute" and message.get("method") == sys.argv[2]:
+        print(sys.argv[3], file=sys.stderr, flush=True)
+        sys.stdout.write("Say yes: ")
+        sys.stdout.flush()
+        continue
     match message.get("method"):
+        case "initialize" if WAY == "mute":
+            able = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
+            send(id=message["id"], result={"protocolVersion": 1, "agentCapabilities": able})
+        case "session/resume":
+            send(id=message["id"], error={"code": -32603, "message": "Not found"})
         case "initialize" if WAY == "old":
             send(id=message["id"], result={"protocolVersion": 0})
         case "initialize" if WAY == "malformed":

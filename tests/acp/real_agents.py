@@ -1,4 +1,4 @@
-"""Agents of others, from npm, on the local model server: plays a stop or a kill, and measures it.
+"""Stops or kills external agents from npm on the local model server, and measures the result.
 
 Tests play a few cases, `python -m tests.acp` all.
 """
@@ -20,9 +20,9 @@ from typing import Any, Literal, NamedTuple
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.config.programs import PROGRAM_TYPES
-from nb_agents.session.journal import read_journal
 from tests import processes
+from tests.kit.programs import PROGRAM_TYPES
+from tests.kit.sessions import read_journal
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.team_kit import finish
 
@@ -39,7 +39,7 @@ WORDS = {"graceful": 100}
 
 
 class Program(NamedTuple):
-    """A program as npm installs it, and how it is told of the model server."""
+    """An external agent installed by npm, and how it gets the address of the model server."""
 
     name: str
     model: str = "m"
@@ -56,13 +56,13 @@ PROGRAMS = {
 }
 
 NO_STATE: dict[tuple[str, str], str] = {
-    ("codex", "question"): "it has full access within our sandbox, and asks nothing",
+    ("codex", "question"): "it has full access inside our sandbox and never asks for permission",
 }
 """States that a program has not, and why."""
 
 
 class Case(NamedTuple):
-    """A cell of the table: an agent, where it is, and how it is stopped there."""
+    """A cell of the table: an agent, its state, and how it is stopped."""
 
     kind: str
     at: State
@@ -94,7 +94,7 @@ class Outcome:
         answer: Of a stopped run that had completed.
         usage: Whether the program told what it used, of a prompt that ended.
         resumed: Status of the resumed run; "" where nothing was left to do.
-        goes_on_by: What the resumed run goes on with.
+        goes_on_by: How the resumed run continues.
         is_told: Whether its model has got the words that were cut, from the program or from us.
     """
 
@@ -116,7 +116,7 @@ class Outcome:
 
 
 def place_of(kind: str) -> str:
-    """Return where npm has put a program; "" if it has not."""
+    """Return the path of a program installed by npm, or ""."""
     found = [*VENV.glob(f"agents-*/node_modules/.bin/{PROGRAMS[kind].name}")]
     return str(found[0]) if found else ""
 
@@ -140,7 +140,9 @@ def play(case: Case, root: Path, words: int | None = None) -> Outcome:
     mark = f"sleep {random.random() * 1e6:.3f}"
     # A graceful stop waits for the tool: it ends by itself then.
     command = f"touch held kept; {'sleep 2' if case.how == 'graceful' else f'{mark} & {mark}'}"
-    with ModelServer(default=_model(case, command, words)) as server:
+    # These agents have their own order of messages.
+    model = _model(case, command, words)
+    with ModelServer(default=model, checks_order=False) as server:
         seen, given = Outcome(), _spec(case, server)
         began = time.monotonic()
         is_there = partial(_is_there, root, case.at, words)
@@ -156,20 +158,20 @@ def play(case: Case, root: Path, words: int | None = None) -> Outcome:
 
 
 def _last(living: Callable[[], list[str]]) -> list[str]:
-    """Wait until nothing lives; return what does after 20 s."""
+    """Wait until no process is left, and return those that are left after 20 s."""
     with suppress(TimeoutError):
         wait_until(lambda: not living(), 20)
     return living()
 
 
 def _model(case: Case, command: str, words: int | None) -> Any:
-    """Return what the model says: many words, or a call of the program's shell."""
+    """Return the model's reply: a long text, or a call of the agent's shell."""
 
     def reply(request: Request) -> Reply:
         if not request.tool_names:  # titles and other side calls
             return Reply(text="A title")
         asked = json.dumps(request.body)
-        if "go on with it" in asked or command in asked:
+        if "You were interrupted during your work" in asked or command in asked:
             return Reply(text="All done.")
         if case.at == "stream":
             text = " ".join(f"w{number}" for number in range(WORDS.get(case.how, 400)))
@@ -200,12 +202,12 @@ def _spec(case: Case, server: ModelServer) -> dict[str, Any]:
 
 
 def _files(root: Path, name: str) -> list[Path]:
-    """Find a file in the workspace; programs make and remove files elsewhere at any time."""
+    """Find a file in the workspace, because external agents change files elsewhere at any time."""
     return [*root.glob(f"session_*/*/workspaces/ada/{name}")]
 
 
 def _is_there(root: Path, at: State, words: int | None) -> bool:
-    """Return whether a run has come to the point at which it is to be stopped."""
+    """Return whether a run has reached the state for the stop."""
     if words is not None:
         return len(_words(root)) == words
     if at == "tool":
@@ -221,7 +223,7 @@ def _journals(root: Path) -> str:
 def _stop(
     case: Case, root: Path, given: dict[str, Any], seen: Outcome, is_there: Callable[[], bool]
 ) -> float:
-    """Start a run, stop it, wait for its end; return when it was stopped."""
+    """Start a run, stop it and wait for its end. Returns the time of the stop."""
     options = RunOptions(session_root=root)
     run = nb_agents.start("the task", TeamSpec.model_validate(given), options=options)
     wait_until(lambda: is_there() or run.view.is_over)
@@ -236,7 +238,7 @@ def _stop(
 def _kill(
     case: Case, root: Path, given: dict[str, Any], seen: Outcome, is_there: Callable[[], bool]
 ) -> float:
-    """Start a run in a process of its own, and kill that; return when."""
+    """Start a run in its own process and kill that. Returns the time of the kill."""
     code = (
         "import json, sys, nb_agents\n"
         "from nb_agents import RunOptions, TeamSpec\n"
@@ -255,7 +257,7 @@ def _kill(
 def _look_at_requests(
     case: Case, root: Path, server: ModelServer, seen: Outcome, began: float, stopped: float
 ) -> None:
-    """Note what the model server has seen, and compare its words with the journal's."""
+    """Record the server's requests, and compare its text with the journal."""
     with suppress(TimeoutError):
         wait_until(lambda: server.open_count == 0, 20)
     asked = [request for request in server.requests if request.tool_names]
@@ -296,7 +298,7 @@ def _resume(
     seen.usage = any(each.usage.input_tokens for each in ended)
     if case.at == "stream":
         told = json.dumps([each.body for each in server.requests[asked:]])
-        seen.is_told = "You had begun to write, and were cut" in told and "w0 w1" in told
+        seen.is_told = "You were interrupted while you wrote" in told and "w0 w1" in told
 
 
 def processes_of(root: Path, *marks: str) -> list[str]:

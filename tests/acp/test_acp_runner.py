@@ -1,9 +1,11 @@
-"""An agent that is a program, in each place where an agent may be."""
+"""Tests of external agents in teams, recipes and sweeps."""
 
+import base64
 import json
 import os
 import random
 import sys
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,28 +15,29 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.agents.acp import acp_runner, acp_session
 from nb_agents.errors import ConfigError
-from nb_agents.launch.team_report import report_on
-from nb_agents.runs.run import Run
-from nb_agents.session.journal import read_journal
+from nb_agents.extensions.external_agents.acp import acp_runner
 from tests import processes
+from tests.kit.programs import acp_session
+from tests.kit.runs import Run
+from tests.kit.sessions import read_journal
+from tests.kit.teams import report_on
 from tests.model_server import wait_until
-from tests.team_kit import finish
+from tests.team_kit import finish, streamed_text
 
 AGENT = Path(__file__).parent / "agent.py"
 
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a program that is stopped the time to answer that it may need on a busy machine."""
+    """Give a stopped agent enough time to answer on a busy machine."""
     for module in (acp_runner, acp_session):
         monkeypatch.setattr(module, "ANSWER_S", 60.0)
 
 
 def agent(id: str, *steps: str, **keys: Any) -> dict[str, Any]:
     command = [sys.executable, str(AGENT), *steps]
-    return {"id": id, "backend": {"type": "acp", "command": command, **keys}}
+    return {"id": id, "backend": {"type": "acp", "command": command} | keys}
 
 
 def team(*agents: dict[str, Any], **keys: Any) -> TeamSpec:
@@ -50,12 +53,12 @@ def events(run: Run, kind: type[Any]) -> list[Any]:
 
 
 def asked(run: Run, id: str, what: str) -> list[str]:
-    """What a program was asked, of one kind, in order."""
+    """Return the requests of one kind that an agent received, in order."""
     lines = (run.path.parent / "programs" / id / "asked.jsonl").read_text().splitlines()
     return [text for kind, text in map(json.loads, lines) if kind == what]
 
 
-def test_its_plain_words_are_the_answer_of_a_team_of_one(tmp_path: Path) -> None:
+def test_plain_text_is_the_answer_in_a_team_of_one(tmp_path: Path) -> None:
     run = finish(start(tmp_path, team(agent("ada", "think So.", "say one two"))))
     assert (run.status, run.result) == ("completed", "one two")
     streamed = [(e.channel, e.text) for e in events(run, ev.TextStreamed)]
@@ -64,14 +67,14 @@ def test_its_plain_words_are_the_answer_of_a_team_of_one(tmp_path: Path) -> None
     assert "the task" in prompt and "mcp__team__new_answer" in prompt
 
 
-def test_it_answers_votes_and_presents_by_our_tools(tmp_path: Path) -> None:
+def test_agent_answers_votes_and_presents_with_team_tools(tmp_path: Path) -> None:
     steps = ("vote", "answer The best one")
     run = finish(start(tmp_path, team(agent("ada", *steps), agent("ben", *steps))))
     assert (run.status, run.result) == ("completed", "The best one")
     assert events(run, ev.VoteCast)
 
 
-def test_what_it_does_is_told_as_tool_calls_with_their_outcome(tmp_path: Path) -> None:
+def test_agents_own_tool_calls_are_recorded_with_outcome(tmp_path: Path) -> None:
     steps = ("plan Look", "tool read notes.txt", "open edit a.py", "cost 0.25", "say done")
     run = finish(start(tmp_path, team(agent("ada", *steps))))
     ended = [(e.tool, e.outcome, e.result) for e in events(run, ev.ToolFinished)]
@@ -85,7 +88,7 @@ def test_what_it_does_is_told_as_tool_calls_with_their_outcome(tmp_path: Path) -
     assert (usage.input_tokens, usage.output_tokens, usage.cost) == (10, 5, 0.25)
 
 
-def test_it_does_a_step_of_a_recipe(tmp_path: Path) -> None:
+def test_agent_runs_a_recipe_step(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(
         "name: r\ndescription: d\nversion: 1.0.0\n"
@@ -97,7 +100,7 @@ def test_it_does_a_step_of_a_recipe(tmp_path: Path) -> None:
     assert run.result == {"said": "It"}
 
 
-def test_it_has_the_functions_of_the_notebook_and_no_second_hands(tmp_path: Path) -> None:
+def test_agent_gets_notebook_functions_but_no_duplicate_file_tools(tmp_path: Path) -> None:
     def add(a: int, b: int) -> int:
         """Add two numbers."""
         return a + b
@@ -105,10 +108,10 @@ def test_it_has_the_functions_of_the_notebook_and_no_second_hands(tmp_path: Path
     steps = ('mcp add {"a": 2, "b": 3}', 'mcp write_file {"path": "x"}')
     run = finish(start(tmp_path, team(agent("ada", *steps)), tools=[add]))
     results = asked(run, "ada", "result")
-    assert results[0] == "5" and results[1].startswith("Error: no tool 'write_file'. You have: ")
+    assert results[0] == "5" and results[1].startswith("Error: no tool 'write_file'. Your tools: ")
 
 
-def test_plain_words_are_no_vote_and_it_is_asked_again(tmp_path: Path) -> None:
+def test_plain_text_is_not_a_vote(tmp_path: Path) -> None:
     steps = ("say Mine.", "AGAIN", "vote", "answer Mine")
     run = finish(start(tmp_path, team(agent("ada", *steps), agent("ben", "vote", "answer His"))))
     assert run.status == "completed"
@@ -122,7 +125,7 @@ def test_an_agent_that_has_decided_is_cancelled(tmp_path: Path) -> None:
     assert asked(run, "ada", "cancel")
 
 
-def test_its_rules_ask_a_person_by_what_a_call_does(tmp_path: Path) -> None:
+def test_rules_apply_to_what_a_call_does(tmp_path: Path) -> None:
     rules = [
         {"match": "run_command", "action": "ask"},
         {"match": "delete_file", "action": "deny"},
@@ -133,7 +136,7 @@ def test_its_rules_ask_a_person_by_what_a_call_does(tmp_path: Path) -> None:
     run.approve()
     finish(run)
     assert asked(run, "ada", "permission") == ["allowed", "rejected", "allowed"]
-    assert events(run, ev.ApprovalAsked)[0].prompt == "May ada call run_command: rm x?"
+    assert events(run, ev.ApprovalAsked)[0].prompt == "ada wants to call run_command: rm x"
     run = start(tmp_path, team(agent("ada", *steps, tool_policy=rules)))
     wait_until(lambda: events(run, ev.ApprovalAsked))
     run.deny()
@@ -141,15 +144,152 @@ def test_its_rules_ask_a_person_by_what_a_call_does(tmp_path: Path) -> None:
     assert asked(run, "ada", "permission")[0] == "rejected"
 
 
+def permission(root: Path, asked: dict[str, Any], rules: Any, **keys: Any) -> str:
+    """Request permission for a call under some rules, and return the outcome."""
+    # The sandbox hides the test's directory, and an argument holds at most 128 kB.
+    data = base64.b64encode(zlib.compress(json.dumps(asked).encode())).decode()
+    steps = (f"asks {data}", "say end")
+    run = finish(start(root, team(agent("ada", *steps, **rules)), **keys))
+    assert run.status == "completed"
+    [said] = asked_of(run)
+    return said
+
+
+def asked_of(run: Run) -> list[str]:
+    return asked(run, "ada", "permission")
+
+
+DENY_ALL = {"tool_policy": [{"match": "*", "action": "deny"}]}
+DENY_COMMANDS = {"tool_policy": [{"match": "run_command", "action": "deny"}]}
+DENY_RM = {"permissions": {"rules": {"deny": ["command(rm *)"], "allow": ["*"]}}}
+NAMES = {
+    "claude_code": {
+        "title": "mcp__team__new_answer",
+        "rawInput": {"content": "Mine"},
+        "_meta": {"claudeCode": {"toolName": "mcp__team__new_answer"}},
+    },
+    "copilot": {
+        "announced": {"title": "team-new_answer", "kind": "other", "rawInput": {"content": "Mine"}},
+        "title": "new_answer",
+        "rawInput": {"content": "Mine"},
+    },
+    "gemini_cli": {"title": "new_answer (team MCP Server)"},
+    "opencode": {"title": "team_new_answer", "rawInput": {}},
+    "qwen_code": {
+        "announced": {"title": "new_answer (team MCP Server)", "kind": "other", "rawInput": {}},
+        "title": '{"content":"Mine"}',
+        "rawInput": {"content": "Mine"},
+        "_meta": {"toolName": "mcp__team__new_answer"},
+    },
+}
+
+
+@pytest.mark.parametrize("program", NAMES)
+def test_team_tools_are_allowed_by_their_exact_names(tmp_path: Path, program: str) -> None:
+    assert permission(tmp_path, {"kind": "other", **NAMES[program]}, DENY_ALL) == "allowed"
+
+
+OTHERS = {
+    "a title with our names in it": {"title": "Ask the team for a new_answer"},
+    "a longer name": {"title": "mcp__team__new_answer_and_more"},
+    "a name with words": {"title": "mcp__team__new_answer: rm -rf /"},
+    "a bare name": {"title": "new_answer"},
+    "another server": {"title": "mcp__steam__new_answer"},
+    "another tool": {"title": "mcp__team__write_file"},
+    "another kind": {"kind": "think", "title": "mcp__team__new_answer"},
+    "a command": {"kind": "execute", "title": "mcp__team__new_answer"},
+    "other arguments": {
+        "title": "mcp__team__new_answer",
+        "rawInput": {"description": "mcp__team__new_answer", "prompt": "rm"},
+    },
+    "another tool's name beside it": {
+        "title": "mcp__team__new_answer",
+        "_meta": {"toolName": "run_shell_command"},
+    },
+    "another announcement": {
+        "announced": {"title": "Task", "kind": "other"},
+        "title": "mcp__team__new_answer",
+    },
+}
+
+
+@pytest.mark.parametrize("asked", OTHERS.values(), ids=OTHERS)
+def test_deny_rule_covers_calls_that_only_resemble_team_tools(
+    tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    assert permission(tmp_path, {"kind": "other", **asked}, DENY_ALL) == "rejected"
+
+
+LONG = "x" * 50_000
+COMMANDS = {
+    "of its kind": {"kind": "execute", "title": "List", "rawInput": {"command": "rm x"}},
+    "of no kind": {"title": "List", "rawInput": {"command": "rm x"}},
+    "of another kind": {"kind": "other", "title": "List", "rawInput": {"command": "rm x"}},
+    "to think": {"kind": "think", "title": "List", "rawInput": {"cmd": "rm x"}},
+    "to read": {"kind": "read", "title": "List", "rawInput": {"command": ["rm", "x"]}},
+    "within": {"kind": "other", "title": "List", "rawInput": {"input": {"command": "rm x"}}},
+    "beside long text": {
+        "kind": "other",
+        "title": "List",
+        "rawInput": {"why": LONG, "command": "rm x", "more": {"why": LONG}},
+    },
+    "with a long end": {
+        "kind": "execute",
+        "title": "List",
+        "rawInput": {"why": LONG, "command": f"true {'x' * 8_000}; rm x"},
+    },
+    "without arguments": {"kind": "execute", "title": f"true {'x' * 500}; rm x"},
+    "too long to be looked at": {"kind": "execute", "title": f"true {LONG}; rm x"},
+    "too wide to be looked at": {
+        "kind": "other",
+        "title": "List",
+        "rawInput": {f"n{number}": "x" * 400 for number in range(500)} | {"command": "rm x"},
+    },
+}
+
+
+@pytest.mark.parametrize("rules", [DENY_COMMANDS, DENY_RM], ids=["all", "rm"])
+@pytest.mark.parametrize("asked", COMMANDS.values(), ids=COMMANDS)
+def test_command_is_recognized_by_its_arguments_not_its_kind(
+    tmp_path: Path, asked: dict[str, Any], rules: dict[str, Any]
+) -> None:
+    assert permission(tmp_path, asked, rules) == "rejected"
+
+
+@pytest.mark.parametrize(
+    ("tool", "raw"),
+    [
+        ("edit_file", {"path": "secret"}),
+        ("edit_file", {"file_path": "secret"}),
+        ("fetch", {"url": "http://127.0.0.1"}),
+    ],
+)
+def test_paths_and_urls_of_an_unknown_kind_count_as_edits_and_fetches(
+    tmp_path: Path, tool: str, raw: dict[str, str]
+) -> None:
+    rules = {"tool_policy": [{"match": tool, "action": "deny"}]}
+    asked = {"kind": "other", "title": "Look", "rawInput": raw}
+    assert permission(tmp_path, asked, rules) == "rejected"
+
+
+def test_each_path_of_a_call_is_checked(tmp_path: Path) -> None:
+    rules = {"permissions": {"rules": {"deny": ["write_file(last)"], "allow": ["*"]}}}
+    files = [{"path": f"f{number}"} for number in range(100)] + [{"path": "last"}]
+    asked = {"kind": "edit", "title": "Change", "locations": files}
+    assert permission(tmp_path / "a", asked, rules) == "rejected"
+    asked = {"kind": "edit", "title": "Change", "locations": files[:-1]}
+    assert permission(tmp_path / "b", asked, rules) == "allowed"
+
+
 def held(run: Run, name: str = "held", agent: str = "ada") -> Path:
-    """Wait until a program holds, and return the file that it waits for."""
+    """Wait until an agent waits for a file, and return the file."""
     path = run.path / "workspaces" / agent / name
     wait_until(path.exists)
     return path
 
 
 @pytest.mark.usefixtures("patience")
-def test_a_stop_at_once_keeps_its_words_and_leaves_no_process(tmp_path: Path) -> None:
+def test_immediate_stop_saves_text_and_leaves_no_process(tmp_path: Path) -> None:
     mark = f"sleep {random.random() * 1e6:.3f}"
     steps = ("say one two", f"run ({mark} &) ; {mark} & touch held ; {mark}")
     run = start(tmp_path, team(agent("ada", *steps)))
@@ -165,7 +305,7 @@ def test_a_stop_at_once_keeps_its_words_and_leaves_no_process(tmp_path: Path) ->
     wait_until(lambda: not processes_with(mark))
 
 
-def test_a_graceful_stop_lets_it_finish_its_prompt_and_sends_no_other(tmp_path: Path) -> None:
+def test_graceful_stop_lets_the_prompt_finish(tmp_path: Path) -> None:
     steps = ("hold held", "say Mine.")
     run = start(tmp_path, team(agent("ada", *steps), agent("ben", *steps)))
     files = [held(run, agent=each) for each in ("ada", "ben")]
@@ -192,7 +332,7 @@ def test_a_stop_answers_an_open_request_for_permission_as_cancelled(
     assert asked(run, "ada", "permission") == ([] if now else ["cancelled"])
 
 
-def test_a_program_that_takes_no_cancel_is_ended_after_a_second(tmp_path: Path) -> None:
+def test_agent_that_ignores_a_cancel_is_ended_after_a_second(tmp_path: Path) -> None:
     run = start(tmp_path, team(agent("ada", "deaf", "say one", "hold held", "say late")))
     held(run)
     run.stop(now=True)
@@ -200,7 +340,7 @@ def test_a_program_that_takes_no_cancel_is_ended_after_a_second(tmp_path: Path) 
     assert (run.status, words(run)) == ("cancelled", "one ")
 
 
-def test_what_a_person_says_cancels_its_prompt_and_is_the_next_one(tmp_path: Path) -> None:
+def test_user_message_cancels_the_prompt_and_becomes_the_next(tmp_path: Path) -> None:
     steps = ("say one", "hold held", "AGAIN", "say two")
     run = start(tmp_path, team(agent("ada", *steps)))
     held(run)
@@ -211,14 +351,14 @@ def test_what_a_person_says_cancels_its_prompt_and_is_the_next_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize("flags", [(), ("--forgetful",)])
-def test_a_resume_goes_on_with_what_was_cut(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_resume_continues_interrupted_work(tmp_path: Path, flags: tuple[str, ...]) -> None:
     steps = ("say one two", "open edit a.py", "hold held", "RESUMED", "say three")
     known = () if flags else ("RESUMED", "say three")
     run = start(tmp_path, team(agent("ada", *flags, *steps)))
     held(run)
     run.stop(now=True)
     finish(run)
-    assert "go on: ada" in str(run.preview)
+    assert "Continued from a summary, so calls may be repeated: ada" in str(run.preview)
     options = RunOptions(session_root=tmp_path)
     spec = team(agent("ada", *flags, "say three", *known))
     again = finish(nb_agents.resume(run.session, spec, options=options))
@@ -226,25 +366,25 @@ def test_a_resume_goes_on_with_what_was_cut(tmp_path: Path, flags: tuple[str, ..
     sessions = asked(again, "ada", "session")
     assert (len(set(sessions)) == 1) == (not flags)
     prompt = asked(again, "ada", "prompt")[-1]
-    assert "You had begun to write, and were cut:\none two" in prompt
-    assert "may have happened in part; look before you repeat them:\n- edit a.py" in prompt
+    assert "You were interrupted while you wrote:\none two" in prompt
+    assert "may have run in part. Check first before you repeat them:\n- edit a.py" in prompt
     assert "the task" in prompt
 
 
-def test_a_check_and_the_start_name_agents_that_go_on(tmp_path: Path) -> None:
+def test_check_and_start_name_agents_that_continue(tmp_path: Path) -> None:
     report = report_on(team(agent("ada", "say x")))
-    assert "A resume goes on from what they had said and done: ada" in report.lines
+    assert "A resume continues from a summary of their work: ada" in report.lines
     assert report.verdict == "Can start."
 
 
-def test_a_program_that_is_not_installed_is_named_before_anything_starts(tmp_path: Path) -> None:
+def test_missing_program_is_named_before_anything_starts(tmp_path: Path) -> None:
     spec = team({"id": "ada", "backend": {"type": "acp", "command": "no-such-agent --acp"}})
     with pytest.raises(ConfigError, match="'no-such-agent' is not installed"):
         start(tmp_path, spec)
     assert not list(tmp_path.iterdir())
 
 
-def test_when_the_kernel_is_killed_all_of_it_ends_and_a_resume_goes_on(tmp_path: Path) -> None:
+def test_killed_kernel_leaves_no_process_and_resume_continues(tmp_path: Path) -> None:
     mark = f"sleep {random.random() * 1e6:.3f}"
     spec = {"agents": [agent("ada", "say one two", f"run touch held ; {mark}")]}
     code = (
@@ -256,17 +396,13 @@ def test_when_the_kernel_is_killed_all_of_it_ends_and_a_resume_goes_on(tmp_path:
     )
     with processes.python(code, tmp_path, json.dumps(spec)) as kernel:
         wait_until(lambda: list(tmp_path.rglob("held")))
-        wait_until(lambda: "one two" in journals(tmp_path))
+        wait_until(lambda: "one two" in streamed_text(tmp_path))
         kernel.kill()
         wait_until(lambda: not processes_with(mark))
     options = RunOptions(session_root=tmp_path)
     again = finish(nb_agents.resume(None, team(agent("ada", "say three")), options=options))
     assert again.result == "three"
-    assert "were cut:\none two" in asked(again, "ada", "prompt")[-1]
-
-
-def journals(root: Path) -> str:
-    return "".join(path.read_text() for path in root.rglob("events.jsonl"))
+    assert "interrupted while you wrote:\none two" in asked(again, "ada", "prompt")[-1]
 
 
 def words(run: Run) -> str:
@@ -274,7 +410,7 @@ def words(run: Run) -> str:
 
 
 def processes_with(mark: str) -> list[str]:
-    """The command lines of all processes that have a text in them."""
+    """Return the command lines of all processes that contain a text."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -283,19 +419,19 @@ def processes_with(mark: str) -> list[str]:
     return found
 
 
-def test_its_workspace_is_kept_before_and_after_each_prompt(tmp_path: Path) -> None:
+def test_workspace_is_saved_before_and_after_each_prompt(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     steps = "".join(f"- {{id: {id}, agent: ada, prompt: Go.}}\n" for id in ("one", "two"))
     path.write_text(f"name: r\ndescription: d\nversion: 1.0.0\nsteps:\n{steps}")
     options = RunOptions(session_root=tmp_path)
     spec = team(agent("ada", "run echo line >> log", "say done"))
     run = finish(nb_agents.start(config=spec, recipe=path, options=options))
-    assert [(e.changed) for e in events(run, ev.FilesKept)] == [(), ("log",)]
+    assert [(e.changed) for e in events(run, ev.FilesSaved)] == [(), ("log",)]
     told = run.preview_rewind("step one")
     assert [(file.what, file.plus, file.minus) for file in told.files] == [("changed", 0, 1)]
     again = finish(run.rewind("step one"))
-    kept = events(again, ev.FilesKept)
-    assert len(kept) == 1 and kept[0].tree == events(run, ev.FilesKept)[1].tree
+    kept = events(again, ev.FilesSaved)
+    assert len(kept) == 1 and kept[0].tree == events(run, ev.FilesSaved)[1].tree
     for each in (run, again):
         [log] = (each.path / "workspaces").glob("*/log")
         assert log.read_text() == "line\nline\n"

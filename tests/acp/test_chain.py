@@ -1,4 +1,4 @@
-"""A stop passes through a client, a team, a team that is its member, and a second team by MCP."""
+"""Tests of a stop through a client, a team, a team as its member, and a second team over MCP."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.model_server import ModelServer
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_stop_at_once_ends_all_of_it_and_one_receipt_confirms_each_end(
+async def test_immediate_stop_ends_the_chain_and_the_receipt_confirms_it(
     tmp_path: Path,
 ) -> None:
     with ModelServer(default=play) as server:

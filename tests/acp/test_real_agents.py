@@ -1,4 +1,4 @@
-"""Agents of others, from npm, on the local model server: what a stop and a kill leave of each.
+"""Tests of external agents from npm: a stop and a kill leave nothing behind.
 
 A few cases of the table run each time; `make acp` plays all, and writes their page.
 """
@@ -19,7 +19,7 @@ FEW = [
 
 
 @pytest.mark.parametrize("case", FEW, ids=" ".join)
-def test_a_stop_leaves_no_process_and_all_words_and_a_resume_completes(
+def test_stop_leaves_no_process_and_resume_completes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
     if not place_of(case.kind):

@@ -1,16 +1,13 @@
-"""A runner of forty lines: words of an async generator are its answers."""
+"""A minimal agent runner: the text of an async generator is the answer."""
 
 from collections.abc import AsyncIterator, Callable
 
-from nb_agents.agents.ballot import Ballot
-from nb_agents.agents.decisions import Answered, Decision
-from nb_agents.agents.replay import PastRound
-from nb_agents.agents.runner import Promise, Round
-from nb_agents.tools.base import ToolError
+from tests.kit.agents import Answered, Ballot, Decision, PastRound, Promise, Round
+from tests.kit.tools import ToolError
 
 
 class EchoRunner:
-    """Says what a generator yields; votes for the first answer that is there.
+    """Answers with the text of a generator, and votes for the first existing answer.
 
     Args:
         words: Yields words, given what is asked and what had come before a stop.

@@ -1,30 +1,30 @@
-"""Decisions by calls, from an agent that reaches them by MCP."""
+"""Tests of decisions by tool calls over MCP."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from nb_agents.agents import voting
-from nb_agents.agents.ballot import DECIDED, TAKEN, Ballot
-from nb_agents.agents.decisions import (
+from nb_agents.agents.ballot import ALREADY_DECIDED, RECORDED, Ballot
+from nb_agents.errors import ModelCallError
+from tests.kit.agents import (
     Answered,
     Decision,
     Note,
     Offer,
-    Refused,
+    Opening,
+    Rejected,
+    Round,
     Stale,
+    StopScope,
     Submitted,
     Verdict,
     Voted,
+    voting,
 )
-from nb_agents.agents.message_json import Opening
-from nb_agents.agents.runner import Round
-from nb_agents.agents.stop_scope import StopScope
-from nb_agents.cancel import CancelToken
-from nb_agents.errors import ModelCallError
-from nb_agents.tools.base import Toolbox
-from nb_agents.tools.tool_server import ToolServer
+from tests.kit.programs import ToolServer
+from tests.kit.runs import CancelToken
+from tests.kit.tools import Toolbox
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ VERDICTS = {
 
 
 class Seat:
-    """A place in a team of which two have answered."""
+    """The round context of an agent in a team with two answers."""
 
     def __init__(self, offer: Offer, refusal: str = "") -> None:
         self._offer, self._refusal = offer, refusal
@@ -53,7 +53,7 @@ class Seat:
     def note(self, *, was_refused: bool) -> Note:
         return Note()
 
-    def hear(self) -> str:
+    def take_messages(self) -> str:
         return ""
 
 
@@ -70,7 +70,7 @@ def names(ballot: Ballot) -> Sequence[str]:
     return [tool.name for tool in ballot.tools()]
 
 
-async def test_an_agent_is_offered_what_it_may_decide() -> None:
+async def test_agent_is_offered_only_permitted_decisions() -> None:
     assert names(Ballot(round_of(MEMBER))) == ["new_answer", "vote"]
     assert names(Ballot(round_of(Offer()))) == ["new_answer"]
     assert names(Ballot(round_of(JUDGE))) == ["submit", "restart_orchestration"]
@@ -87,14 +87,14 @@ async def test_an_agent_is_offered_what_it_may_decide() -> None:
             JUDGE,
             "restart_orchestration",
             {"reason": "wrong", "instructions": "again"},
-            Refused("wrong", "again"),
+            Rejected("wrong", "again"),
         ),
     ],
 )
-async def test_a_call_over_mcp_decides(
+async def test_decision_can_be_a_call_over_mcp(
     offer: Offer, name: str, args: dict[str, Any], decision: Decision
 ) -> None:
-    from nb_agents.tools.mcp_sdk import connect, http_transport
+    from tests.kit.mcp import connect, http_transport
 
     round = round_of(offer)
     ballot = Ballot(round)
@@ -103,7 +103,7 @@ async def test_a_call_over_mcp_decides(
         async with connect(http_transport(address.url, address.headers, 5)) as client:
             result = await client.call_tool(name, args)
     assert (round.decision, ballot.ended.is_set()) == (decision, True)
-    assert result["content"][0]["text"] == TAKEN
+    assert result["content"][0]["text"] == RECORDED
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ async def test_a_call_over_mcp_decides(
         ("vote", {"agent_id": "agent3"}, "Vote for agent1 or agent2."),
     ],
 )
-async def test_what_does_not_count_is_told_and_decides_nothing(
+async def test_invalid_decision_is_rejected_with_a_reason(
     name: str, args: dict[str, Any], told: str
 ) -> None:
     round = round_of(MEMBER, refusal="one too many")
@@ -125,17 +125,17 @@ async def test_what_does_not_count_is_told_and_decides_nothing(
     assert round.decision is None and not ballot.ended.is_set()
 
 
-async def test_the_first_decision_stands() -> None:
+async def test_first_decision_counts() -> None:
     round = round_of(MEMBER)
     ballot = Ballot(round)
     answer, vote = ballot.tools()
-    assert await answer.call({"content": "42"}) == TAKEN
+    assert await answer.call({"content": "42"}) == RECORDED
     late = await vote.call(VOTE)
-    assert late.is_error and DECIDED in late
+    assert late.is_error and ALREADY_DECIDED in late
     assert round.decision == Answered("42")
 
 
-async def test_an_agent_whose_decisions_are_refused_three_times_is_out() -> None:
+async def test_agent_fails_after_three_rejected_decisions() -> None:
     ballot = Ballot(round_of(MEMBER, refusal="one too many"))
     answer, vote = ballot.tools()
     for tool, args in ((answer, {"content": "1"}), (vote, {"agent_id": "agent3"})):
@@ -144,5 +144,5 @@ async def test_an_agent_whose_decisions_are_refused_three_times_is_out() -> None
         assert not ballot.ended.is_set()
     await answer.call({"content": "2"})
     assert ballot.ended.is_set()
-    with pytest.raises(ModelCallError, match="no answer that counts in 3 tries.*one too many"):
+    with pytest.raises(ModelCallError, match="no valid answer in 3 attempts.*one too many"):
         ballot.check("m")

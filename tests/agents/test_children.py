@@ -1,4 +1,4 @@
-"""Agents that call agents: a tree of rows, costs and workspaces, and stops that follow it."""
+"""Tests of agents that call agents: rows, costs, workspaces and stops of the tree."""
 
 import asyncio
 import json
@@ -11,16 +11,15 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.agents import subagents
-from nb_agents.agents.subagents import SubAgents
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, UserError
-from nb_agents.models.backend import Backend
-from nb_agents.presentation.rows import agent_row
-from nb_agents.runs.run import Run
-from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
-from nb_agents.tools.base import ToolError
+from tests.kit.agents import SubAgents, subagents
+from tests.kit.cards import agent_row
+from tests.kit.models import Backend
+from tests.kit.runs import Run
+from tests.kit.sessions import load_session
+from tests.kit.teams import TeamSpec
+from tests.kit.tools import ToolError
 from tests.model_server import wait_until
 from tests.recipes.live import write
 from tests.team_kit import WAIT_S, events, finish, outcomes, prompt
@@ -65,14 +64,14 @@ def begin(
 
 
 def told(run: Run, agent: str = "a") -> list[str]:
-    """What the agent's tool calls came to, as its model was told."""
+    """Return the results of the agent's tool calls that its model got."""
     return [e.result for e in events(run, ev.ToolFinished) if e.agent == agent]
 
 
 # What a call gives --------------------------------------------------------------------------
 
 
-def test_the_caller_gets_what_the_other_wrote_last(tmp_path: Path) -> None:
+def test_caller_gets_the_sub_agents_last_message(tmp_path: Path) -> None:
     a = ScriptedModel(ASK, DONE)
     critic = ScriptedModel(Turn(text="it is too long"))
     run = finish(begin(tmp_path, {"a": a}, {"critic": critic}))
@@ -82,7 +81,7 @@ def test_the_caller_gets_what_the_other_wrote_last(tmp_path: Path) -> None:
     assert "what is wrong?" in prompt(critic, 0) and "the task" not in prompt(critic, 0)
 
 
-def test_the_other_has_a_row_a_workspace_and_costs_of_its_own(tmp_path: Path) -> None:
+def test_sub_agent_has_its_own_row_workspace_and_cost(tmp_path: Path) -> None:
     write = Call("write_file", {"path": "n.md", "content": "kept"})
     critic = ScriptedModel(Turn(calls=(write,)), Turn(text="see n.md"))
     run = finish(begin(tmp_path, {"a": ScriptedModel(ASK, DONE)}, {"critic": critic}))
@@ -99,7 +98,7 @@ def test_the_other_has_a_row_a_workspace_and_costs_of_its_own(tmp_path: Path) ->
     assert load_session(run.path.parent).turns[-1].view.agents == run.view.agents
 
 
-def test_its_answer_is_none_of_the_team(tmp_path: Path) -> None:
+def test_sub_agents_answer_is_not_an_answer_of_the_team(tmp_path: Path) -> None:
     critic = ScriptedModel(Turn(text="a very long text, longer than any answer"))
     gate = Gate()
     a = ScriptedModel(ASK, Answer("A's"), Turn(text="x", gate=gate))
@@ -111,7 +110,7 @@ def test_its_answer_is_none_of_the_team(tmp_path: Path) -> None:
     assert (run.path / "answer.txt").read_text().endswith("A's")
 
 
-def test_its_row_stands_below_its_caller(tmp_path: Path) -> None:
+def test_sub_agents_row_follows_its_caller(tmp_path: Path) -> None:
     b = ScriptedModel(Turn(hang=True))
     run = begin(
         tmp_path,
@@ -131,7 +130,7 @@ def test_its_row_stands_below_its_caller(tmp_path: Path) -> None:
     assert [r["says"] for r in rows[1:3]] == ["m", "l"]
 
 
-def test_a_member_that_is_called_is_a_fresh_one(tmp_path: Path) -> None:
+def test_called_member_starts_a_new_conversation(tmp_path: Path) -> None:
     b = ScriptedModel(Answer("B's"))
     a = ScriptedModel(asking("b"), Turn(hang=True))
     run = begin(tmp_path, {"a": a, "b": b}, {})
@@ -142,7 +141,7 @@ def test_a_member_that_is_called_is_a_fresh_one(tmp_path: Path) -> None:
     assert run.view.agents["b"].caller == ""
 
 
-def test_words_of_the_other_stream_while_it_works(tmp_path: Path, gate: Gate) -> None:
+def test_sub_agents_text_streams(tmp_path: Path, gate: Gate) -> None:
     critic = ScriptedModel(Turn(text=HELD_WORDS, gate=gate))
     run = begin(tmp_path, {"a": ScriptedModel(ASK, DONE)}, {"critic": critic})
 
@@ -157,21 +156,21 @@ def test_words_of_the_other_stream_while_it_works(tmp_path: Path, gate: Gate) ->
 # Who may call whom ---------------------------------------------------------------------------
 
 
-def test_nobody_has_the_tool_who_may_call_nobody(tmp_path: Path) -> None:
+def test_agent_without_callable_agents_has_no_call_tool(tmp_path: Path) -> None:
     a = ScriptedModel(ASK, DONE)
     run = finish(begin(tmp_path, {"a": a}, {"critic": ScriptedModel()}, can_call=()))
     assert told(run)[0].startswith("Error: no tool 'call_agent'.")
 
 
-def test_only_those_named_can_be_called(tmp_path: Path) -> None:
+def test_only_listed_agents_can_be_called(tmp_path: Path) -> None:
     a = ScriptedModel(asking("other"), DONE)
     given = {"critic": ScriptedModel(), "other": ScriptedModel()}
     run = finish(begin(tmp_path, {"a": a}, given, can_call="critic"))
     assert told(run) == ["Error: there is no agent 'other' to call. Call one of: critic."]
 
 
-def test_a_name_that_nobody_has_is_refused_with_the_team() -> None:
-    with pytest.raises(ValueError, match="'a' can_call 'nobody'; agents: a"):
+def test_unknown_callable_agent_is_refused_with_the_team_file() -> None:
+    with pytest.raises(ValueError, match="'a' can_call 'nobody', which is not an agent: a"):
         team({"a": ScriptedModel()}, {}, "nobody")
 
 
@@ -180,26 +179,26 @@ def test_a_callable_agent_is_checked_before_the_start(tmp_path: Path) -> None:
         "agents": [{"id": "a", "backend": {"type": "demo"}}],
         "callable_agents": [{"id": "c", "backend": {"type": "openai", "api_key": "k"}}],
     }
-    with pytest.raises(ConfigError, match="'c' names no model"):
+    with pytest.raises(ConfigError, match="'c' has no model"):
         nb_agents.start(
             "t", TeamSpec.model_validate(data), options=RunOptions(session_root=tmp_path)
         )
 
 
-def test_an_agent_that_waits_for_a_call_can_not_be_called_in_it(tmp_path: Path) -> None:
+def test_agent_that_waits_for_a_call_cannot_be_called_in_it(tmp_path: Path) -> None:
     given = {
         "mid": ScriptedModel(asking("low"), Turn(text="m")),
         "low": ScriptedModel(asking("mid"), asking("a"), Turn(text="l")),
     }
     run = finish(begin(tmp_path, {"a": ScriptedModel(asking("mid"), DONE)}, given))
     assert told(run, "a/mid#1/low#1") == [
-        "Error: mid can't be called: it waits for this very call (a → mid → low → mid).",
-        "Error: a can't be called: it waits for this very call (a → mid → low → a).",
+        "Error: mid can't be called because it waits for this call (a → mid → low → mid).",
+        "Error: a can't be called because it waits for this call (a → mid → low → a).",
     ]
     assert list(run.view.agents) == ["a", "a/mid#1", "a/mid#1/low#1"]
 
 
-def test_calls_go_three_deep_and_no_deeper(tmp_path: Path) -> None:
+def test_calls_are_limited_to_three_levels(tmp_path: Path) -> None:
     names = ["c1", "c2", "c3", "c4"]
     given: dict[str, Backend] = {
         name: ScriptedModel(asking(below), Turn(text=name))
@@ -207,11 +206,11 @@ def test_calls_go_three_deep_and_no_deeper(tmp_path: Path) -> None:
     }
     run = finish(begin(tmp_path, {"a": ScriptedModel(asking("c1"), DONE)}, given))
     assert list(run.view.agents)[-1] == "a/c1#1/c2#1/c3#1"
-    assert "3 deep" in told(run, "a/c1#1/c2#1/c3#1")[0]
+    assert "at most 3 levels deep" in told(run, "a/c1#1/c2#1/c3#1")[0]
     assert run.status == "completed"
 
 
-def test_a_run_calls_so_many_agents_and_no_more(
+def test_number_of_sub_agents_in_a_run_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subagents, "MAX_CHILDREN", 2)
@@ -223,24 +222,22 @@ def test_a_run_calls_so_many_agents_and_no_more(
         )
     )
     assert told(run)[:2] == ["fine", "fine"]
-    assert "2 agents have been called in this run" in told(run)[2]
+    assert "this run has reached its limit of 2 called agents" in told(run)[2]
     assert list(run.view.agents) == ["a", "a/critic#1", "a/critic#2"]
 
 
-def test_the_caller_is_told_why_the_other_failed(tmp_path: Path) -> None:
+def test_caller_gets_the_error_of_a_failed_sub_agent(tmp_path: Path) -> None:
     critic = ScriptedModel(Turn(error=ValueError("broken")))
     run = finish(begin(tmp_path, {"a": ScriptedModel(ASK, DONE)}, {"critic": critic}))
     assert run.status == "completed"
-    assert told(run) == ["Error: critic failed: scripted: The call failed: ValueError."]
+    assert told(run) == ["Error: critic failed: scripted: The call failed with ValueError."]
     assert outcomes(run)["a/critic#1"] == "failed"
 
 
 # Stops ---------------------------------------------------------------------------------------
 
 
-def test_stopping_a_caller_stops_all_under_it_and_nothing_beside_it(
-    tmp_path: Path, gate: Gate
-) -> None:
+def test_stopping_a_caller_stops_only_its_sub_agents(tmp_path: Path, gate: Gate) -> None:
     held = Gate()
     given = {
         "mid": ScriptedModel(asking("low"), Turn(text="m")),
@@ -282,9 +279,7 @@ def test_a_graceful_stop_of_the_run_lets_the_call_in_flight_finish(
     assert len(a.requests) == 1
 
 
-def test_a_graceful_stop_begins_nothing_in_the_one_that_is_called(
-    tmp_path: Path, gate: Gate
-) -> None:
+def test_graceful_stop_starts_nothing_new_in_a_sub_agent(tmp_path: Path, gate: Gate) -> None:
     listing = Turn(calls=(Call("list_files"),), gate=gate)
     critic = ScriptedModel(listing, Turn(text="fine"))
     run = begin(tmp_path, {"a": ScriptedModel(ASK, DONE)}, {"critic": critic})
@@ -300,21 +295,19 @@ def test_a_graceful_stop_begins_nothing_in_the_one_that_is_called(
     assert len(critic.requests) == 1
 
 
-def test_one_that_is_called_is_stopped_alone(tmp_path: Path, gate: Gate) -> None:
+def test_sub_agent_can_be_stopped_alone(tmp_path: Path, gate: Gate) -> None:
     critic = ScriptedModel(Turn(text=HELD_WORDS, gate=gate))
     run = begin(tmp_path, {"a": ScriptedModel(ASK, DONE)}, {"critic": critic})
     gate.wait_reached()
     run.stop(now=True, agent="a/critic#1")
     finish(run)
     assert (run.status, run.result) == ("completed", "A's")
-    assert told(run) == ["Error: a person stopped critic at its work."]
+    assert told(run) == ["Error: the user stopped critic."]
     assert outcomes(run) == {"a": "finished", "a/critic#1": "killed"}
 
 
 @pytest.mark.parametrize("who", ["a/critic#1", "a"])
-def test_a_graceful_stop_ends_what_the_one_that_is_called_waits_for(
-    tmp_path: Path, who: str
-) -> None:
+def test_graceful_stop_ends_the_waits_of_a_sub_agent(tmp_path: Path, who: str) -> None:
     critic = ScriptedModel(Turn(calls=(Call("write_code", {}),)))
     spec = team({"a": ScriptedModel(ASK, DONE)}, {})
     backend = {"type": "python", "instance": critic}
@@ -338,17 +331,17 @@ def write_code() -> str:
 
 @pytest.mark.parametrize("now", [False, True], ids=["graceful", "immediate"])
 @pytest.mark.parametrize("who", ["a", None], ids=["of the caller", "of the run"])
-def test_a_stop_that_races_the_birth_reaches_the_one_that_is_born(
+def test_stop_during_creation_reaches_the_sub_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: bool, who: str | None
 ) -> None:
-    place = SubAgents._place
+    place = SubAgents._open_workspace
 
     def stopped_in_between(self: SubAgents, *args: Any) -> tuple[str, Path]:
         made = place(self, *args)
         run.stop(now=now, agent=who)  # in a worker thread, as its token is not made yet
         return made
 
-    monkeypatch.setattr(SubAgents, "_place", stopped_in_between)
+    monkeypatch.setattr(SubAgents, "_open_workspace", stopped_in_between)
     critic, other = ScriptedModel(Turn(text="fine")), Gate()
     b = ScriptedModel(Answer("B's", gate=other), Turn(text="B's"))
     began = Gate()
@@ -366,7 +359,7 @@ def test_a_stop_that_races_the_birth_reaches_the_one_that_is_born(
     assert run.status == ("completed" if who else "cancelled")
 
 
-def test_the_receipt_of_a_stopped_run_lists_who_was_called(tmp_path: Path, gate: Gate) -> None:
+def test_receipt_of_a_stopped_run_lists_sub_agents(tmp_path: Path, gate: Gate) -> None:
     given = {"critic": ScriptedModel(Turn(text="fine"), Turn(text=HELD_WORDS, gate=gate))}
     run = begin(tmp_path, {"a": ScriptedModel(ASK, ASK, DONE)}, given)
     gate.wait_reached()
@@ -424,17 +417,17 @@ def test_a_stop_reaches_the_agent_that_a_function_called(
     assert critic.open_streams == 0
 
 
-def test_a_function_that_calls_in_a_circle_is_refused(tmp_path: Path) -> None:
+def test_circular_call_from_a_function_is_refused(tmp_path: Path) -> None:
     use = Turn(calls=(Call("review", {"text": "my text"}),))
     critic = ScriptedModel(use, Turn(text="fine"))
     run = finish(
         begin(tmp_path, {"a": ScriptedModel(use, DONE)}, {"critic": critic}, tools=[review])
     )
-    assert "it waits for this very call (a → critic → critic)" in told(run, "a/critic#1")[0]
+    assert "it waits for this call (a → critic → critic)" in told(run, "a/critic#1")[0]
     assert told(run) == ["reviewed: fine"]
 
 
-def test_a_function_can_do_without_an_agent_that_fails(tmp_path: Path) -> None:
+def test_function_can_handle_a_failed_sub_agent(tmp_path: Path) -> None:
     async def careful(text: str) -> str:
         try:
             return await nb_agents.call("nobody", text)
@@ -443,10 +436,10 @@ def test_a_function_can_do_without_an_agent_that_fails(tmp_path: Path) -> None:
 
     use = Turn(calls=(Call("careful", {"text": "t"}),))
     run = finish(begin(tmp_path, {"a": ScriptedModel(use, DONE)}, {}, (), tools=[careful]))
-    assert told(run) == ["done without: there is no agent 'nobody' to call. There are: a."]
+    assert told(run) == ["done without: there is no agent 'nobody' to call. Call one of: a."]
 
 
-def test_outside_of_a_run_it_says_where_it_works() -> None:
+def test_call_outside_a_run_raises_a_helpful_error() -> None:
     with pytest.raises(UserError, match="in a function that an agent calls as its tool"):
         asyncio.run(nb_agents.call("critic", "x"))
 
@@ -454,7 +447,7 @@ def test_outside_of_a_run_it_says_where_it_works() -> None:
 # Resume --------------------------------------------------------------------------------------
 
 
-def test_an_agent_whose_call_was_cut_goes_on_and_a_finished_call_is_not_made_again(
+def test_resume_continues_interrupted_sub_agents_and_keeps_finished_results(
     tmp_path: Path, gate: Gate
 ) -> None:
     critic = ScriptedModel(
@@ -472,7 +465,7 @@ def test_an_agent_whose_call_was_cut_goes_on_and_a_finished_call_is_not_made_aga
     assert told(again) == ["second"]
     assert list(again.view.agents) == ["a", "a/critic#2"]
     assert "first" in prompt(a, 1) and "second" in prompt(a, 1)
-    expected = "Runs again: 1 model call cut or failed (a/critic#2)."
+    expected = "Runs again: 1 model call interrupted or failed (a/critic#2)."
     assert again.view.notices[0].endswith(expected)
 
 
@@ -490,7 +483,7 @@ def test_steps_of_a_recipe_call_agents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("now", [False, True], ids=["graceful", "immediate"])
-def test_a_stop_of_a_recipe_is_felt_as_its_step_feels_it(
+def test_sub_agent_of_a_step_reacts_to_a_stop_like_the_step(
     tmp_path: Path, gate: Gate, now: bool
 ) -> None:
     path = write(tmp_path, "steps: [{id: draft, agent: a, prompt: write it}]\n")
@@ -515,7 +508,7 @@ def test_a_stop_of_a_recipe_is_felt_as_its_step_feels_it(
         assert len(a.requests) == 2  # the one that called, and the one that was told
 
 
-def test_the_journals_team_keeps_those_that_can_be_called(tmp_path: Path) -> None:
+def test_team_in_the_journal_includes_callable_agents(tmp_path: Path) -> None:
     data = {
         "agents": [{"id": "a", "backend": {"type": "demo", "can_call": "c"}}],
         "callable_agents": [{"id": "c", "backend": {"type": "demo"}, "system_message": "Hm."}],

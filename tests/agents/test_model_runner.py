@@ -1,6 +1,7 @@
-"""One agent's round: tools, answers, votes, and what is said to a model that gets it wrong."""
+"""Tests of a model's round: tools, answers, votes, and messages about mistakes."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,26 +18,32 @@ from pydantic_ai.messages import (
 )
 
 from nb_agents import events as ev
-from nb_agents.agents import model_runner, prompts, runner, stream_buffer, voting
-from nb_agents.agents.decisions import (
+from nb_agents.agents import model_runner
+from nb_agents.agents.model_runner import ModelRound
+from nb_agents.errors import ModelCallError
+from nb_agents.options import Retry
+from nb_agents.testing import Answer, Call, ScriptedModel, Turn, Vote
+from tests.kit.agents import (
     Abstention,
     Answered,
+    Exchange,
     Note,
     Offer,
+    Opening,
+    PastRound,
     Stale,
+    StopScope,
     Verdict,
     Voted,
     decision_tools,
+    prompts,
+    runner,
+    stream_buffer,
+    voting,
 )
-from nb_agents.agents.message_json import Opening
-from nb_agents.agents.model_runner import ModelRound
-from nb_agents.agents.replay import Exchange, PastRound
-from nb_agents.agents.stop_scope import StopScope
-from nb_agents.cancel import AgentStopped, CancelToken
-from nb_agents.errors import ModelCallError
-from nb_agents.models.retry import Retry
-from nb_agents.testing import Answer, Call, ScriptedModel, Turn, Vote
-from nb_agents.tools.base import Tool, Toolbox
+from tests.kit.models import retry
+from tests.kit.runs import AgentStopped, CancelToken
+from tests.kit.tools import Tool, Toolbox
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +52,7 @@ OPENING = Opening("", ("go",))
 
 
 class RoundContext:
-    """A context that the test chooses: `agent2` has been outdone, `refused` is no answer."""
+    """A context in which votes for `agent2` are stale and the answer `refused` is rejected."""
 
     def __init__(self, offer: Offer, notes: Sequence[str] = ()) -> None:
         self.offers = [offer]
@@ -67,12 +74,12 @@ class RoundContext:
         self.refused.append(was_refused)
         return Note(self.notes.pop(0) if self.notes else "")
 
-    def hear(self) -> str:
+    def take_messages(self) -> str:
         return self.texts.pop(0) if self.texts else ""
 
 
 class Play:
-    """Plays one round and keeps what was emitted and said."""
+    """Plays one round, and stores its events and requests."""
 
     def __init__(self, *turns: Turn, notes: Sequence[str] = (), **offer: Any) -> None:
         self.model = ScriptedModel(*turns)
@@ -104,8 +111,15 @@ class Play:
             return await ModelRound(self, round).run(self.messages, past)
 
     def told(self, request: int) -> list[str]:
-        """What the model was told last before this request."""
-        return [str(part.content) for part in self.model.requests[request][-1].parts]  # type: ignore[union-attr]
+        """Return the new tool results and messages in a request."""
+        parts = [
+            p for p in self.model.requests[request][-1].parts if p.part_kind != "system-prompt"
+        ]
+        told = [str(part.content) for part in parts]  # type: ignore[union-attr]
+        return [
+            *(text.partition("\n\n<TEAM_MESSAGE>")[0] for text in told[:-1]),
+            *re.split(r"\n\n(?!<)|\n\n<TEAM_MESSAGE>\n", told[-1].replace("\n</TEAM_MESSAGE>", "")),
+        ]
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [e for e in self.events if isinstance(e, kind)]
@@ -128,7 +142,7 @@ async def test_a_vote_ends_the_round() -> None:
     assert await Play(Vote("agent1", "clear")).play() == Voted("a", "clear")
 
 
-async def test_a_vote_over_outdone_answers_ends_it_as_stale() -> None:
+async def test_vote_without_the_newest_answer_is_stale() -> None:
     assert await Play(Vote("agent2")).play() == Stale("b")
 
 
@@ -150,7 +164,7 @@ async def test_the_last_of_several_votes_and_answers_counts() -> None:
         (Turn(calls=(*Answer("x").calls, *Vote("agent1").calls)), prompts.BOTH),
     ],
 )
-async def test_a_turn_that_decides_nothing_is_told_why(turn: Turn, complaint: str) -> None:
+async def test_reply_without_decision_gets_a_reason(turn: Turn, complaint: str) -> None:
     played = Play(turn, Answer("better"))
     assert await played.play() == Answered("better")
     assert [e.why for e in played.of(ev.TurnRejected)] == [complaint]
@@ -159,8 +173,8 @@ async def test_a_turn_that_decides_nothing_is_told_why(turn: Turn, complaint: st
     assert len(played.told(1)) == max(1, len(turn.calls))
 
 
-async def test_an_answer_cut_off_in_its_json_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json, "dumps", lambda args: '{"content": "cut o')
+async def test_answer_with_truncated_json_gets_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "dumps", lambda args, **_: '{"content": "cut o')
     played = Play(Answer("x"), Turn(text="plain"), text_counts=True)
     assert await played.play() == Answered("plain")
     assert played.of(ev.TurnRejected)[0].why == prompts.UNREADABLE
@@ -171,58 +185,62 @@ async def test_an_answer_cut_off_in_its_json_is_told_so(monkeypatch: pytest.Monk
     [
         (Turn(text="hm"), "it wrote plain text and called no tool."),
         (Answer(""), "its answer was empty."),
-        (Answer("refused"), "its answer was one too many, or too like one that is there."),
-        (Vote("agent9"), "its vote was for nobody who has an answer, or came too early."),
-        (Turn(calls=(*Answer("x").calls, *Vote("agent1").calls)), "it answered and voted at once."),
+        (
+            Answer("refused"),
+            "its answer exceeded the limit of answers or resembled an existing answer.",
+        ),
+        (Vote("agent9"), "its vote came too early or named an agent without an answer."),
+        (
+            Turn(calls=(*Answer("x").calls, *Vote("agent1").calls)),
+            "it answered and voted in one turn.",
+        ),
     ],
 )
-async def test_three_turns_without_decision_end_the_agent_and_a_person_is_told_why(
-    turn: Turn, fault: str
-) -> None:
+async def test_agent_fails_after_three_replies_without_decision(turn: Turn, fault: str) -> None:
     played = Play(turn)
     with pytest.raises(ModelCallError) as caught:
         await played.play()
-    said = f"scripted: It gave no answer that counts in 3 tries. The last time {fault}"
+    said = f"scripted: It submitted no valid answer in 3 attempts. The last time {fault}"
     assert str(caught.value) == said
     assert [e.attempt for e in played.of(ev.TurnRejected)] == [1, 2, 3]
     assert len(played.model.requests) == 3
 
 
-async def test_plain_text_is_an_answer_once_it_was_refused_twice() -> None:
+async def test_plain_text_counts_after_two_rejections() -> None:
     played = Play(Turn(text="hm"), Turn(text="hm hm"), Turn(text="all"), text_stands_for="answer")
     assert await played.play() == Answered("all")
     reminder = prompts.REMINDER.format(tools="new_answer or vote")
     assert played.told(1) == [reminder]
-    assert played.told(2) == [f"{reminder} {prompts.TAKEN_AS_TEXT}"]
+    assert played.told(2) == [f"{reminder} {prompts.TEXT_COUNTS_NOTE}"]
     assert [e.attempt for e in played.of(ev.TurnRejected)] == [1, 2]
     assert [e.text for e in played.of(ev.Noticed)] == [
-        "a calls no tool: its text was taken as its answer."
+        "The model of a calls no tools. Its text counts as its answer."
     ]
 
 
-async def test_plain_text_that_may_not_be_an_answer_is_judged_like_one() -> None:
+async def test_plain_text_answer_is_checked_like_any_answer() -> None:
     played = Play(Turn(text="refused"), text_stands_for="answer")
-    with pytest.raises(ModelCallError, match="too like one that is there"):
+    with pytest.raises(ModelCallError, match="resembled an existing answer"):
         await played.play()
     assert [e.why for e in played.of(ev.TurnRejected)][2] == "That is refused."
 
 
-async def test_plain_text_of_one_whose_answer_stands_is_no_vote() -> None:
+async def test_plain_text_of_an_agent_with_an_answer_is_an_abstention() -> None:
     played = Play(Turn(text="hm"), text_stands_for="no vote")
     assert await played.play() == Abstention()
     assert len(played.model.requests) == 3
     assert [e.text for e in played.of(ev.Noticed)] == [
-        "a calls no tool, and so does not vote. Its answer stands."
+        "The model of a calls no tools, so it does not vote. Its answer still counts."
     ]
 
 
-async def test_one_that_calls_a_tool_after_all_is_taken_at_that() -> None:
+async def test_tool_call_after_plain_text_counts() -> None:
     played = Play(Turn(text="hm"), Turn(text="hm"), Vote("agent1"), text_stands_for="answer")
     assert await played.play() == Voted("a", "best")
     assert played.of(ev.Noticed) == []
 
 
-async def test_plain_text_that_was_refused_in_the_past_counts_on() -> None:
+async def test_rejections_before_a_resume_count() -> None:
     said = [ModelResponse(parts=[TextPart("hm")]) for _ in range(2)]
     past = PastRound(
         1, {}, OPENING, tuple(Exchange(n, r, complaint="No.") for n, r in enumerate(said))
@@ -232,7 +250,7 @@ async def test_plain_text_that_was_refused_in_the_past_counts_on() -> None:
     assert len(played.model.requests) == 1
 
 
-async def test_tools_run_in_order_and_the_model_is_told() -> None:
+async def test_tools_run_in_order_and_their_results_are_sent() -> None:
     calls = tuple(Call("note", {"text": n}) for n in "12")
     played = Play(Turn(text="first ", calls=calls), Answer("done"))
     assert await played.play(note) == Answered("done")
@@ -245,14 +263,14 @@ async def test_tools_run_in_order_and_the_model_is_told() -> None:
     assert len({e.call_id for e in played.of(ev.ToolStarted)}) == 2
 
 
-async def test_an_unknown_tool_is_told() -> None:
+async def test_unknown_tool_returns_an_error() -> None:
     played = Play(Turn(calls=(Call("fly"),)), Answer("done"))
     await played.play(note)
-    assert played.told(1) == ["Error: no tool 'fly'. You have: note."]
+    assert played.told(1) == ["Error: no tool 'fly'. Your tools: note."]
     assert [e.outcome for e in played.of(ev.ToolFinished)] == ["error"]
 
 
-async def test_tools_beside_an_answer_run_before_it_counts() -> None:
+async def test_other_tools_of_a_reply_run_before_its_answer_counts() -> None:
     played = Play(Turn(calls=(Call("note", {"text": "x"}), *Answer("done").calls)))
     assert await played.play(note) == Answered("done")
     assert [e.outcome for e in played.of(ev.ToolFinished)] == ["ok"]
@@ -265,7 +283,7 @@ async def test_tool_calls_do_not_count_as_rejected_turns() -> None:
     assert played.of(ev.TurnRejected) == []
 
 
-async def test_a_model_that_only_ever_calls_tools_ends_somewhere(
+async def test_number_of_model_calls_in_a_round_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(model_runner, "MAX_MODEL_CALLS", 4)
@@ -290,10 +308,10 @@ async def test_every_call_of_a_history_has_its_return() -> None:
     assert returns == asked
 
 
-async def test_failed_calls_are_tried_again_and_the_words_told(
+async def test_failed_requests_are_retried_and_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nb_agents.models.retry.DEFAULT_RETRY", Retry(delay=0.0))
+    monkeypatch.setattr(retry, "DEFAULT_RETRY", Retry(delay=0.0))
     down = Turn(text="so far ", error=ModelHTTPError(503, "m"))
     played = Play(down, down, Answer("done"))
     assert await played.play() == Answered("done")
@@ -302,32 +320,32 @@ async def test_failed_calls_are_tried_again_and_the_words_told(
     assert played.of(ev.TextStreamed)[0].text == "so far "
 
 
-async def test_a_call_that_fails_for_good_ends_the_agent() -> None:
+async def test_permanent_failure_ends_the_agent() -> None:
     played = Play(Turn(error=ModelHTTPError(401, "m")))
     with pytest.raises(ModelCallError, match=r"scripted: The server refused the key.*HTTP 401"):
         await played.play()
     assert len(played.model.requests) == 1
 
 
-async def test_an_empty_response_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nb_agents.models.retry.DEFAULT_RETRY", Retry(delay=0.0))
+async def test_empty_response_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "DEFAULT_RETRY", Retry(delay=0.0))
     played = Play(Turn(text=""), Answer("done"))
     assert await played.play() == Answered("done")
     assert len(played.of(ev.ModelFailed)) + len(played.of(ev.TurnRejected)) == 1
 
 
-async def test_a_reply_without_end_is_cut_and_the_agent_told_apart(
+async def test_endless_reply_is_cut_and_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stream_buffer, "MAX_REPLY_CHARS", 20)
     played = Play(Turn(text="on and on and on and on and on"))
-    with pytest.raises(ModelCallError, match="The reply went over the limit of 20 characters"):
+    with pytest.raises(ModelCallError, match="The reply exceeded the limit of 20 characters"):
         await played.play()
     assert "".join(e.text for e in played.of(ev.TextStreamed)).startswith("on and on")
     assert played.model.open_streams == 0
 
 
-async def test_what_an_agent_is_told_comes_after_the_results_of_its_tools() -> None:
+async def test_notes_follow_tool_results() -> None:
     noting = Turn(calls=(Call("note", {"text": "x"}),))
     played = Play(noting, Turn(text="hm"), Answer("done"), notes=["[1 s left]", "hurry"])
     await played.play(note)
@@ -335,7 +353,7 @@ async def test_what_an_agent_is_told_comes_after_the_results_of_its_tools() -> N
     assert [played.told(1), played.told(2)] == [["noted x", "[1 s left]"], [reminder, "hurry"]]
 
 
-async def test_once_it_must_decide_no_other_tool_is_offered_or_run() -> None:
+async def test_after_the_time_limit_only_decision_tools_work() -> None:
     noting = Turn(calls=(Call("note", {"text": "x"}),))
     played = Play(noting, noting, Answer("done"))
     played.context.offers.append(Offer(must_decide=True))
@@ -346,6 +364,42 @@ async def test_once_it_must_decide_no_other_tool_is_offered_or_run() -> None:
     assert played.offered == [["note", "new_answer", "vote"], ["new_answer"], ["new_answer"]]
 
 
+WRITTEN = '<tool_call>{"name": "note", "arguments": {"text": "x"}}</tool_call>'
+
+
+@pytest.mark.parametrize("offer", [{}, {"text_counts": True}, {"answers": False, "judges": True}])
+async def test_call_written_as_text_is_not_run_and_not_an_answer(offer: dict[str, Any]) -> None:
+    played = Play(Turn(WRITTEN), Turn(calls=(Call("note", {"text": "y"}),)), Turn(WRITTEN), **offer)
+    with pytest.raises(
+        ModelCallError, match="in 3 attempts. The last time it wrote a tool call as"
+    ):
+        await played.play(note)
+    made = [e for e in played.of(ev.ToolFinished)]
+    assert [(e.tool, e.outcome, e.result) for e in made] == [("note", "ok", "noted y")]
+    assert prompts.WRITTEN_CALL.format(tool="note") in played.told(1)[0]
+    assert [e.attempt for e in played.of(ev.TurnRejected)] == [1, 2, 3]
+
+
+async def test_agent_makes_the_call_after_writing_it_as_text() -> None:
+    played = Play(Turn('{"name": "new_answer", "arguments": {"content": "x"}}'), Answer("x"))
+    assert await played.play() == Answered("x")
+
+
+async def test_a_model_that_calls_no_tools_is_asked_for_its_result() -> None:
+    played = Play(Turn(WRITTEN), Turn("the result"), text_counts=True)
+    played.calls_tools = False
+    assert await played.play(note) == Answered("the result")
+    assert played.told(1) == [prompts.WRITTEN_WITHOUT_TOOLS.format(tool="note")]
+
+
+async def test_rejected_written_call_stays_rejected_after_a_resume() -> None:
+    response = ModelResponse(parts=[TextPart(WRITTEN)])
+    past = PastRound(1, {}, OPENING, (Exchange(1, response, complaint="No call."),))
+    played = Play(Turn("the answer"), text_counts=True)
+    assert await played.play(note, past=past) == Answered("the answer")
+    assert played.told(0) == ["No call."]
+
+
 @pytest.mark.parametrize(
     ("offer", "names"),
     [
@@ -354,7 +408,7 @@ async def test_once_it_must_decide_no_other_tool_is_offered_or_run() -> None:
         (Offer(answers=False, voters=("agent1", "agent3")), ["vote"]),
     ],
 )
-def test_only_what_is_allowed_is_offered(offer: Offer, names: list[str]) -> None:
+def test_only_allowed_decisions_are_offered(offer: Offer, names: list[str]) -> None:
     tools = decision_tools(offer)
     assert [t.name for t in tools] == names
     assert offer.names == " or ".join(names)
@@ -363,7 +417,7 @@ def test_only_what_is_allowed_is_offered(offer: Offer, names: list[str]) -> None
         assert tuple(known) == offer.voters
 
 
-async def test_an_answer_refused_in_the_past_stays_so_and_its_note_is_the_same() -> None:
+async def test_answer_rejected_in_the_past_stays_rejected_with_the_same_note() -> None:
     response = ModelResponse(parts=[ToolCallPart("new_answer", {"content": "taken now"}, "c1")])
     past = PastRound(
         1, {}, OPENING, (Exchange(1, response, complaint="No.", notes=("[9 s left]",)),)
@@ -374,7 +428,7 @@ async def test_an_answer_refused_in_the_past_stays_so_and_its_note_is_the_same()
     assert played.of(ev.TurnRejected) == []
 
 
-async def test_a_stop_before_a_refusal_was_answered_tells_it_with_the_resume() -> None:
+async def test_resume_sends_a_rejection_that_a_stop_held_back() -> None:
     response = ModelResponse(parts=[ToolCallPart("new_answer", {"content": "copy"}, "c1")])
     past = PastRound(1, {}, OPENING, (Exchange(1, response, complaint="A copy."),))
     played = Play(Vote("agent1"), notes=["what there is"])
@@ -383,7 +437,7 @@ async def test_a_stop_before_a_refusal_was_answered_tells_it_with_the_resume() -
     assert played.told(0) == ["Error: A copy.", "what there is"]
 
 
-async def test_what_is_heard_right_before_a_request_is_in_it_after_all_else() -> None:
+async def test_user_message_is_the_last_part_of_the_next_request() -> None:
     played = Play(Turn("Hm."), Answer("mine"), notes=["9 s left"])
     played.context.texts = ["first", "second"]
     await played.play()
@@ -391,17 +445,17 @@ async def test_what_is_heard_right_before_a_request_is_in_it_after_all_else() ->
     assert played.told(1)[1:] == ["9 s left", "second"]
 
 
-async def test_what_is_said_while_a_failed_request_waits_is_in_the_next_try(
+async def test_user_message_during_a_retry_wait_is_in_the_next_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nb_agents.models.retry.DEFAULT_RETRY", Retry(delay=0.0))
+    monkeypatch.setattr(retry, "DEFAULT_RETRY", Retry(delay=0.0))
     played = Play(Turn(error=httpx2.ReadError("gone")), Answer("mine"))
     played.context.texts = ["", "late"]
     await played.play()
     assert [played.told(n) for n in (0, 1)] == [["go"], ["go", "late"]]
 
 
-async def test_what_was_heard_in_the_past_is_told_again_at_its_place() -> None:
+async def test_resume_repeats_user_messages_at_their_position() -> None:
     response = ModelResponse(parts=[ToolCallPart("note", {"text": "x"}, "c1")])
     done = Exchange(1, response, {0: ("noted x", False)}, notes=("9 s left", "second"))
     past = PastRound(1, {}, OPENING, (done,), was_asking=True, notes=("first",))
@@ -409,15 +463,15 @@ async def test_what_was_heard_in_the_past_is_told_again_at_its_place() -> None:
     played.context.texts = ["third"]
     await played.play(note, past=past)
     sent = played.model.requests[0]
-    assert [part.content for part in sent[0].parts] == ["go", "first"]
+    assert [part.content for part in sent[0].parts] == ["go\n\nfirst"]
     assert played.told(0) == ["noted x", "9 s left", "second", "third"]
 
 
-async def test_an_answer_that_was_given_by_another_meanwhile_is_refused() -> None:
+async def test_copy_of_an_answer_given_meanwhile_is_rejected() -> None:
     played = Play(Turn(calls=(Call("wait"), *Answer("mine").calls)), Answer("other"))
 
     async def wait() -> str:
-        """Let another be first."""
+        """Let another task run first."""
         played.context.judge_answer = lambda text: "Too late." if text == "mine" else ""  # type: ignore[method-assign]
         return "waited"
 
@@ -425,7 +479,7 @@ async def test_an_answer_that_was_given_by_another_meanwhile_is_refused() -> Non
     assert played.told(1) == ["waited", "Error: Too late."]
 
 
-async def test_a_stop_among_tools_tells_nothing_that_no_request_would_carry() -> None:
+async def test_stop_between_tools_emits_no_note() -> None:
     played = Play(Turn(calls=(Call("stop"),)), notes=["9 s left"])
 
     async def stop() -> str:
@@ -438,7 +492,7 @@ async def test_a_stop_among_tools_tells_nothing_that_no_request_would_carry() ->
     assert played.context.notes == ["9 s left"]
 
 
-async def test_a_stop_asked_before_raises_before_any_call() -> None:
+async def test_earlier_stop_request_raises_before_any_call() -> None:
     played = Play(Answer("x"))
     played.token.request(1, "api")  # type: ignore[arg-type]
     with pytest.raises(AgentStopped):
@@ -446,7 +500,7 @@ async def test_a_stop_asked_before_raises_before_any_call() -> None:
     assert (played.events, played.model.requests) == ([], [])
 
 
-async def test_a_boundary_swallows_no_cancellation_but_its_own() -> None:
+async def test_scope_suppresses_only_its_own_cancellation() -> None:
     import anyio
 
     token, inner = CancelToken("a"), []
@@ -458,7 +512,7 @@ async def test_a_boundary_swallows_no_cancellation_but_its_own() -> None:
     assert outer.cancelled_caught and not boundary.was_cut and not inner
 
 
-async def test_a_stop_felt_after_a_boundary_was_left_cancels_nothing() -> None:
+async def test_stop_after_leaving_a_scope_cancels_nothing() -> None:
     import anyio
 
     token = CancelToken("a")

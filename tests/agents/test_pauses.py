@@ -1,4 +1,4 @@
-"""A reply that Anthropic pauses is sent back and goes on, also after a stop; not without end."""
+"""Tests of replies that Anthropic pauses: they are continued up to a limit, even after a stop."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.agents.replies import MAX_PAUSES
+from tests.kit.agents import MAX_PAUSES
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.team_kit import events, finish
 
@@ -35,7 +35,7 @@ def said(message: dict[str, Any]) -> list[str]:
     return [block.get("text") or block["type"] for block in message["content"]]
 
 
-def test_a_paused_reply_is_sent_back_alone_and_is_one_with_what_follows(
+def test_paused_reply_is_sent_back_unchanged_and_joined(
     tmp_path: Path, server: ModelServer
 ) -> None:
     server.script(MODEL, PAUSED, PAUSED, FOUND, DONE)
@@ -52,7 +52,7 @@ def test_a_paused_reply_is_sent_back_alone_and_is_one_with_what_follows(
     assert not events(run, ev.TurnRejected, ev.ReplyCut)
 
 
-def test_a_stop_within_a_pause_loses_nothing_and_pays_nothing_twice(
+def test_stop_during_a_paused_reply_loses_and_repeats_nothing(
     tmp_path: Path, server: ModelServer
 ) -> None:
     server.script(MODEL, PAUSED, Reply(hang_after=0), FOUND, DONE)
@@ -68,7 +68,7 @@ def test_a_stop_within_a_pause_loses_nothing_and_pays_nothing_twice(
     assert said(last[1]) == ["I search.", "Found it.", "tool_use"]
 
 
-def test_what_a_person_says_meanwhile_is_heard_after_the_reply(
+def test_user_message_during_a_paused_reply_is_read_afterwards(
     tmp_path: Path, server: ModelServer
 ) -> None:
     was_said = Event()
@@ -88,9 +88,7 @@ def test_what_a_person_says_meanwhile_is_heard_after_the_reply(
     assert "Be quick." not in paused.prompt and "Be quick." in last.prompt
 
 
-def test_a_reply_that_pauses_without_end_fails_its_agent(
-    tmp_path: Path, server: ModelServer
-) -> None:
+def test_agent_fails_after_too_many_pauses(tmp_path: Path, server: ModelServer) -> None:
     server.default = PAUSED
     options = RunOptions(session_root=tmp_path)
     run = finish(nb_agents.start("the task", team_of(server), options=options))

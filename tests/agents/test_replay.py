@@ -1,4 +1,4 @@
-"""The pure fold of a turn's events into where its agents were."""
+"""Tests of the fold of a turn's events into the state for a resume."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.agents.message_json import Opening
-from nb_agents.agents.replay import Exchange, Fate, PastRound, replay
+from nb_agents.agents.replay import Exchange, PastRound, UnfinishedCallAction, replay
+from tests.kit.agents import Opening
 from tests.strategies import EVENTS
 
 RESPONSE = {"parts": [{"part_kind": "tool-call", "tool_name": "write_file"}]}
@@ -59,7 +59,7 @@ SAID = Exchange(1, RESPONSE)
 
 @dataclass
 class Row:
-    """Events of agent "a", and the round that they leave open."""
+    """Events of agent "a", and the open round after them."""
 
     events: list[ev.Event]
     left: PastRound | None
@@ -135,7 +135,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_round_comes_back_as_it_was_left(name: str) -> None:
+def test_open_round_is_restored(name: str) -> None:
     past = replay(["a", "b"], ROWS[name].events)
     assert past.rounds.get("a") == ROWS[name].left
 
@@ -149,23 +149,23 @@ def test_a_round_comes_back_as_it_was_left(name: str) -> None:
         ev.Abstained(agent="a"),
     ],
 )
-def test_what_decides_a_round_closes_it(event: ev.Event) -> None:
+def test_decision_closes_a_round(event: ev.Event) -> None:
     given = [ev.AnswerGiven(agent="b", answer="B"), opens(b=1), asks(), says(), event]
     assert replay(["a", "b"], given).rounds == {}
 
 
-def test_an_agent_that_was_stopped_alone_stays_out_and_those_of_the_run_go_on() -> None:
+def test_agent_stopped_alone_stays_out_after_a_resume() -> None:
     past = replay(["a", "b"], [opens("a"), opens("b"), stop("a"), over("a"), stop(), over("b")])
     assert past.state.live == ("b",)
     assert set(past.rounds) == {"b"}
 
 
-def test_an_agent_that_failed_is_asked_again_beside_one_that_was_stopped_alone() -> None:
+def test_failed_agent_works_again_but_not_one_stopped_alone() -> None:
     past = replay(["a", "b"], [opens(), FAILED, stop("b"), over("b"), ANSWER])
     assert (past.state.live, past.failed) == (("a",), {"a": FAILED})
 
 
-def test_what_was_chosen_stands_for_one_that_failed_and_not_for_one_that_is_named() -> None:
+def test_presentation_is_dropped_only_for_named_agents() -> None:
     b_answers = ev.AnswerGiven(agent="b", answer="B")
     chosen = [opens(), FAILED, b_answers, ev.PresentationStarted(agent="b"), opens("b"), asks("b")]
     assert replay(["a", "b"], chosen).state.presenter == "b"
@@ -174,7 +174,7 @@ def test_what_was_chosen_stands_for_one_that_failed_and_not_for_one_that_is_name
     assert set(again.rounds) == set()
 
 
-def test_when_it_fails_again_in_the_next_turn_it_is_asked_once_more() -> None:
+def test_agent_that_fails_twice_works_again() -> None:
     begun = ev.TurnStarted(session="s", turn=2, task="t", agents=(), timeout_s=0.0, resumes=1)
     first = ev.AgentFailed(agent="a", error="first")
     past = replay(["a", "b"], [opens(), asks(), first, begun, asks(call=2), FAILED])
@@ -184,7 +184,7 @@ def test_when_it_fails_again_in_the_next_turn_it_is_asked_once_more() -> None:
     assert (answered.failed, answered.state.out) == ({}, frozenset())
 
 
-def test_answers_and_votes_come_back_with_the_numbers_of_rounds_and_calls() -> None:
+def test_answers_votes_and_counters_are_restored() -> None:
     past = replay(
         ["a", "b"],
         [
@@ -197,35 +197,38 @@ def test_answers_and_votes_come_back_with_the_numbers_of_rounds_and_calls() -> N
     assert past.rounds["a"].seen == {"a": 1}
 
 
-def test_a_presentation_comes_back_with_its_open_round() -> None:
+def test_presentation_is_restored_with_its_open_round() -> None:
     begins_to = ev.PresentationStarted(agent="a")
     past = replay(["a", "b"], [ANSWER, begins_to, opens(), asks(), says(OTHER)])
     assert past.state.presenter == "a"
     assert past.rounds["a"].exchanges == (Exchange(1, OTHER),)
 
 
-def test_what_an_agent_was_told_comes_back_with_what_it_has_seen() -> None:
-    told = ev.Told(agent="a", text="news", seen={"b": 1})
+def test_notes_and_seen_answers_are_restored() -> None:
+    told = ev.NoteSent(agent="a", text="news", seen={"b": 1})
     past = replay(["a", "b"], [opens(), asks(), says(), ends(0), told])
     assert past.rounds["a"].exchanges[-1].notes == ("news",)
     assert (past.rounds["a"].seen, past.rounds["a"].news) == ({"b": 1}, 1)
 
 
-def test_follow_up_texts_come_back_with_who_has_heard_them_and_the_words_of_it() -> None:
-    told = [ev.Told(agent="a", text=text, heard=heard) for heard, text in enumerate("xyz", 1)]
-    texts = [ev.Said(text=text) for text in ("1", "2", "3", "4")]
+def test_user_messages_are_restored_with_their_readers() -> None:
+    told = [ev.NoteSent(agent="a", text=text, heard=heard) for heard, text in enumerate("xyz", 1)]
+    texts = [ev.UserMessage(text=text) for text in ("1", "2", "3", "4")]
     past = replay(
         ["a", "b"],
         [opens(), *texts, told[0], asks(), says(), told[1], asks(call=2), told[2], asks(call=2)],
     )
-    assert (past.state.unheard("a"), past.state.unheard("b")) == (("4",), ("1", "2", "3", "4"))
+    assert (past.state.unread_messages("a"), past.state.unread_messages("b")) == (
+        ("4",),
+        ("1", "2", "3", "4"),
+    )
     assert past.rounds["a"] == PastRound(
         1, {}, OPENING, (Exchange(1, RESPONSE, notes=("y", "z")),), True, notes=("x",)
     )
 
 
 @given(st.lists(EVENTS, max_size=40))
-def test_no_events_whatever_make_it_fail(events: list[ev.Event]) -> None:
+def test_replay_accepts_any_events(events: list[ev.Event]) -> None:
     past = replay(["ada", "ben"], events)
     assert past.state.order == ("ada", "ben")
 
@@ -250,10 +253,10 @@ def _round(draw: st.DrawFn, agent: str) -> list[ev.Event]:
 
 
 @given(st.data())
-def test_of_a_whole_play_no_round_is_left_open_and_of_no_part_more_than_was_open(
+def test_replay_leaves_only_open_rounds_open(
     data: st.DataObject,
 ) -> None:
-    """However the agents' events are interleaved."""
+    """For any interleaving of the agents' events."""
     waiting = {a: data.draw(st.lists(_round(a), max_size=3).map(_played)) for a in ("a", "b", "c")}
     events: list[ev.Event] = []
     while any(waiting.values()):
@@ -271,7 +274,7 @@ def test_of_a_whole_play_no_round_is_left_open_and_of_no_part_more_than_was_open
 
 
 def _played(rounds: list[list[ev.Event]]) -> list[ev.Event]:
-    """Put an agent's rounds one behind the other, until it fails."""
+    """Concatenate an agent's rounds until it fails."""
     events: list[ev.Event] = []
     for each in rounds:
         events += each
@@ -280,21 +283,21 @@ def _played(rounds: list[list[ev.Event]]) -> list[ev.Event]:
     return events
 
 
-def test_an_ending_that_comes_before_the_note_of_its_own_stop_counts() -> None:
+def test_end_recorded_before_its_stop_event_counts() -> None:
     stop = ev.StopRequested(level="immediate", source="api", agent="b")
     told = [ev.AgentEnded(agent="b", outcome="killed"), stop]
     assert replay(["a", "b"], told).state.out == {"b"}
     assert replay(["a", "b"], told, ["b"]).state.out == frozenset()
 
 
-def test_the_end_of_the_run_before_is_none_of_a_stop_in_the_next() -> None:
+def test_end_of_the_previous_turn_is_not_a_stop_of_the_next() -> None:
     begun = ev.TurnStarted(session="s", turn=2, task="t", agents=(), timeout_s=0.0, resumes=1)
     stop = ev.StopRequested(level="immediate", source="api", agent="b")
     told = [ev.AgentEnded(agent="b", outcome="killed"), begun, stop]
     assert replay(["a", "b"], told).state.out == frozenset()
 
 
-def test_a_recipe_which_has_no_team_leaves_what_failed_as_it_was() -> None:
+def test_recipe_without_a_team_does_not_retry_failed_agents() -> None:
     began = ev.TurnStarted(session="s", turn=2, task="t", agents=(), timeout_s=0, resumes=1)
     asked = [
         ev.RoundStarted(agent="step", number=1, asks=("Why?",)),
@@ -315,7 +318,7 @@ def decided(*, approved: bool) -> ev.ApprovalGiven:
 
 
 CUT, CANCELLED = ends(0, "cut", ""), ends(0, "cancelled")
-FATES: dict[str, tuple[list[ev.Event], Fate]] = {
+FATES: dict[str, tuple[list[ev.Event], UnfinishedCallAction]] = {
     "it never began": ([], "made"),
     "it began and may be repeated": ([started(again=True)], "made again"),
     "it began and may not": ([started(again=False)], "told"),
@@ -337,7 +340,7 @@ FATES: dict[str, tuple[list[ev.Event], Fate]] = {
 
 
 @pytest.mark.parametrize("name", FATES)
-def test_what_becomes_of_a_call_follows_from_what_is_known_of_it(name: str) -> None:
+def test_treatment_of_an_unfinished_call(name: str) -> None:
     told, fate = FATES[name]
     past = replay(["a", "b"], [opens(), asks(), says(), *told])
-    assert past.rounds["a"].exchanges[-1].fate(0) == fate
+    assert past.rounds["a"].exchanges[-1].action_for_unfinished_call(0) == fate

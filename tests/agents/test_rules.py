@@ -1,11 +1,11 @@
-"""The rules made from a team's spec, and how alike two answers are."""
+"""Tests of the rules of a team, and of the similarity of answers."""
 
 from typing import Any
 
 import pytest
 
-from nb_agents.agents.voting import Rules, rules_of, similarity
-from nb_agents.config.team import TeamSpec
+from tests.kit.agents import Rules, rules_of, similarity
+from tests.kit.teams import TeamSpec
 
 
 def _team(agents: int = 2, orchestrator: Any = None, timeouts: Any = None) -> TeamSpec:
@@ -54,7 +54,7 @@ def test_each_setting_is_a_rule(orchestrator: dict[str, Any], rules: Rules) -> N
     assert rules_of(_team(orchestrator=orchestrator), 1800) == rules
 
 
-def test_timeouts_are_rules_and_the_one_that_holds_wins() -> None:
+def test_effective_timeouts_are_rules() -> None:
     timeouts = {
         "orchestrator_timeout_seconds": 600,
         "initial_round_timeout_seconds": 30,
@@ -67,7 +67,7 @@ def test_timeouts_are_rules_and_the_one_that_holds_wins() -> None:
     assert Rules().round_limit_s(1) is Rules().round_limit_s(2) is None
 
 
-def test_a_team_of_one_plans_with_nobody() -> None:
+def test_team_of_one_skips_the_planning_phase() -> None:
     planning = {"coordination": {"enable_planning_mode": True}}
     assert not rules_of(_team(1, planning), 1800).plans_first
 

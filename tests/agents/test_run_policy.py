@@ -1,15 +1,15 @@
-"""A pause holds work still at its boundary, and stops its clocks."""
+"""Tests of pauses: work waits at its boundary, and its clocks stop."""
 
 import anyio
 import pytest
 
-from nb_agents.agents.stop_scope import PauseGate, RunPolicy, StopScope, bind_policy, current_policy
-from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken
+from tests.kit.agents import PauseGate, RunPolicy, StopScope, bind_policy, current_policy
+from tests.kit.runs import AgentStopped, CancellationStatus, CancelToken
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_work_waits_at_its_boundary_until_it_may_go_on() -> None:
+async def test_paused_work_waits_at_its_boundary() -> None:
     hold, done = PauseGate(), anyio.Event()
 
     async def work() -> None:
@@ -23,16 +23,16 @@ async def test_work_waits_at_its_boundary_until_it_may_go_on() -> None:
             group.start_soon(work)
             await anyio.wait_all_tasks_blocked()
             assert not done.is_set()
-            assert hold.go_on() and not hold.go_on()
+            assert hold.unpause() and not hold.unpause()
     assert done.is_set()
 
 
-async def test_the_time_of_a_block_stands_still_meanwhile_and_then_goes_on() -> None:
+async def test_time_limit_does_not_run_during_a_pause() -> None:
     hold, limit_s = PauseGate(), 1.0
 
     async def go_on_late() -> None:
         await anyio.sleep(1.5 * limit_s)
-        hold.go_on()
+        hold.unpause()
 
     with bind_policy(RunPolicy(hold)):
         hold.pause()
@@ -58,7 +58,7 @@ async def test_a_graceful_stop_ends_the_waiting(patient: bool) -> None:
                 await boundary.wait_if_paused()
 
 
-async def test_outside_a_run_nothing_holds_still() -> None:
+async def test_pause_outside_a_run_has_no_effect() -> None:
     assert not current_policy().hold.is_on
     with StopScope(CancelToken()) as boundary:
         await boundary.wait_if_paused()

@@ -1,4 +1,4 @@
-"""Follow-up texts in a running turn: every agent hears each once, and nothing is over before."""
+"""Tests of messages to a running turn: every agent gets each message once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.errors import UserError
-from nb_agents.events.turn_events import Say
-from nb_agents.runs import turn
-from nb_agents.runs.drivers import DriverDeps
-from nb_agents.runs.run import MAX_SAID, Run
-from nb_agents.runs.turn import TurnWriter
-from nb_agents.session.history import load_session
+from nb_agents.events import Say
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from tests.kit.runs import MAX_SAID, DriverDeps, Run, TurnWriter, turn
+from tests.kit.sessions import load_session
 from tests.model_server import wait_until
 from tests.team_kit import BOTH_ANSWER_FIRST, events, finish, outcome, prompt, start, start_by_rules
 from tests.watching import turns_watched
@@ -27,16 +24,16 @@ NOTE = Call("write_file", {"path": "notes.md", "content": "kept"})
 
 
 def heard(model: ScriptedModel, request: int = -1) -> int:
-    """How often the text is in what a model read in one of its requests."""
+    """Return how often a text is in one of a model's requests."""
     return prompt(model, request).count(TEXT)
 
 
 def hearings(run: Run, agent: str) -> list[int]:
-    told = events(run, ev.RoundStarted, ev.Told)
+    told = events(run, ev.RoundStarted, ev.NoteSent)
     return [e.heard for e in told if e.agent == agent and e.heard]
 
 
-def test_a_text_is_in_the_next_request_of_a_round_and_once_in_each_later_one(
+def test_user_message_is_in_the_next_and_each_later_request_once(
     tmp_path: Path,
 ) -> None:
     gate = Gate()
@@ -51,7 +48,7 @@ def test_a_text_is_in_the_next_request_of_a_round_and_once_in_each_later_one(
     assert hearings(finish(run), "solo") == [1]
 
 
-def test_one_that_answered_before_it_heard_works_again(tmp_path: Path) -> None:
+def test_agent_that_answered_before_a_message_works_again(tmp_path: Path) -> None:
     gate = Gate()
     solo = ScriptedModel(Answer("Too early.", gate=gate), Answer("Heard."))
     run = start(tmp_path, solo=solo)
@@ -63,7 +60,7 @@ def test_one_that_answered_before_it_heard_works_again(tmp_path: Path) -> None:
     assert run.view.agents["solo"].answers == ("Too early.", "Heard.")
 
 
-def test_it_may_find_that_its_answer_stands(tmp_path: Path) -> None:
+def test_agent_may_keep_its_answer_after_a_message(tmp_path: Path) -> None:
     gate = Gate()
     solo = ScriptedModel(Answer("Right.", gate=gate), Answer("Right."))
     run = start(tmp_path, solo=solo)
@@ -74,7 +71,7 @@ def test_it_may_find_that_its_answer_stands(tmp_path: Path) -> None:
     assert events(run, ev.TurnRejected) == []
 
 
-def test_voters_vote_again_with_the_text_in_front_of_them(tmp_path: Path) -> None:
+def test_voters_vote_again_after_a_message(tmp_path: Path) -> None:
     gate = Gate()
     ada = ScriptedModel(Answer("A"), Vote("agent1"), Vote("agent2"), Answer("A, in the end"))
     ben = ScriptedModel(
@@ -92,7 +89,7 @@ def test_voters_vote_again_with_the_text_in_front_of_them(tmp_path: Path) -> Non
     assert [(e.agent, e.target) for e in events(run, ev.VoteIgnored)] == [("ben", "ada")]
 
 
-def test_one_whose_answers_are_used_up_may_answer_to_the_text(tmp_path: Path) -> None:
+def test_message_resets_the_limit_of_answers(tmp_path: Path) -> None:
     gate = Gate()
     models = {
         agent: ScriptedModel(Answer(f"{agent} 1", gate=gate), Answer(f"{agent} 2"))
@@ -112,7 +109,7 @@ def test_one_whose_answers_are_used_up_may_answer_to_the_text(tmp_path: Path) ->
     assert [run.view.agents[a].answers[-1] for a in models] == ["ada 2", "ben 2"]
 
 
-def test_the_presenter_hears_it_at_its_next_boundary(tmp_path: Path) -> None:
+def test_presenter_gets_a_message_at_its_next_boundary(tmp_path: Path) -> None:
     gate = Gate()
     presents = Turn(gate=gate, calls=(NOTE,))
     ada = ScriptedModel(Answer("A"), Vote("agent1"), presents, Answer("Final."))
@@ -127,7 +124,7 @@ def test_the_presenter_hears_it_at_its_next_boundary(tmp_path: Path) -> None:
     assert len(events(run, ev.PresentationStarted)) == 1
 
 
-def test_a_text_that_comes_too_late_for_the_presenter_stays_in_the_conversation(
+def test_message_after_the_presentation_is_in_the_next_turn(
     tmp_path: Path,
 ) -> None:
     gate = Gate()
@@ -143,7 +140,7 @@ def test_a_text_that_comes_too_late_for_the_presenter_stays_in_the_conversation(
     assert told == [("user", "the task"), ("user", TEXT), ("assistant", "Final.")]
 
 
-def test_several_texts_are_told_in_their_order_each_once(tmp_path: Path) -> None:
+def test_several_messages_arrive_in_order_once(tmp_path: Path) -> None:
     gate = Gate()
     texts = [f"Text {n}." for n in range(5)]
     solo = ScriptedModel(Turn(gate=gate, calls=(NOTE,)), Answer("A"))
@@ -159,7 +156,7 @@ def test_several_texts_are_told_in_their_order_each_once(tmp_path: Path) -> None
     assert sorted(texts, key=read.index) == texts
 
 
-def test_a_text_said_before_the_team_is_there_is_heard(
+def test_message_before_the_team_starts_arrives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = turn.driver_for
@@ -177,7 +174,7 @@ def test_a_text_said_before_the_team_is_there_is_heard(
     assert "<FOLLOW_UP>" in prompt(solo, 0)
 
 
-def test_a_text_from_the_loop_itself_is_taken(tmp_path: Path) -> None:
+def test_message_can_be_sent_from_the_loop(tmp_path: Path) -> None:
     gate = Gate()
     run = start(tmp_path, solo=ScriptedModel(Answer("A", gate=gate), Answer("A2")))
     gate.wait_reached()
@@ -187,7 +184,7 @@ def test_a_text_from_the_loop_itself_is_taken(tmp_path: Path) -> None:
     assert run.wait(200) == "A2"
 
 
-def test_after_a_stop_the_next_turn_has_it_in_its_conversation(tmp_path: Path) -> None:
+def test_message_of_a_stopped_turn_is_in_the_next_turn(tmp_path: Path) -> None:
     solo = ScriptedModel(Turn("Half a thought ", hang=True))
     run = start(tmp_path, solo=solo)
     wait_until(lambda: bool(run.view.agents["solo"].partial))
@@ -206,15 +203,18 @@ def test_after_a_stop_the_next_turn_has_it_in_its_conversation(tmp_path: Path) -
     assert read.index("User: the task") < read.index(f"User: {TEXT}") < read.index("go on")
 
 
-def test_what_can_not_be_said_is_one_sentence(tmp_path: Path) -> None:
+def test_invalid_message_raises_a_one_sentence_error(tmp_path: Path) -> None:
     gate = Gate()
     run = start(tmp_path, solo=ScriptedModel(Answer("A", gate=gate)))
-    with pytest.raises(UserError, match="The text is empty"):
+    with pytest.raises(UserError, match="The message is empty"):
         run.say(" \n")
-    with pytest.raises(UserError, match=f"has {MAX_SAID + 1} characters; at most {MAX_SAID}"):
+    with pytest.raises(UserError, match=f"has {MAX_SAID + 1} characters; the limit is {MAX_SAID}"):
         run.say("x" * (MAX_SAID + 1))
     gate.open()
     assert outcome(run) == "A"
-    with pytest.raises(UserError, match=f"{run.id} is over. `%%agents --continue --session"):
+    with pytest.raises(
+        UserError,
+        match=f"{run.id} is over. Give its agents a new task with `%%agents --continue --session",
+    ):
         run.say(TEXT)
-    assert events(run, ev.Said) == []
+    assert events(run, ev.UserMessage) == []

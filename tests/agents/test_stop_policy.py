@@ -1,4 +1,4 @@
-"""How a stop goes on: grace time, a person's hooks, timeouts, and what the waiter is given."""
+"""Tests of stops: grace time, user hooks, timeouts, and the exception for the waiter."""
 
 import pickle
 from pathlib import Path
@@ -9,9 +9,10 @@ from pydantic_ai.exceptions import ModelHTTPError
 
 from nb_agents import RunCancelled
 from nb_agents import events as ev
-from nb_agents.cancel import CancelPolicy, StopRequest, StopResult
+from nb_agents.options import CancelPolicy
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, Vote
-from nb_agents.view.receipt import Receipt
+from tests.kit.runs import StopRequest, StopResult
+from tests.kit.views import Receipt
 from tests.model_server import wait_until
 from tests.team_kit import events, finish, metadata, outcome, outcomes, start
 
@@ -39,7 +40,7 @@ def test_the_grace_time_makes_a_graceful_stop_immediate(tmp_path: Path) -> None:
     assert outcomes(run) == {"a": "killed"}
 
 
-def test_the_grace_time_holds_for_an_agent_stopped_alone(tmp_path: Path) -> None:
+def test_grace_time_applies_to_an_agent_stopped_alone(tmp_path: Path) -> None:
     b = ScriptedModel(Answer("B's"), Vote("agent2"), PRESENTED)
     a = ScriptedModel(Turn(text="on ", hang=True))
     run = start(tmp_path, CancelPolicy(grace_timeout_s=0.05), a=a, b=b)
@@ -110,7 +111,7 @@ async def _vetoes(request: StopRequest) -> bool:
         (_vetoes, "", False),
     ],
 )
-def test_a_hook_that_fails_is_noted_and_the_stop_goes_on(
+def test_failing_hook_is_reported_and_the_stop_continues(
     tmp_path: Path, gate: Gate, hook: Any, notice: str, is_stopped: bool
 ) -> None:
     run = start(tmp_path, CancelPolicy(before_cancel=hook), a=ScriptedModel(Turn(gate=gate)))
@@ -172,7 +173,7 @@ def test_after_cancel_does_not_run_for_a_run_that_was_not_stopped(tmp_path: Path
     assert told == []
 
 
-def test_a_failing_after_cancel_is_noted_and_the_waiters_are_told(tmp_path: Path) -> None:
+def test_failing_after_cancel_is_reported_and_waiters_return(tmp_path: Path) -> None:
     for hook in (_raises, _exits):
         run = start(tmp_path, CancelPolicy(after_cancel=hook), a=ScriptedModel(Turn(hang=True)))
         run.stop(now=True)
@@ -180,7 +181,7 @@ def test_a_failing_after_cancel_is_noted_and_the_waiters_are_told(tmp_path: Path
         assert any("failed" in notice for notice in run.view.notices)
 
 
-def test_a_timeout_is_a_stop_that_says_so(tmp_path: Path, gate: Gate) -> None:
+def test_timeout_is_a_stop_with_source_timeout(tmp_path: Path, gate: Gate) -> None:
     a = ScriptedModel(Answer("A's", gate=gate), Vote("agent1"))
     run = start(tmp_path, a=a, b=ScriptedModel(Turn(text="b ", gate=gate)), timeout=LIMIT_S)
     wait_until(lambda: run.view.stop)
@@ -194,7 +195,7 @@ def test_a_timeout_is_a_stop_that_says_so(tmp_path: Path, gate: Gate) -> None:
     assert run.view.agents["a"].answer == "A's"
 
 
-def test_run_cancelled_carries_all_that_was_kept_and_pickles(tmp_path: Path, gate: Gate) -> None:
+def test_run_cancelled_has_the_partial_results_and_pickles(tmp_path: Path, gate: Gate) -> None:
     a = ScriptedModel(Answer("A's"), Turn(text="later ", gate=gate))
     b = ScriptedModel(Turn(text="words of b ", gate=gate))
     run = start(tmp_path, a=a, b=b)

@@ -1,4 +1,4 @@
-"""Stops at every moment of a team's work: what ends, what is kept, and that nothing new begins."""
+"""Tests of stops at each point of a team's work: what ends, and what is saved."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,8 @@ from pydantic_ai.exceptions import ModelHTTPError
 
 from nb_agents import RunCancelled, RunFailed, checkpoint
 from nb_agents import events as ev
-from nb_agents.cancel import StopResult
-from nb_agents.runs import drivers
-from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from tests.kit.runs import Run, StopResult, drivers
 from tests.model_server import wait_until
 from tests.team_kit import (
     events,
@@ -32,9 +30,7 @@ def gate() -> Gate:
     return Gate()
 
 
-def test_a_graceful_stop_records_the_answer_in_flight_and_begins_nothing(
-    tmp_path: Path, gate: Gate
-) -> None:
+def test_graceful_stop_records_the_answer_in_flight(tmp_path: Path, gate: Gate) -> None:
     a = ScriptedModel(Answer("A's", gate=gate), Vote("agent1"))
     b = ScriptedModel(Answer("B's", gate=gate), Vote("agent1"))
     run = start(tmp_path, a=a, b=b)
@@ -84,9 +80,7 @@ def test_a_graceful_stop_answers_tool_calls_that_never_ran_as_cancelled(
     assert outcomes(run)["a"] == "stopped"
 
 
-def test_an_immediate_stop_closes_streams_and_keeps_the_words_so_far(
-    tmp_path: Path, gate: Gate
-) -> None:
+def test_immediate_stop_closes_streams_and_saves_the_text(tmp_path: Path, gate: Gate) -> None:
     a = ScriptedModel(Turn(text="one two three ", gate=gate))
     b = ScriptedModel(Turn(text="uno dos ", gate=gate))
     run = start(tmp_path, a=a, b=b)
@@ -102,7 +96,7 @@ def test_an_immediate_stop_closes_streams_and_keeps_the_words_so_far(
     assert (run.path / "answer.txt").read_text().endswith("one two three ")
 
 
-def test_an_immediate_stop_keeps_an_answer_that_was_being_written(tmp_path: Path) -> None:
+def test_immediate_stop_saves_a_partially_written_answer(tmp_path: Path) -> None:
     long = " ".join(f"word{n}" for n in range(500))
     model = ScriptedModel(Answer(long, delay_s=0.05))  # it takes far longer than the test
     run = start(tmp_path, a=model, b=ScriptedModel(Turn(hang=True)))
@@ -113,7 +107,7 @@ def test_an_immediate_stop_keeps_an_answer_that_was_being_written(tmp_path: Path
     assert kept and long.startswith(kept)
 
 
-def test_a_stop_before_the_first_await_asks_no_model(tmp_path: Path) -> None:
+def test_stop_before_the_first_await_makes_no_request(tmp_path: Path) -> None:
     for now in (False, True):
         model = ScriptedModel(Answer("A's"))
         with loop_held():
@@ -124,19 +118,19 @@ def test_a_stop_before_the_first_await_asks_no_model(tmp_path: Path) -> None:
         assert set(outcomes(run).values()) == {"never started"}
 
 
-def test_a_stop_that_came_before_the_work_did_asks_no_model(
+def test_stop_before_the_work_starts_makes_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The backends take a second to import; a stop of all or of one agent counts meanwhile."""
-    from nb_agents.agents.runner_types import runner_for as real
+    """A stop of the run or of one agent works while the backends are imported."""
+    from tests.kit.agents import runner_for as real
 
     for agent in (None, "b"):
         here: list[Run] = []
 
-        def slow(spec: Any, client: Any, agent: str | None = agent, here: Any = here) -> Any:
+        def slow(spec: Any, client: Any, team: Any, agent: Any = agent, here: Any = here) -> Any:
             wait_until(lambda: here)
             here[0].stop(agent=agent)
-            return real(spec, client)
+            return real(spec, client, team)
 
         monkeypatch.setattr(drivers, "runner_for", slow)
         a = ScriptedModel(Answer("A's"), Vote("agent1"), PRESENTED)
@@ -158,7 +152,7 @@ def test_a_graceful_stop_lets_the_presenter_finish(tmp_path: Path, gate: Gate) -
     assert outcome(run) == "half and half"
 
 
-def test_an_immediate_stop_cuts_the_presenter_and_says_who_won(tmp_path: Path, gate: Gate) -> None:
+def test_immediate_stop_of_the_presenter_names_the_winner(tmp_path: Path, gate: Gate) -> None:
     run = _presenting(tmp_path, gate)
     run.stop(now=True)
     finish(run)
@@ -196,7 +190,7 @@ def test_a_graceful_stop_lets_a_running_tool_finish(
     assert run.receipt.tools == (("a: work", "finished"), ("a: work", "never started"))
 
 
-def test_an_immediate_stop_cuts_a_running_tool_and_answers_the_rest(
+def test_immediate_stop_interrupts_a_running_tool_and_cancels_the_rest(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give_tools(monkeypatch, _waiting(gate))
@@ -208,7 +202,7 @@ def test_an_immediate_stop_cuts_a_running_tool_and_answers_the_rest(
     assert outcomes(run) == {"a": "killed"}
 
 
-def test_an_immediate_stop_keeps_an_answer_whose_other_tools_still_ran(
+def test_immediate_stop_preserves_an_answer_while_other_tools_run(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give_tools(monkeypatch, _waiting(gate))
@@ -222,7 +216,7 @@ def test_an_immediate_stop_keeps_an_answer_whose_other_tools_still_ran(
     assert outcomes(run)["a"] == "killed"
 
 
-def test_a_stop_between_tools_of_one_response_runs_no_further_one(
+def test_stop_between_tools_of_a_response_starts_no_other_tool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here: list[Run] = []
@@ -248,7 +242,7 @@ def test_a_stop_between_tools_of_one_response_runs_no_further_one(
     assert [e.outcome for e in events(run, ev.ToolFinished)] == ["ok", "cancelled"]
 
 
-def test_a_tool_that_heeds_a_stop_itself_counts_as_cut_not_as_never_begun(
+def test_tool_that_stops_itself_counts_as_cut(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def heedful() -> str:
@@ -268,7 +262,7 @@ def test_a_tool_that_heeds_a_stop_itself_counts_as_cut_not_as_never_begun(
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError("odd")])
-def test_a_tool_that_raises_costs_a_call_not_the_run(
+def test_exception_in_a_tool_fails_only_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     async def bad() -> str:
@@ -281,9 +275,7 @@ def test_a_tool_that_raises_costs_a_call_not_the_run(
     assert [e.outcome for e in events(run, ev.ToolFinished)] == ["error"]
 
 
-def test_stopping_twice_raises_the_level_and_thrice_changes_nothing(
-    tmp_path: Path, gate: Gate
-) -> None:
+def test_second_stop_is_immediate_and_a_third_has_no_effect(tmp_path: Path, gate: Gate) -> None:
     run = start(tmp_path, a=ScriptedModel(Turn(text="x ", gate=gate)))
     gate.wait_reached()
     assert run.stop(reason="first") == StopResult(True, "stopping")
@@ -299,7 +291,7 @@ def test_stopping_twice_raises_the_level_and_thrice_changes_nothing(
     assert (run.receipt.reason, run.view.stop and run.view.stop.level) == ("first", "immediate")
 
 
-def test_a_stop_of_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+def test_stop_of_a_finished_run_has_no_effect(tmp_path: Path) -> None:
     run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
     before = metadata(run)
     assert run.stop(now=True) == StopResult(False, "finished")
@@ -307,9 +299,7 @@ def test_a_stop_of_a_finished_run_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_one_agent_is_stopped_alone_and_the_others_finish(
-    tmp_path: Path, gate: Gate, now: bool
-) -> None:
+def test_other_agents_finish_after_one_is_stopped(tmp_path: Path, gate: Gate, now: bool) -> None:
     tool_call = Call("write_file", {"path": "x", "content": "y"})
     a = ScriptedModel(Turn(text="slow ", gate=gate, calls=(tool_call,)))
     b = ScriptedModel(Answer("B's"), Vote("agent2"), PRESENTED)
@@ -325,7 +315,7 @@ def test_one_agent_is_stopped_alone_and_the_others_finish(
     assert len(a.requests) == 1
 
 
-def test_stopping_every_agent_by_itself_is_a_stop_of_the_run(tmp_path: Path, gate: Gate) -> None:
+def test_stopping_every_agent_stops_the_run(tmp_path: Path, gate: Gate) -> None:
     waiting = Turn(text="x ", gate=gate)
     run = start(tmp_path, a=ScriptedModel(waiting), b=ScriptedModel(waiting))
     gate.wait_reached(2)
@@ -336,9 +326,7 @@ def test_stopping_every_agent_by_itself_is_a_stop_of_the_run(tmp_path: Path, gat
     assert metadata(run)["reason"] == "cancelled"
 
 
-def test_agents_that_failed_are_a_failure_also_when_one_was_stopped(
-    tmp_path: Path, gate: Gate
-) -> None:
+def test_run_fails_if_agents_failed_and_one_was_stopped(tmp_path: Path, gate: Gate) -> None:
     refused = ScriptedModel(Turn(error=ModelHTTPError(401, "m")))
     run = start(tmp_path, a=ScriptedModel(Turn(text="x ", gate=gate)), b=refused)
     gate.wait_reached()
@@ -346,7 +334,7 @@ def test_agents_that_failed_are_a_failure_also_when_one_was_stopped(
     assert isinstance(outcome(finish(run)), RunFailed)
 
 
-def test_a_stop_ends_the_wait_of_a_retry(tmp_path: Path) -> None:
+def test_stop_ends_the_wait_before_a_retry(tmp_path: Path) -> None:
     error = ModelHTTPError(429, "m", headers={"retry-after": "60"})
     model = ScriptedModel(Turn(error=error))
     run = start(tmp_path, a=model)
@@ -359,7 +347,7 @@ def test_a_stop_ends_the_wait_of_a_retry(tmp_path: Path) -> None:
 
 
 def _presenting(root: Path, gate: Gate) -> Run:
-    """A run whose winner, a, holds at the gate in the middle of its presentation."""
+    """Start a run in which the winner, a, waits at a gate during its presentation."""
     last = Turn(text="half ", gate=gate, calls=Answer("half and half").calls)
     a = ScriptedModel(Answer("A's"), Vote("agent1"), last)
     run = start(root, a=a, b=ScriptedModel(Turn(error=ModelHTTPError(401, "m"))))

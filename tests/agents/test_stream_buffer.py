@@ -1,4 +1,4 @@
-"""The words of an open call: out of unfinished JSON at any split, complete at the end."""
+"""Tests of streamed text: extracted from unfinished JSON at any split, and complete at the end."""
 
 import json
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ TEXTS = [
 
 
 def _call(json_text: str, split: int) -> list[str]:
-    """Stream a new_answer call in two pieces; the texts that are taken after each."""
+    """Stream a new_answer call in two chunks, and return the new text after each."""
     gathered = StreamBuffer("a", 1)
     gathered.add(PartStartEvent(index=0, part=ToolCallPart("new_answer", json_text[:split])))
     taken = [_words(gathered)]
@@ -51,7 +51,7 @@ def _words(gathered: StreamBuffer) -> str:
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_an_answer_is_whole_whatever_the_split(text: str, ascii_only: bool) -> None:
+def test_answer_is_complete_for_any_split(text: str, ascii_only: bool) -> None:
     whole = json.dumps({"content": text}, ensure_ascii=ascii_only)
     for split in range(len(whole) + 1):
         first, second = _call(whole, split)
@@ -60,9 +60,7 @@ def test_an_answer_is_whole_whatever_the_split(text: str, ascii_only: bool) -> N
 
 
 @given(st.text(max_size=40), st.booleans(), st.data())
-def test_an_answer_grows_piece_by_piece_and_never_takes_back(
-    text: str, ascii_only: bool, data: st.DataObject
-) -> None:
+def test_streamed_answer_only_grows(text: str, ascii_only: bool, data: st.DataObject) -> None:
     whole = json.dumps({"content": text}, ensure_ascii=ascii_only)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
     gathered, words = StreamBuffer("a", 1), ""
@@ -85,7 +83,7 @@ def test_an_answer_grows_piece_by_piece_and_never_takes_back(
         ('{"content": "not one \\\\ud83d\nand raw"}', "not one \\ud83d\nand raw"),
     ],
 )
-def test_what_strict_json_refuses_is_read_all_the_same(arguments: str, text: str) -> None:
+def test_lenient_json_is_read(arguments: str, text: str) -> None:
     for split in range(len(arguments) + 1):
         first, second = _call(arguments, split)
         assert first + second == text
@@ -93,17 +91,17 @@ def test_what_strict_json_refuses_is_read_all_the_same(arguments: str, text: str
 
 
 @pytest.mark.parametrize("arguments", ['{"content": "cut o', "[1]", "nonsense", "[" * 100_000])
-def test_unreadable_arguments_are_told_from_empty_ones(arguments: str) -> None:
+def test_invalid_arguments_differ_from_empty_ones(arguments: str) -> None:
     assert read_arguments(arguments) is None
     assert [read_arguments(""), read_arguments(None), read_arguments("{}")] == [{}] * 3
 
 
 @pytest.mark.parametrize("content", ["5", "null", '["a"]', '{"x": 1}'])
-def test_an_answer_that_is_no_text_has_no_words(content: str) -> None:
+def test_answer_that_is_not_a_string_is_empty(content: str) -> None:
     assert _call(f'{{"content": {content}}}', 4) == ["", ""]
 
 
-def test_each_channel_is_told_by_its_name() -> None:
+def test_each_part_has_its_channel() -> None:
     gathered = StreamBuffer("a", 7)
     parts: list[tuple[Any, Any]] = [
         (TextPart("text "), TextPartDelta("more")),
@@ -122,14 +120,14 @@ def test_each_channel_is_told_by_its_name() -> None:
     assert gathered.take() == []
 
 
-def test_a_part_that_starts_anew_keeps_the_words_of_the_first() -> None:
+def test_reused_index_keeps_the_earlier_text() -> None:
     gathered = StreamBuffer("a", 1)
     gathered.add(PartStartEvent(index=0, part=TextPart("first ")))
     gathered.add(PartStartEvent(index=0, part=TextPart("second")))
     assert "".join(e.text for e in gathered.take()) == "first second"
 
 
-def test_words_are_counted_as_a_person_reads_them() -> None:
+def test_words_are_counted_in_the_visible_text() -> None:
     gathered = StreamBuffer("a", 1)
     gathered.add(PartStartEvent(index=0, part=TextPart("I have")))
     gathered.add(PartDeltaEvent(index=0, delta=TextPartDelta(" it.")))
@@ -148,12 +146,12 @@ def test_a_reply_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _add_parts(parts: Iterator[Any]) -> int:
-    """Start parts until it is too much: how many were taken."""
+    """Start parts until the limit, and return their number."""
     gathered, taken = StreamBuffer("a", 1), 0
     with pytest.raises(ReplyTooLongError) as caught:
         for taken, part in enumerate(parts):
             gathered.add(PartStartEvent(index=taken, part=part))
-    assert str(caught.value).startswith("The reply went over the limit of ")
+    assert str(caught.value).startswith("The reply exceeded the limit of ")
     return taken
 
 

@@ -1,4 +1,4 @@
-"""A team's work from the first answer to the presentation, played by scripted models."""
+"""Tests of a team's work from the first answer to the presentation, with scripted models."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def test_a_team_of_one_may_answer_in_plain_text(tmp_path: Path) -> None:
     assert run.result == "just text"
 
 
-def test_the_text_of_one_that_only_talks_is_its_answer_and_it_does_not_vote(tmp_path: Path) -> None:
+def test_model_without_tool_calls_answers_in_text_and_does_not_vote(tmp_path: Path) -> None:
     gate = Gate()
     talker = ScriptedModel(*[Turn(text=f"thought {n}") for n in range(3)], Turn(text="Hm."))
     worker = ScriptedModel(Answer("W", gate=gate), Vote("agent1"))
@@ -57,18 +57,18 @@ def test_the_text_of_one_that_only_talks_is_its_answer_and_it_does_not_vote(tmp_
     assert outcomes(run) == {"talker": "finished", "worker": "finished"}
     assert run.view.agents["talker"].vote is None
     assert run.view.notices == (
-        "talker calls no tool: its text was taken as its answer.",
-        "talker calls no tool, and so does not vote. Its answer stands.",
+        "The model of talker calls no tools. Its text counts as its answer.",
+        "The model of talker calls no tools, so it does not vote. Its answer still counts.",
     )
 
 
-def test_a_team_of_agents_that_only_talk_comes_to_its_end(tmp_path: Path) -> None:
+def test_team_without_tool_calls_completes(tmp_path: Path) -> None:
     run = finish(start(tmp_path, **{a: ScriptedModel(Turn(text=f"{a} says")) for a in "abc"}))
     assert (run.status, run.result) == ("completed", "a says")
     assert [a.answers for a in run.view.agents.values()] == [("a says",), ("b says",), ("c says",)]
 
 
-def test_one_that_only_talks_and_stops_is_asked_for_no_vote_after_a_resume(tmp_path: Path) -> None:
+def test_abstention_is_restored_by_a_resume(tmp_path: Path) -> None:
     talker = ScriptedModel(Turn(text="my answer"))
     worker = ScriptedModel(Answer("W"), Turn(hang=True))
     run = start(tmp_path, talker=talker, worker=worker)
@@ -122,7 +122,7 @@ def test_a_presenter_may_use_tools_and_the_answer_tool(tmp_path: Path) -> None:
     assert (run.path / "workspace" / "r.md").read_text() == "x"
 
 
-def test_a_vote_over_outdone_answers_does_not_count_and_the_agent_looks_again(
+def test_stale_vote_is_ignored_and_the_agent_decides_again(
     tmp_path: Path,
 ) -> None:
     late = Gate()
@@ -175,7 +175,7 @@ def test_peers_files_can_be_read_under_their_anonymous_names(tmp_path: Path) -> 
     assert "a's note" in prompt(bob, 1)
 
 
-def test_no_agent_is_told_anothers_id(tmp_path: Path) -> None:
+def test_prompts_contain_no_ids_of_other_agents(tmp_path: Path) -> None:
     a = ScriptedModel(Answer("first"), Vote("agent2"), PRESENTED)
     b = ScriptedModel(Answer("second"), Vote("agent1"), PRESENTED)
     run = finish(start(tmp_path, xavier=a, yolanda=b))
@@ -201,7 +201,7 @@ def test_an_answer_cannot_speak_for_the_team_or_another_agent(tmp_path: Path) ->
     finish(run)
 
 
-def test_an_unexpected_error_costs_one_agent_never_the_team(
+def test_unexpected_error_fails_only_one_agent(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:

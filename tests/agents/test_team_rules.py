@@ -1,4 +1,4 @@
-"""A team under each rule, played by scripted models from the first answer to the end."""
+"""Tests of a team under each rule, with scripted models."""
 
 import re
 import time
@@ -10,18 +10,22 @@ from anyio import to_thread
 from pydantic_ai.messages import ModelMessage
 
 from nb_agents import events as ev
-from nb_agents.agents import decisions, prompts, voting
-from nb_agents.agents.decisions import TeamContext
-from nb_agents.agents.message_json import dump_messages
-from nb_agents.agents.model_runner import ModelRunner
-from nb_agents.agents.replay import PastRound, replay
-from nb_agents.agents.runner import Round
-from nb_agents.agents.stop_scope import StopScope
-from nb_agents.agents.voting import Rules
-from nb_agents.cancel import CancelToken
-from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
-from nb_agents.tools.base import Toolbox
+from tests.kit.agents import (
+    ModelRunner,
+    PastRound,
+    Round,
+    Rules,
+    StopScope,
+    TeamContext,
+    decisions,
+    dump_messages,
+    prompts,
+    replay,
+    voting,
+)
+from tests.kit.runs import CancelToken, Run
+from tests.kit.tools import Toolbox
 from tests.model_server import wait_until
 from tests.team_kit import events, finish, give_tools, outcomes, prompt, start_by_rules
 
@@ -47,7 +51,7 @@ def test_an_agent_at_its_limit_is_only_asked_to_vote(tmp_path: Path) -> None:
     assert run.result == "presented"
     assert [len(v.answers) for v in run.view.agents.values()] == [1, 1]
     assert _why(run, "a")[0] == voting.LIMIT_EACH.format(limit=1)
-    assert "All answers are in." in prompt(a, 1)
+    assert "All answers are complete." in prompt(a, 1)
     assert "new_answer(content)" not in prompt(a, 1)
 
 
@@ -60,7 +64,9 @@ def test_a_team_that_can_only_vote_and_never_does_still_ends(tmp_path: Path) -> 
     assert set(outcomes(run).values()) == {"failed"}
 
 
-def test_a_copy_is_refused_and_its_agent_may_vote_for_the_first(tmp_path: Path, gate: Gate) -> None:
+def test_copied_answer_is_rejected_and_its_agent_may_vote_for_the_original(
+    tmp_path: Path, gate: Gate
+) -> None:
     a = ScriptedModel(Answer("same"), Vote("agent1"), PRESENTED)
     b = ScriptedModel(Answer("same", gate=gate), Vote("agent1"))
     run = start_by_rules(tmp_path, {"a": a, "b": b})
@@ -70,26 +76,26 @@ def test_a_copy_is_refused_and_its_agent_may_vote_for_the_first(tmp_path: Path, 
     assert run.result == "presented"
     assert run.view.agents["b"].answers == ()
     assert run.view.votes == {"a": 2}
-    assert "word for word the current answer of agent1" in _why(run, "b")[0]
+    assert "identical to the current answer of agent1" in _why(run, "b")[0]
     assert '<ANSWER from="agent1">\nsame\n</ANSWER>' in prompt(b, 1)
 
 
-def test_answers_too_much_alike_are_refused(tmp_path: Path) -> None:
+def test_too_similar_answers_are_rejected(tmp_path: Path) -> None:
     a = ScriptedModel(Answer("one two three four"), Answer("one two three"), Vote("agent1"))
     run = finish(start_by_rules(tmp_path, {"a": a, "b": a}, answer_novelty_requirement="strict"))
-    assert any("75% of its words in common" in why for n in "ab" for why in _why(run, n))
+    assert any("shares 75% of its words" in why for n in "ab" for why in _why(run, n))
 
 
 @pytest.mark.parametrize(
     ("sensitivity", "words"),
     [
-        ("lenient", "could not make it substantially better"),
+        ("lenient", "can't improve it substantially"),
         ("balanced", "name the weakest point"),
-        ("strict", "Vote only for an answer with 3 on all"),
-        ("roi", "if that is 15 % or more"),
-        ("roi_conservative", "if that is 30 % or more"),
-        ("roi_balanced", "if that is 15 % or more"),
-        ("roi_aggressive", "if that is 5 % or more"),
+        ("strict", "Vote only for an answer with a 3 on all"),
+        ("roi", "If the estimate is 15 % or more"),
+        ("roi_conservative", "If the estimate is 30 % or more"),
+        ("roi_balanced", "If the estimate is 15 % or more"),
+        ("roi_aggressive", "If the estimate is 5 % or more"),
     ],
 )
 def test_voters_are_told_how_demanding_to_be(tmp_path: Path, sensitivity: str, words: str) -> None:
@@ -114,7 +120,7 @@ def test_nobody_votes_before_all_have_answered(tmp_path: Path, gate: Gate) -> No
     assert _why(run, "b") == [voting.NO_VOTING] or _why(run, "b") == [voting.TOO_EARLY]
 
 
-def test_an_agent_far_ahead_waits_until_the_slowest_catches_up(tmp_path: Path, gate: Gate) -> None:
+def test_agent_far_ahead_waits_for_the_slowest(tmp_path: Path, gate: Gate) -> None:
     a = ScriptedModel(*[Answer(f"A's {n}") for n in range(3)], Vote("agent1"), PRESENTED)
     b = ScriptedModel(Answer("B's", gate=gate), Vote("agent1"))
     run = start_by_rules(tmp_path, {"a": a, "b": b}, fairness_lead_cap_answers=1)
@@ -132,7 +138,7 @@ def test_an_agent_far_ahead_waits_until_the_slowest_catches_up(tmp_path: Path, g
 def _news_run(
     root: Path, gate: Gate, patch: pytest.MonkeyPatch, *then: Turn
 ) -> tuple[Run, dict[str, ScriptedModel]]:
-    """A run in which a, after its answer, is in a tool while b answers; then a votes for b."""
+    """Play a run in which b answers while a runs a tool after its answer; then a votes for b."""
     working = Gate()
 
     async def work() -> str:
@@ -162,11 +168,11 @@ def test_a_working_agent_is_shown_new_answers_and_its_vote_counts(
     assert "worked" in prompt(a, 2) and '<ANSWER from="agent2">\nB\'s' in prompt(a, 2)
     assert len(a.requests) == 3
     assert events(run, ev.VoteIgnored) == []
-    shown = [e for e in events(run, ev.Told) if e.seen]
+    shown = [e for e in events(run, ev.NoteSent) if e.seen]
     assert [(e.agent, e.seen) for e in shown] == [("a", {"a": 1, "b": 1})]
 
 
-async def test_every_request_comes_back_word_for_word_with_a_resume(
+async def test_resumed_requests_are_identical(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk, copy = Turn(text="hm"), Answer("B's")
@@ -180,7 +186,7 @@ async def test_every_request_comes_back_word_for_word_with_a_resume(
         await _resume(again, past)
         once = models[request.agent].requests[request.call - 1]
         assert _lasting(again.requests[0]) == _lasting(once)
-    refused = [e for e in told if isinstance(e, ev.TurnRejected) and "word for word" in e.why]
+    refused = [e for e in told if isinstance(e, ev.TurnRejected) and "identical to" in e.why]
     assert [e.agent for e in refused] == ["a"]
 
 
@@ -194,7 +200,7 @@ async def _resume(model: ScriptedModel, past: PastRound) -> None:
 
 
 def _lasting(messages: list[ModelMessage]) -> list[Any]:
-    """Messages as JSON, without what is stamped anew."""
+    """Return messages as JSON, without times."""
     dumped = dump_messages(messages)
     for part in [part for message in dumped for part in [message, *message["parts"]]]:
         part.pop("timestamp", None)
@@ -210,7 +216,7 @@ def test_voting_can_be_skipped(tmp_path: Path) -> None:
     assert "Your answer was chosen." in prompt(a, 1)
 
 
-def test_with_votes_skipped_the_last_answer_of_all_ends_the_others_work(tmp_path: Path) -> None:
+def test_without_voting_work_ends_after_every_agent_has_answered(tmp_path: Path) -> None:
     a = ScriptedModel(Answer("A's"))
     b = ScriptedModel(Turn(text="still writing ", hang=True))
     more = {"skip_voting": True, "max_new_answers_global": 1, "skip_final_presentation": True}
@@ -221,7 +227,7 @@ def test_with_votes_skipped_the_last_answer_of_all_ends_the_others_work(tmp_path
 @pytest.mark.parametrize(
     "setting", [{"skip_final_presentation": True}, {"final_answer_strategy": "winner_reuse"}]
 )
-def test_the_winners_answer_can_be_taken_as_it_stands(
+def test_winners_answer_can_be_reused_without_presentation(
     tmp_path: Path, setting: dict[str, Any]
 ) -> None:
     a = ScriptedModel(Answer("A's"), Vote("agent2"))
@@ -231,7 +237,7 @@ def test_the_winners_answer_can_be_taken_as_it_stands(
     assert events(run, ev.PresentationStarted) == []
 
 
-def test_a_stop_before_all_have_voted_is_no_end_also_without_presentation(
+def test_stop_before_the_vote_is_not_completion_without_presentation(
     tmp_path: Path, gate: Gate
 ) -> None:
     a = ScriptedModel(Answer("A's"), Vote("agent1"))
@@ -245,12 +251,12 @@ def test_a_stop_before_all_have_voted_is_no_end_also_without_presentation(
     assert (run.status, run.view.answer, run.view.agents["a"].answer) == ("cancelled", "", "A's")
 
 
-def test_answers_can_be_put_together(tmp_path: Path) -> None:
+def test_answers_can_be_synthesized(tmp_path: Path) -> None:
     a = ScriptedModel(Answer("A's"), Turn(text="both"))
     b = ScriptedModel(Answer("B's"))
     run = finish(start_by_rules(tmp_path, {"a": a, "b": b}, final_answer_strategy="synthesize"))
     assert (run.result, run.view.winner) == ("both", "a")
-    assert "Put their answers together" in prompt(a, 1)
+    assert "Combine their answers" in prompt(a, 1)
     assert "A's" in prompt(a, 1) and "B's" in prompt(a, 1)
 
 
@@ -265,15 +271,15 @@ def test_a_planning_team_changes_nothing_until_its_winner_acts(tmp_path: Path) -
     assert run.result == "done"
     writes = [e for e in events(run, ev.ToolFinished) if e.tool == "write_file"]
     assert [e.outcome for e in writes] == ["error", "ok"]
-    assert "You have: list_files, read_file." in writes[0].result
+    assert "Your tools: list_files, read_file." in writes[0].result
     assert "planning phase" in prompt(a, 0) and "write_file" not in prompt(a, 0)
     assert all("name each file" in prompt(a, number) for number in range(3))
     assert "name each file" in prompt(b, 0) and "name each file" not in prompt(a, -1)
-    assert "carry the plan out" in prompt(a, -1) and "write_file" in prompt(a, -1)
+    assert "Carry out the plan" in prompt(a, -1) and "write_file" in prompt(a, -1)
     assert (run.path / "workspace" / "n.md").read_text() == "x"
 
 
-def test_a_round_over_its_limit_may_only_decide(
+def test_round_over_its_limit_can_only_decide(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> str:
@@ -290,11 +296,11 @@ def test_a_round_over_its_limit_may_only_decide(
     gate.open()
     finish(run)
     assert (run.result, gate.reached) == ("A's", 1)
-    assert "No other tools are left" in prompt(a, 1)
+    assert "no other tools are available" in prompt(a, 1)
     assert [e.outcome for e in events(run, ev.ToolFinished)] == ["ok", "error"]
 
 
-def test_a_round_is_cut_after_its_grace_also_when_no_tool_is_called(tmp_path: Path) -> None:
+def test_round_ends_after_its_grace_time_without_tool_calls(tmp_path: Path) -> None:
     a = ScriptedModel(Turn(text="some words ", hang=True))
     b = ScriptedModel(Answer("B's"), Vote("agent2"), PRESENTED)
     timeouts = {"initial_round_timeout_seconds": LIMIT_S, "round_timeout_grace_seconds": 0.05}
@@ -306,7 +312,7 @@ def test_a_round_is_cut_after_its_grace_also_when_no_tool_is_called(tmp_path: Pa
     assert [e.agent for e in events(run, ev.ModelCut)] == ["a"]
 
 
-def test_a_cut_round_leaves_the_answer_that_its_agent_had_given(tmp_path: Path) -> None:
+def test_timed_out_round_keeps_the_agents_answer(tmp_path: Path) -> None:
     a = ScriptedModel(Answer("A's"), Turn(text="second thoughts ", hang=True))
     b = ScriptedModel(Answer("B's"), Vote("agent1"))
     timeouts = {"subsequent_round_timeout_seconds": LIMIT_S, "round_timeout_grace_seconds": 0.05}
@@ -327,7 +333,7 @@ def test_all_rounds_cut_without_an_answer_fail_the_run(tmp_path: Path) -> None:
     assert "No answer within 0.05 s" in run.view.agents["a"].error
 
 
-def test_an_answer_whose_other_tool_is_cut_with_its_round_is_kept(
+def test_answer_is_kept_when_the_round_limit_interrupts_another_tool(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> str:
@@ -344,10 +350,10 @@ def test_an_answer_whose_other_tool_is_cut_with_its_round_is_kept(
     assert events(run, ev.RoundTimedOut) == []
 
 
-def test_each_tool_result_comes_with_the_time_that_is_left(tmp_path: Path) -> None:
+def test_each_tool_result_includes_the_remaining_time(tmp_path: Path) -> None:
     a = ScriptedModel(WRITE, Answer("A's"))
     run = finish(start_by_rules(tmp_path, {"a": a}, {"orchestrator_timeout_seconds": 600}))
-    (told,) = events(run, ev.Told)
+    (told,) = events(run, ev.NoteSent)
     assert re.fullmatch(r"\[Time left: 9 min 5\d s of 10 min\]", told.text)
     assert told.text in prompt(a, 1)
 
@@ -366,7 +372,7 @@ def test_a_presenter_has_the_time_of_the_turn_not_of_a_round(tmp_path: Path, gat
     assert [e.outcome for e in events(run, ev.ToolFinished)] == ["ok", "ok"]
 
 
-def test_a_resumed_round_knows_what_its_agent_had_seen(tmp_path: Path, gate: Gate) -> None:
+def test_resumed_round_knows_which_answers_its_agent_had_seen(tmp_path: Path, gate: Gate) -> None:
     a = ScriptedModel(Answer("A's"), Turn(text="hm ", hang=True))
     b = ScriptedModel(Answer("B's", gate=gate), Turn(text="hm ", hang=True))
     run = start_by_rules(tmp_path, {"a": a, "b": b})
@@ -416,5 +422,5 @@ def test_a_resumed_round_knows_how_often_its_agent_was_shown_new_answers(
 
 
 def _age(run: Run) -> float:
-    """Seconds since the latest round of the run began."""
+    """Return the seconds since the run's latest round began."""
     return float(time.time() - events(run, ev.RoundStarted)[-1].at)

@@ -1,9 +1,8 @@
-"""What an agent is told of its time: tables of seconds."""
+"""Tests of the notes on the time left."""
 
 import pytest
 
-from nb_agents.agents import prompts
-from nb_agents.agents.prompts import Elapsed, duration, is_late, round_is_over, time_note
+from tests.kit.agents import Elapsed, duration, is_late, prompts, round_is_over, time_note
 
 
 @pytest.mark.parametrize(
@@ -18,7 +17,7 @@ from nb_agents.agents.prompts import Elapsed, duration, is_late, round_is_over, 
         (Elapsed(1, 100, 99, None, 5), False, False),
     ],
 )
-def test_when_time_comes_to_its_end(elapsed: Elapsed, late: bool, over: bool) -> None:
+def test_limits_of_turn_and_round(elapsed: Elapsed, late: bool, over: bool) -> None:
     assert (is_late(elapsed), round_is_over(elapsed)) == (late, over)
 
 
@@ -39,7 +38,7 @@ ROUND_OVER = prompts.ROUND_OVER.format(tools="vote", grace="4 s")
         ),
     ],
 )
-def test_the_note_says_what_is_left(elapsed: Elapsed, wraps_up: bool, note: str) -> None:
+def test_note_includes_the_remaining_time(elapsed: Elapsed, wraps_up: bool, note: str) -> None:
     assert time_note(elapsed, "vote", wraps_up=wraps_up) == note
 
 

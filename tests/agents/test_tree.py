@@ -1,7 +1,7 @@
-"""Whatever tree of agents, whenever a node of it is stopped: all under it ends, and nothing else.
+"""Tests that a stop of any node in any tree of agents ends that node's subtree and nothing else.
 
-The agents are really called by one another, all branches at the same time: each inner one uses a
-function that calls those below it, each leaf holds until the test lets it go on.
+The agents really call one another, with all branches in parallel: each inner agent uses a function
+that calls its children, and each leaf waits until the test releases it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ from hypothesis import strategies as st
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.agents import subagents
-from nb_agents.agents.subagents import SubAgents
-from nb_agents.config.team import TeamSpec
-from nb_agents.loop import call
-from nb_agents.runs.recorder import Recorder
-from nb_agents.runs.run import Run
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
-from nb_agents.tools.base import ToolError
 from tests.canaries import KEY
+from tests.kit.agents import SubAgents, subagents
+from tests.kit.runs import Recorder, Run, call
+from tests.kit.teams import TeamSpec
+from tests.kit.tools import ToolError
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.recipes.live import commands_alive, hold
 from tests.team_kit import events, finish, outcomes
@@ -68,7 +65,7 @@ class Tree:
         return [child for child, parent in enumerate(self.parents, 1) if parent == node]
 
     def under(self, node: int) -> set[int]:
-        """The node itself and all that are called in its calls."""
+        """Return a node and all its descendants."""
         found = {node}
         for child, parent in enumerate(self.parents, 1):
             if parent in found:
@@ -79,13 +76,13 @@ class Tree:
         return self.level(self.parents[node - 1]) + 1 if node else 0
 
     def name(self, node: int) -> str:
-        """Who is called for it: no agent may be called again below itself."""
+        """Return the agent to call for a node: no agent may call itself indirectly."""
         inner = f"d{self.level(node)}" if node else ROOT
         return inner if self.below(node) or not node else LEAF
 
 
 def grown(size: int, seed: int) -> Tree:
-    """Make a tree of so many nodes, any shape from a bush to a stalk."""
+    """Make a random tree with a number of nodes, from flat to deep."""
     random = Random(seed)
     nearest = random.choice([1, 3, size])
     parents: list[int] = []
@@ -100,7 +97,7 @@ def grown(size: int, seed: int) -> Tree:
 
 
 def even(fan: int, size: int) -> Tree:
-    """Make a tree in which each node has so many below it, as far as they go."""
+    """Make a tree in which each node has the given number of children, up to a total."""
     return Tree(tuple((node - 1) // fan for node in range(1, size)))
 
 
@@ -108,7 +105,7 @@ def even(fan: int, size: int) -> Tree:
 
 
 class Forest:
-    """The model of all agents of a tree; counts what each node asks."""
+    """The model of all agents of a tree. Counts each node's requests."""
 
     name = "forest"
     server = ""
@@ -150,7 +147,7 @@ class Forest:
 
 
 def node_of(messages: Sequence[Any]) -> int:
-    """Whose request it is; the task and each input say so."""
+    """Return the node of a request, which is named in the task and each input."""
     parts = (str(getattr(part, "content", "")) for part in messages[0].parts)
     return node_in("\n".join(parts))
 
@@ -162,7 +159,7 @@ def node_in(text: str) -> int:
 
 
 def sharing(tree: Tree) -> Callable[..., Any]:
-    """The function by which agents call all that are below them, at the same time."""
+    """Return the function with which an agent calls all its children in parallel."""
 
     async def ask(node: int) -> str:
         try:
@@ -186,12 +183,12 @@ def sharing(tree: Tree) -> Callable[..., Any]:
 
 
 class Watch:
-    """Sees each event as it is recorded, and stops a node after a certain one.
+    """Watches events as they are recorded, and stops a node after one of them.
 
     Args:
-        moment: After which event it stops; 0 is when the test says so.
-        pick: Which of the nodes that are called by then.
-        now: Whether at once.
+        moment: The number of the event after which it stops. 0 means when the test calls it.
+        pick: The index of the node among those called by then.
+        now: Whether the stop is immediate.
     """
 
     def __init__(self, moment: int, pick: int, now: bool) -> None:
@@ -228,12 +225,12 @@ class Watch:
             self.strike()
 
     def place(self, node: int) -> Path:
-        """The workspace of a node that was called."""
+        """Return the workspace of a called node."""
         assert self.run is not None
         return self.run.path / "workspaces" / self._places[node]
 
     def strike(self) -> None:
-        """Stop the node, on the loop: between this state and the stop nothing happens."""
+        """Stop the node on the loop, so that nothing happens before the stop."""
         if self.target is None and self.run is not None:
             self.target = list(self.born)[self._pick % len(self.born)]
             self.stopped_at = self.run.view.seq
@@ -241,7 +238,7 @@ class Watch:
 
 
 def begin(root: Path, tree: Tree, backend: dict[str, Any], **models: str) -> Run:
-    """Start a run of a tree; ``models`` are those of names that have one of their own."""
+    """Start a run of a tree. ``models`` are the models of names that do not use the forest."""
     names = sorted({tree.name(node) for node in tree.nodes} | {"none"})
     agents = [
         {"id": name, "backend": backend | ({"model": models[name]} if name in models else {})}
@@ -272,7 +269,7 @@ def wait_ended(run: Run, watch: Watch, under: set[int]) -> None:
 
 
 def files(watch: Watch, nodes: set[int]) -> dict[Path, int]:
-    """When each file of these agents was last written."""
+    """Return when each file of these agents was last written."""
     places = [watch.place(node) for node in nodes & set(watch.born)]
 
     def look() -> dict[Path, int]:
@@ -294,13 +291,13 @@ def files(watch: Watch, nodes: set[int]) -> dict[Path, int]:
 
 
 def check(run: Run, tree: Tree, watch: Watch, under: set[int], silent_from: int) -> None:
-    """What the journal of a whole run must tell of its stop."""
+    """Check the journal of a complete run for its stop."""
     mine = {watch.born[node] for node in under if node in watch.born}
     told = [e for e in events(run) if getattr(e, "agent", "") in mine]
     begun = [e for e in told if isinstance(e, BEGINNINGS) and e.seq > watch.stopped_at]
     assert begun == [], "something began after the stop"
     # What a command said before its end, and the stop itself, are recorded a moment later.
-    behind = (ev.StopRequested, ev.ToolTold)
+    behind = (ev.StopRequested, ev.ToolNotice)
     late = [e for e in told if e.seq > silent_from and not isinstance(e, behind)]
     assert late == [], "something happened after the end"
 
@@ -315,11 +312,11 @@ def check(run: Run, tree: Tree, watch: Watch, under: set[int], silent_from: int)
     if watch.target:
         parent = watch.born[tree.parents[watch.target - 1]]
         results = [e.result for e in events(run, ev.ToolFinished) if e.agent == parent]
-        assert f"a person stopped {tree.name(watch.target)} at its work" in "\n".join(results)
+        assert f"the user stopped {tree.name(watch.target)}" in "\n".join(results)
 
 
 def stop_somewhere(root: Path, tree: Tree, moment: int, pick: int, now: bool) -> Run:
-    """Let a tree work, stop a node of it after some event, and check all that must hold."""
+    """Run a tree, stop a node after some event, and check all invariants."""
     forest, watch = Forest(tree), Watch(moment, pick, now)
     with watch.watching():
         run = begin(root, tree, {"type": "python", "instance": forest, "can_call": "*"})
@@ -348,7 +345,7 @@ def stop_somewhere(root: Path, tree: Tree, moment: int, pick: int, now: bool) ->
 @pytest.mark.parametrize(
     ("pick", "now"), [(0, True), (1, False)], ids=["the root at once", "a branch gracefully"]
 )
-def test_a_stop_in_a_tree_of_two_hundred_ends_what_is_under_it(
+def test_stop_in_a_tree_of_200_agents_ends_all_descendants(
     tmp_path: Path, pick: int, now: bool
 ) -> None:
     tree = even(3, 200)
@@ -364,7 +361,7 @@ def test_a_stop_in_a_tree_of_two_hundred_ends_what_is_under_it(
     pick=st.integers(0, 200),
     now=st.booleans(),
 )
-def test_a_stop_of_any_node_at_any_moment_ends_what_is_under_it_and_nothing_else(
+def test_stop_of_any_node_ends_exactly_its_descendants(
     size: int, seed: int, moment: int, pick: int, now: bool
 ) -> None:
     # About seven events are recorded for each node before all leaves hold.
@@ -374,7 +371,7 @@ def test_a_stop_of_any_node_at_any_moment_ends_what_is_under_it_and_nothing_else
 
 
 @pytest.mark.parametrize("is_plain", [False, True], ids=["async", "plain"])
-def test_nobody_is_called_for_an_agent_that_has_ended_meanwhile(
+def test_ended_agent_calls_no_sub_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_plain: bool
 ) -> None:
     async def ask() -> str:
@@ -385,7 +382,7 @@ def test_nobody_is_called_for_an_agent_that_has_ended_meanwhile(
         """Ask."""
         return asyncio.run(ask())
 
-    place, placed = SubAgents._place, Event()
+    place, placed = SubAgents._open_workspace, Event()
 
     def placed_late(self: SubAgents, *given: Any) -> tuple[str, Path]:
         made = place(self, *given)
@@ -394,7 +391,7 @@ def test_nobody_is_called_for_an_agent_that_has_ended_meanwhile(
         placed.set()
         return made
 
-    monkeypatch.setattr(SubAgents, "_place", placed_late)
+    monkeypatch.setattr(SubAgents, "_open_workspace", placed_late)
     function = ask_plainly if is_plain else ask
     began, held = Gate(), Gate()
     a = ScriptedModel(Turn(calls=(Call(function.__name__, {}),), gate=began))
@@ -456,7 +453,7 @@ def test_the_connections_of_a_stopped_branch_are_closed_and_the_others_are_not(
 
 
 def closed_by(server: ModelServer) -> dict[int, str | None]:
-    """Who closed the stream of each leaf."""
+    """Return what closed the stream of each leaf."""
     return {node_in(r.prompt): r.closed_by for r in server.requests if r.model == LEAF}
 
 

@@ -1,4 +1,4 @@
-"""The coordination machine: tables of (events so far) -> next step, and random histories."""
+"""Tests of the coordination machine: tables of events and next steps, and random histories."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -42,11 +42,11 @@ def timed_out(agent: str) -> ev.Event:
 
 
 def said(text: str = "t") -> ev.Event:
-    return ev.Said(text=text)
+    return ev.UserMessage(text=text)
 
 
 def hears(agent: str, heard: int = 1) -> ev.Event:
-    return ev.Told(agent=agent, text="t", heard=heard)
+    return ev.NoteSent(agent=agent, text="t", heard=heard)
 
 
 def state(order: str, *events: ev.Event) -> Coordination:
@@ -64,7 +64,7 @@ def again(agent: str) -> ev.Event:
     return ev.OrchestrationRestarted(agent=agent, reason="r", instructions="i", attempt=2)
 
 
-NOBODY = "Nobody of that name has an answer. Vote for one of:"
+NOBODY = "There is no answer with this name. Vote for one of:"
 
 # Agents are registered as z, a, m, so that registration order is not the alphabet's.
 STEPS: dict[str, tuple[list[ev.Event], voting.Step]] = {
@@ -177,7 +177,7 @@ STEPS: dict[str, tuple[list[ev.Event], voting.Step]] = {
 
 
 @pytest.mark.parametrize("case", STEPS)
-def test_next_step(case: str) -> None:
+def test_each_state_has_its_next_step(case: str) -> None:
     events, step = STEPS[case]
     assert voting.next_step(state("z a m", *events), Rules()) == step
 
@@ -344,7 +344,7 @@ RULES: dict[str, tuple[Rules, list[ev.Event], voting.Step]] = {
 
 
 @pytest.mark.parametrize("case", RULES)
-def test_next_step_by_the_rules(case: str) -> None:
+def test_next_step_follows_the_rules(case: str) -> None:
     rules, events, step = RULES[case]
     assert voting.next_step(state("z a m", *events), rules) == step
 
@@ -363,26 +363,26 @@ ANSWERS: dict[str, tuple[Rules, list[ev.Event], str, str]] = {
         Rules(max_answers_each=1),
         [answer("z")],
         "new",
-        "You have given all the answers that you may give (1). Please vote for the best.",
+        "You have reached your limit of answers (1). Please vote for the best answer.",
     ),
     "another's limit is not its own": (Rules(max_answers_each=1), [answer("a")], "new", ""),
     "over the limit of all": (
         Rules(max_answers_all=2),
         [answer("a"), answer("m")],
         "new",
-        "The team has given all the answers that it may give (2). Please vote for the best.",
+        "The team has reached its limit of answers (2). Please vote for the best answer.",
     ),
     "word for word another's": (
         Rules(),
         [answer("a", "same")],
         "same",
-        voting.DUPLICATE.format(owner="agent1", or_vote=", or vote for the best"),
+        voting.DUPLICATE.format(owner="agent1", or_vote=", or vote for the best answer"),
     ),
     "word for word its own": (
         Rules(),
         [answer("z", "same")],
         "same",
-        voting.DUPLICATE.format(owner="yourself", or_vote=", or vote for the best"),
+        voting.DUPLICATE.format(owner="yourself", or_vote=", or vote for the best answer"),
     ),
     "word for word its own, after a follow-up text": (
         BALANCED,
@@ -400,7 +400,7 @@ ANSWERS: dict[str, tuple[Rules, list[ev.Event], str, str]] = {
         Rules(),
         [answer("a", "same"), said(), hears("z")],
         "same",
-        voting.DUPLICATE.format(owner="agent1", or_vote=", or vote for the best"),
+        voting.DUPLICATE.format(owner="agent1", or_vote=", or vote for the best answer"),
     ),
     "over its own limit, before a follow-up text": (
         Rules(max_answers_each=1, max_answers_all=1),
@@ -412,7 +412,7 @@ ANSWERS: dict[str, tuple[Rules, list[ev.Event], str, str]] = {
         Rules(max_answers_each=1),
         [answer("z"), said(), hears("z"), answer("z")],
         "new",
-        "You have given all the answers that you may give (1). Please vote for the best.",
+        "You have reached your limit of answers (1). Please vote for the best answer.",
     ),
     "word for word another's where nobody votes": (
         Rules(skips_voting=True),
@@ -431,7 +431,7 @@ ANSWERS: dict[str, tuple[Rules, list[ev.Event], str, str]] = {
         BALANCED,
         [answer("a", OLD)],
         "Six, five; four! THREE two",
-        voting.NOT_NEW.format(share=5 / 6, owner="agent1", or_vote=", or vote for the best"),
+        voting.NOT_NEW.format(share=5 / 6, owner="agent1", or_vote=", or vote for the best answer"),
     ),
     "balanced takes 0.70": (
         BALANCED,
@@ -443,14 +443,14 @@ ANSWERS: dict[str, tuple[Rules, list[ev.Event], str, str]] = {
         STRICT,
         [answer("m", OLD), answer("a", "others words")],
         "one two three four",
-        voting.NOT_NEW.format(share=4 / 6, owner="agent2", or_vote=", or vote for the best"),
+        voting.NOT_NEW.format(share=4 / 6, owner="agent2", or_vote=", or vote for the best answer"),
     ),
     "strict takes 0.50": (STRICT, [answer("a", OLD)], "one two three", ""),
 }
 
 
 @pytest.mark.parametrize("case", ANSWERS)
-def test_an_answer_is_judged(case: str) -> None:
+def test_judge_answer(case: str) -> None:
     rules, events, text, refusal = ANSWERS[case]
     assert voting.judge_answer(state("z a m", *events), rules, "z", text) == refusal
 
@@ -487,7 +487,7 @@ def test_a_team_of_one_neither_votes_nor_presents(
             [answer("z")],
             "a",
             {"z": 1},
-            "Nobody of that name has an answer. Vote for one of: agent3.",
+            "There is no answer with this name. Vote for one of: agent3.",
         ),
         (
             [answer("z"), answer("a")],
@@ -497,17 +497,17 @@ def test_a_team_of_one_neither_votes_nor_presents(
         ),
     ],
 )
-def test_a_vote_is_judged(
+def test_judge_vote(
     events: list[ev.Event], target: str, known: dict[str, int], judgement: str
 ) -> None:
     assert voting.judge_vote(state("z a m", *events), "a", target, known) == judgement
 
 
-def test_labels_go_by_sorted_id_and_tell_nothing_of_the_order() -> None:
+def test_labels_follow_sorted_ids() -> None:
     assert voting.labels(state("z a m")) == {"agent1": "a", "agent2": "m", "agent3": "z"}
 
 
-def test_applying_an_event_leaves_the_old_state_as_it_was() -> None:
+def test_apply_does_not_change_the_old_state() -> None:
     before = state("z a", answer("z"))
     voting.apply(before, answer("a"))
     voting.apply(before, vote("a", "z", z=1))
@@ -516,7 +516,7 @@ def test_applying_an_event_leaves_the_old_state_as_it_was() -> None:
 
 @dataclass
 class SimulatedTeam:
-    """A driver without models: in any order, rounds begin, and end in what `choose` says."""
+    """A driver without models: rounds begin in any order and end with the result of `choose`."""
 
     order: list[str]
     rules: Rules
@@ -553,7 +553,7 @@ class SimulatedTeam:
         return voting.apply(team, event)
 
     def _go_on(self, team: Coordination, agent: str) -> ev.Event | None:
-        if team.unheard(agent) and self.choose(2):
+        if team.unread_messages(agent) and self.choose(2):
             return hears(agent, len(team.said))
         known = self.rounds[agent]
         what = self.choose(24)
@@ -569,7 +569,7 @@ class SimulatedTeam:
         return vote(agent, target, **known)
 
     def _answer(self, team: Coordination, agent: str) -> ev.Event | None:
-        """Answer, now and then with a copy; a refusal shows what is new, the third is the last."""
+        """Answer, sometimes with a copy. A rejection shows new answers; a third one is final."""
         self.answers_left -= 1
         texts = [revisions[-1] for revisions in team.answers.values()]
         copies = bool(texts) and self.choose(3) == 0
@@ -609,7 +609,7 @@ ANY_RULES = st.builds(
     st.integers(0, 12),
     st.integers(0, 3),
 )
-def test_any_rules_and_order_of_events_end_with_every_answer_heard_texts_and_fresh_votes_only(
+def test_any_rules_and_event_order_end_with_all_messages_read_and_current_votes(
     rules: Rules, size: int, random: object, answers: int, texts: int
 ) -> None:
     order = [f"a{n}" for n in range(size)]
@@ -627,7 +627,8 @@ def test_any_rules_and_order_of_events_end_with_every_answer_heard_texts_and_fre
         assert counted[agent] <= (rules.max_answers_each or counted[agent])
     assert counted.total() <= (rules.max_answers_all or counted.total())
     last_answer = max(
-        (i for i, e in enumerate(team.log) if isinstance(e, ev.AnswerGiven | ev.Said)), default=-1
+        (i for i, e in enumerate(team.log) if isinstance(e, ev.AnswerGiven | ev.UserMessage)),
+        default=-1,
     )
     # The limit of all may leave an agent nothing to say; then it has nothing to hear either.
     if not (rules.skips_voting and rules.max_answers_all):
@@ -658,15 +659,15 @@ def test_any_rules_and_order_of_events_end_with_every_answer_heard_texts_and_fre
 
 
 def _unheard(log: list[ev.Event], agent: str) -> int:
-    """How many texts an agent has not heard, by the events alone."""
-    told = [e for e in log if isinstance(e, ev.RoundStarted | ev.Told) and e.agent == agent]
-    texts = sum(isinstance(e, ev.Said) for e in log)
+    """Return how many messages an agent has not received, from the events alone."""
+    told = [e for e in log if isinstance(e, ev.RoundStarted | ev.NoteSent) and e.agent == agent]
+    texts = sum(isinstance(e, ev.UserMessage) for e in log)
     return texts - (told[-1].heard or 0 if told else 0)
 
 
 def _answers_that_heard_all(log: list[ev.Event]) -> Counter[str]:
-    """Answers of each agent after the last text, given by one that had heard it."""
-    last = max((i for i, e in enumerate(log) if isinstance(e, ev.Said)), default=-1)
+    """Return the answers of each agent that had received the last message."""
+    last = max((i for i, e in enumerate(log) if isinstance(e, ev.UserMessage)), default=-1)
     return Counter(
         e.agent
         for i, e in enumerate(log)
@@ -675,7 +676,7 @@ def _answers_that_heard_all(log: list[ev.Event]) -> Counter[str]:
 
 
 @given(ANY_RULES, st.lists(st.tuples(st.integers(0, 10), st.integers(0, 3), st.integers(0, 3))))
-def test_any_events_at_all_leave_a_state_that_knows_its_next_step(
+def test_any_events_leave_a_state_with_a_next_step(
     rules: Rules,
     raw: list[tuple[int, int, int]],
 ) -> None:

@@ -1,4 +1,4 @@
-"""Tests that run where Jupyter AI is installed, by ``make beside``; elsewhere there are none."""
+"""Tests with Jupyter AI, which run only if it is installed."""
 
 from importlib.util import find_spec
 

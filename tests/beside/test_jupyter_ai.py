@@ -1,4 +1,4 @@
-"""Jupyter AI's chat asks a team by the Agent Client Protocol, stops it, and goes on with it."""
+"""Jupyter AI's chat sends a task to a team by the Agent Client Protocol, stops and continues it."""
 
 import json
 import os
@@ -8,45 +8,25 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from nb_agents.session.history import load_session
 from tests.browser.lab import NotebookPage, chromium, start_lab
+from tests.kit.sessions import load_session
 from tests.model_server import wait_until
 
 AGENT = Path(__file__).parents[1] / "acp" / "agent.py"
 SAYS = ("say one two", "tool read a.md", "say three", "hold held", "RESUMED", "say four")
-PERSONA = """
-from jupyter_ai_acp_client.base_acp_persona import BaseAcpPersona
-from jupyter_ai_persona_manager import PersonaDefaults
-
-
-class TeamPersona(BaseAcpPersona):
-    NOTEBOOK_EDITING_GUIDANCE = ""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, executable={command!r}, **kwargs)
-
-    @property
-    def defaults(self):
-        return PersonaDefaults(
-            name="Team", description="A team", avatar_path="", system_prompt=""
-        )
-"""
-FIRST = "--PersonaManager.default_persona_id=jupyter-ai-personas::team_persona::TeamPersona"
+FIRST = "--PersonaManager.default_persona_id=jupyter-ai-personas::nb_agents::NbAgentsPersona"
 OPEN = "jupyterlab-chat:createAndOpen"
 
 
 @pytest.mark.timeout(300)
-def test_its_chat_shows_the_words_of_a_team_stops_it_and_goes_on(tmp_path: Path) -> None:
+def test_chat_shows_stops_and_continues_a_team(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    personas = root / ".jupyter" / "personas"
-    personas.mkdir(parents=True)
+    root.mkdir()
     backend = {"type": "acp", "command": [sys.executable, str(AGENT), *SAYS]}
     config = root / "team.json"
     team = {"agent": {"id": "ada", "backend": backend}, "cancel": {"grace_timeout": 0.5}}
     config.write_text(json.dumps(team))
-    command = [sys.executable, "-m", "nb_agents.cli", "acp", "--config", str(config)]
-    (personas / "team_persona.py").write_text(PERSONA.format(command=command))
-    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    state = {"XDG_STATE_HOME": str(tmp_path / "state"), "NB_AGENTS_PERSONA_TEAM": str(config)}
     with start_lab(root, env=state, extra=[FIRST]) as lab, chromium() as browser:
         page = NotebookPage(lab, browser).page
         page.goto(f"{lab.url}/lab?token={lab.token}&reset")
@@ -73,17 +53,17 @@ def test_its_chat_shows_the_words_of_a_team_stops_it_and_goes_on(tmp_path: Path)
 
 def _opened_chat(page: Page) -> Locator:
     page.wait_for_function(f"window.jupyterapp?.commands.hasCommand('{OPEN}')")
-    # Not the promise itself: while nothing in the page refers to that, Chromium may collect it.
+    # Not the promise itself, which Chromium may collect if nothing in the page refers to it.
     page.evaluate("() => { jupyterapp.restored.then(() => { window.isRestored = true }) }")
     page.wait_for_function("window.isRestored")
     page.locator("#jupyterlab-splash").wait_for(state="detached")
-    # Its notices that a file was reloaded lie over the buttons.
+    # Its notices about reloaded files cover the buttons.
     page.add_style_tag(content="#react-toastify-container { display: none }")
     args = "{name: 'team', inSidePanel: false}"
     page.evaluate(f"() => {{ jupyterapp.commands.execute('{OPEN}', {args}) }}")
     _box(page).wait_for()
-    # A message that is sent before nobody answers.
-    page.locator("#jp-main-dock-panel").get_by_text("Team", exact=True).first.wait_for()
+    # A message that is sent earlier gets no answer.
+    page.locator("#jp-main-dock-panel").get_by_text("nb_agents", exact=True).first.wait_for()
     return page.locator("#jp-main-dock-panel")
 
 

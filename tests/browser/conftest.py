@@ -1,7 +1,7 @@
 """One JupyterLab and one page in each process; a notebook for each test.
 
-A page takes seconds to load, and a person's is open for days: so the tests have one, with their
-notebooks in it one after the other.
+A page takes seconds to load, and users keep theirs open for days. So the tests share one, in which
+they open their notebooks one after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.model_server import ModelServer
 expect.set_options(timeout=60_000)
 
 
-# While a browser is open, its thread can run no async tests: hence no longer than this folder's.
+# While a browser is open, its thread can run no async tests, so it is closed after this directory.
 @pytest.fixture(scope="package")
 def browser() -> Iterator[BrowserContext]:
     with chromium() as browser:
@@ -42,7 +42,7 @@ def server() -> Iterator[ModelServer]:
 
 @pytest.fixture(scope="package")
 def tabs(browser: BrowserContext) -> Iterator[list[NotebookPage]]:
-    """The page that is open, if one is."""
+    """The open page, if there is one."""
     tabs: list[NotebookPage] = []
     yield tabs
     for tab in tabs:
@@ -51,7 +51,7 @@ def tabs(browser: BrowserContext) -> Iterator[list[NotebookPage]]:
 
 @pytest.fixture
 def tab(lab: Lab, browser: BrowserContext, tabs: list[NotebookPage]) -> NotebookPage:
-    """The page of all tests in a row that have the same JupyterLab."""
+    """The page shared by consecutive tests with the same JupyterLab."""
     if tabs and tabs[0].lab is not lab:
         tabs.pop().close()
     if not tabs:
@@ -61,7 +61,7 @@ def tab(lab: Lab, browser: BrowserContext, tabs: list[NotebookPage]) -> Notebook
 
 @pytest.fixture
 def fresh_tab(tab: NotebookPage) -> Iterator[NotebookPage]:
-    """The page, loaded anew: in the place of `tab` in files that look at more than notebooks."""
+    """The page, reloaded. It replaces `tab` in files that test more than notebooks."""
     tab.leave()
     yield tab
     tab.leave()
@@ -69,7 +69,7 @@ def fresh_tab(tab: NotebookPage) -> Iterator[NotebookPage]:
 
 @pytest.fixture
 def story(lab: Lab, tab: NotebookPage, request: pytest.FixtureRequest) -> Iterator[Story]:
-    """A notebook's story. After each test the page has shown and done nothing that it must not."""
+    """A notebook in the page. After each test, the page is checked for errors and requests."""
     failed = request.session.testsfailed
     file_and_name = request.node.nodeid.rpartition("/")[2]
     folder = lab.root / re.sub(r"\W+", "_", file_and_name)[:100]
@@ -84,7 +84,7 @@ def story(lab: Lab, tab: NotebookPage, request: pytest.FixtureRequest) -> Iterat
         if is_as_before:
             tab.close_notebooks()
         else:
-            tab.leave()  # the next test loads it anew
+            tab.leave()  # the next test reloads it
         lab.end_kernels()
 
 
@@ -93,7 +93,7 @@ class Canary:
 
     Attributes:
         url: An address of it.
-        asked: What it was asked for.
+        asked: The requested paths.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ def canary() -> Iterator[Canary]:
 
 
 def requests_of(page: Page, allowed: str) -> list[str]:
-    """Note what a page asks others than this address for."""
+    """Collect the requests of a page to other addresses."""
     asked: list[str] = []
 
     def note(request: Request) -> None:

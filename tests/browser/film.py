@@ -1,9 +1,9 @@
-"""Record the README's picture: a team is stopped, goes on, and goes back to an earlier moment.
+"""Record the README's animation: a team is stopped, resumed and rewound.
 
     python -m tests.browser.film [FILE]
 
-It needs Chromium, and what ``pip install -e '.[test]'`` brings. Each frame is a screenshot of one
-cell's output in JupyterLab.
+It needs Chromium and ``pip install -e '.[test]'``. Each frame is a screenshot of one cell's output
+in JupyterLab.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.browser.story import Story, demo_team
 PICTURE = Path(__file__).parents[2] / "notebooks" / "images" / "stop-and-resume.gif"
 MAX_BYTES = 600_000
 TASK = "Compare three ways to cache embeddings for 10 million documents"
-PACES = {"researcher": 60, "critic": 12, "builder": 9}  # words a second
+PACES = {"researcher": 60, "critic": 12, "builder": 9}  # words per second
 SIZE = (1000, 900)
 FRAME_S = 0.4
 
@@ -33,8 +33,8 @@ class Film:
     """Frames of a page.
 
     Attributes:
-        story: The notebook that is filmed.
-        frames: What was seen so far, and for how many milliseconds each is shown.
+        story: The recorded notebook.
+        frames: The images so far, with the milliseconds that each is shown.
     """
 
     def __init__(self, story: Story) -> None:
@@ -43,7 +43,7 @@ class Film:
         self._clip: FloatRect | None = None
 
     def shoot(self, shown_ms: int = 400) -> None:
-        """Add the page as it is now."""
+        """Add a frame of the current page."""
         page = self.story.page.page
         if self._clip is None:
             box = page.locator(".jp-NotebookPanel-notebook:visible").first.bounding_box()
@@ -53,7 +53,7 @@ class Film:
         self.frames.append((Image.open(io.BytesIO(png)).convert("RGB"), shown_ms))
 
     def roll(self, seconds: float) -> None:
-        """Add a frame every `FRAME_S` for so long."""
+        """Add a frame every `FRAME_S` for this many seconds."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             began = time.monotonic()
@@ -69,7 +69,7 @@ class Film:
         first.save(file, save_all=True, append_images=rest, duration=shown, loop=0, optimize=True)
 
     def _palette(self) -> Image.Image:
-        """Return the commonest colours, such as greys, and rare ones, as those of a diff."""
+        """Return the most frequent colours, such as greys, and rare ones, such as in a diff."""
         kept = [frame for frame, ms in self.frames if ms >= 1000]
         width, height = kept[0].size
         strip = Image.new("RGB", (width, height * len(kept)))
@@ -83,9 +83,9 @@ class Film:
 
 
 def record(file: Path) -> None:
-    """Start a team, stop it, resume it, and write what was seen."""
+    """Start a team, stop it, resume it, and write the animation."""
     with tempfile.TemporaryDirectory() as state:
-        os.environ["XDG_STATE_HOME"] = state  # the live runs of others are none of the film's
+        os.environ["XDG_STATE_HOME"] = state  # other live runs are not shown
         _record(file)
 
 
@@ -102,7 +102,7 @@ def _record(file: Path) -> None:
 def _play(story: Story, film: Film) -> None:
     story.page.page.set_viewport_size({"width": SIZE[0], "height": SIZE[1]})
     story.open()
-    story.page.page.keyboard.press("Control+b")  # more room without the files' list
+    story.page.page.keyboard.press("Control+b")  # more space without the file browser
     team = demo_team(25)
     for each, (name, pace) in zip(team["agents"], PACES.items(), strict=True):
         each.update(id=name, backend={"type": "demo", "words_per_second": pace})
@@ -130,7 +130,7 @@ def _play(story: Story, film: Film) -> None:
 
 
 def _go_back(story: Story, film: Film, card: Locator) -> None:
-    """Press an answer, look at what a file becomes, say a word, and go on from there."""
+    """Click on an answer, view the change of a file, write a message, and start the fork."""
     page = story.page.page
     card.locator("svg[data-point]:has(text)").first.click()
     dialog = page.get_by_role("dialog")
@@ -142,7 +142,7 @@ def _go_back(story: Story, film: Film, card: Locator) -> None:
     dialog.get_by_role("textbox").focus()
     page.keyboard.type("Think of the cost, too.")
     film.shoot(1800)
-    dialog.get_by_role("button", name="Go back and on from there").click()
+    dialog.get_by_role("button", name="Go back").click()
     expect(page.locator(".nba-tab [data-point], .nba-tab .nba").first).to_be_attached(
         timeout=60_000
     )

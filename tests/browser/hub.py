@@ -24,9 +24,9 @@ __all__ = ["Hub", "HubUser"]
 _ROOT = Path(__file__).parents[2]
 _PROXY = next(_ROOT.glob(".venv/hub-proxy-*/node_modules/.bin/configurable-http-proxy"), None)
 _PREFIX = "/research/"
-_START_S = 200  # a busy machine is slow, not wrong
-# Each user has a home directory of their own and all have one account: a machine's accounts are
-# not for a test to make.
+_START_S = 200  # generous, for busy machines
+# Each user has their own home directory, but all have the same account, because a test should not
+# create accounts.
 _CONFIG = """
 c = get_config()
 port, hub_port, proxy_port, home, env = json.loads({given!r})
@@ -54,7 +54,7 @@ class Hub:
     """A running JupyterHub; use it as a context manager.
 
     Args:
-        place: A directory for all that it writes; users' home directories are in it.
+        place: The directory for all its files, including the users' home directories.
 
     Attributes:
         url: Its address with its prefix.
@@ -105,11 +105,11 @@ class Hub:
 
     @property
     def log(self) -> str:
-        """What the Hub, its proxy and its users' servers wrote."""
+        """Return the output of the Hub, its proxy and the users' servers."""
         return self._log.read_text(errors="replace")
 
     def log_in(self, name: str, browser: BrowserContext) -> HubUser:
-        """Log in as a person does, and wait until the user's JupyterLab is there."""
+        """Log in with the form, and wait for the user's JupyterLab."""
         page = browser.new_page()
         page.goto(f"{self.url}hub/login?next={_PREFIX}hub/spawn")
         page.fill("#username_input", name)
@@ -137,7 +137,7 @@ class Hub:
 
 @dataclass(frozen=True)
 class HubUser:
-    """A user who is logged in; a page takes it for a JupyterLab server.
+    """A logged-in user, which a page can use like a JupyterLab server.
 
     Attributes:
         hub: The Hub.

@@ -1,4 +1,4 @@
-"""Drives a real JupyterLab in a real Chromium, as a person would.
+"""Drives a real JupyterLab in a real Chromium, as a user would.
 
     write_notebook(root / "a.ipynb", ["print(1 + 1)"])
     with start_lab(root) as lab, chromium() as browser:
@@ -7,9 +7,8 @@
         page.run_cell(0)
         page.wait_for_text("2", i=0)
 
-Everything that the server writes beside the notebooks goes to a temporary directory of its own;
-one server serves a whole test file. Notebooks are addressed by their path below the server's root,
-cells by their index.
+Except for notebooks, the server writes only to its own temporary directory. One server serves a
+whole test file. Notebooks are identified by their path below the server's root, cells by index.
 
 Playwright's synchronous API occupies the thread's event loop: while a browser is open, the same
 thread can't run `asyncio.run` or async tests.
@@ -52,7 +51,7 @@ from tests.model_server import free_port, wait_until
 __all__ = ["Lab", "NotebookPage", "chromium", "chromium_path", "start_lab", "write_notebook"]
 
 _ROOT = Path(__file__).parents[2]
-_START_S = 200  # a busy machine is slow, not wrong
+_START_S = 200  # generous, for busy machines
 _ACTION_S = 60
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _CHROMIUM_FLAGS = (
@@ -68,13 +67,13 @@ _SERVER_FLAGS = (
     "--allow-root",
     "--ServerApp.ip=127.0.0.1",
     "--ServerApp.port_retries=0",
-    # Ports are looked for before a kernel takes them: by then they may be another's.
+    # Ports are chosen before a kernel opens them: another process may take them meanwhile.
     "--KernelManager.transport=ipc",
     "--LabApp.expose_app_in_browser=True",
     "--JupyterNotebookApp.expose_app_in_browser=True",
     "--LabApp.extension_manager=readonly",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    # Or else each page asks whether JupyterLab should be built again, which starts two programs.
+    # Otherwise each page checks whether to rebuild JupyterLab, which starts two programs.
     "--ServerApp.tornado_settings={'page_config_data': {'buildCheck': False}}",
 )
 _QUIET = {
@@ -94,7 +93,7 @@ def chromium_path() -> str | None:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[BrowserContext]:
-    """Run a headless Chromium; its pages share a cache, as a person's do: they load twice as fast.
+    """Run a headless Chromium. Its pages share a cache, so they load twice as fast.
 
     Playwright's own download isn't needed.
     """
@@ -123,7 +122,7 @@ def write_notebook(path: Path, cells: Iterable[str | nbformat.NotebookNode]) -> 
 
 
 class Lab:
-    """A running JupyterLab server. Made by `start_lab`; stop it, or use it as a context manager.
+    """A JupyterLab server from `start_lab`. Stop it or use it as a context manager.
 
     Attributes:
         root: The directory that it serves.
@@ -174,7 +173,7 @@ class Lab:
 
     @property
     def log(self) -> str:
-        """What the server and its kernels wrote to their terminals."""
+        """The terminal output of the server and its kernels."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
@@ -188,14 +187,14 @@ class Lab:
         return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(path), **extra}
 
     def _link_plugin(self) -> Path:
-        """Offer the plugin as it is built, and not as it was when nb_agents was installed."""
+        """Serve the current build of the plugin instead of the installed one."""
         link = self._home / "data" / "labextensions" / "nb-agents"
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(_ROOT / "nb_agents" / "labextension", target_is_directory=True)
         return self._home / "data"
 
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Set a person's settings, by plugin, for pages that are loaded from now on."""
+        """Set user settings, by plugin, for pages that are loaded from now on."""
         for plugin, values in settings.items():
             package, _, name = plugin.partition(":")
             file = self._home / "jupyterlab_settings_dir" / package / f"{name}.jupyterlab-settings"
@@ -209,7 +208,7 @@ class Lab:
         file.write_text(json.dumps({"disabledExtensions": dict.fromkeys(names, True)}))
 
     def _warm_kernels(self) -> None:
-        """Have kernels forked from a process of the tests, see `tests.warm`."""
+        """Fork kernels from a process of the tests; see `tests.warm`."""
         if sys.platform == "linux":
             warm.address()  # found by the environment
             config = self._home / "jupyter_config_dir" / "jupyter_server_config.py"
@@ -227,7 +226,7 @@ class Lab:
         return f"{self.url}/{view}/{quoted}?token={self.token}&reset"
 
     def api(self, path: str, method: str = "GET", body: Any = None) -> Any:
-        """Call the server's REST API, such as `api("kernels")`; returns the decoded answer."""
+        """Call the server's REST API, such as `api("kernels")`. Returns the decoded reply."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}/api/{path}", data, method=method)
         request.add_header("Authorization", f"token {self.token}")
@@ -236,7 +235,7 @@ class Lab:
         return json.loads(raw) if raw else None
 
     def end_kernels(self) -> None:
-        """Shut down all kernels, without help of a page."""
+        """Shut down all kernels by the REST API."""
         for kernel in self.api("kernels"):
             self.api(f"kernels/{kernel['id']}", "DELETE")
 
@@ -291,8 +290,8 @@ def start_lab(
 
 # --- the page -------------------------------------------------------------------------------------
 
-# Runs before the page's own scripts, at each load. `start` keeps a promise's outcome for later,
-# since the test clicks (in dialogs, on Stop) while JupyterLab's command is still going on.
+# Runs before the page's own scripts at each load. `start` stores a promise's outcome, because the
+# test clicks (in dialogs, on Stop) while JupyterLab's command is still running.
 _HELPERS = """
 window.harness = {
   started: [],
@@ -316,7 +315,7 @@ class NotebookPage:
 
     Attributes:
         page: Playwright's page, for what this class doesn't offer.
-        console_errors: Errors in the console and uncaught exceptions since the page was made.
+        console_errors: Errors in the console and uncaught exceptions since the page was created.
     """
 
     def __init__(
@@ -332,7 +331,7 @@ class NotebookPage:
         self.page.add_init_script(_HELPERS)
         self.page.on("console", self._note_console)
         self.page.on("pageerror", lambda error: self.console_errors.append(str(error)))
-        # "Leave site?" on a reload with unsaved changes: Playwright would stay.
+        # "Leave site?" on a reload with unsaved changes; Playwright would not leave.
         self.page.on("dialog", lambda dialog: dialog.accept())
 
     def __enter__(self) -> NotebookPage:
@@ -365,24 +364,24 @@ class NotebookPage:
         self._wait_open(kernel)
 
     def is_loaded(self) -> bool:
-        """Whether JupyterLab is there, with or without a notebook."""
+        """Whether JupyterLab is loaded, with or without a notebook."""
         return bool(self.page.evaluate("window.jupyterapp?.name === 'JupyterLab'"))
 
     def show_notebook(self, notebook: str, kernel: bool = True) -> None:
-        """Open a notebook in the JupyterLab that is there, as a click in the file browser does."""
+        """Open a notebook in the loaded JupyterLab, as a click in the file browser does."""
         self.notebook = notebook
         self.command("docmanager:open", path=notebook)
         self._wait_open(kernel)
 
     def leave(self) -> None:
-        """Leave JupyterLab, for an empty page that is as large as at first."""
+        """Leave JupyterLab for an empty page of the original size."""
         self.page.goto("about:blank")
         self.page.set_viewport_size(self._size)
 
     def close_notebooks(self) -> None:
-        """Close all that is open and save nothing, and let the page look as it did at first."""
+        """Close all notebooks without saving, and restore the original layout."""
         models = "[...app.shell.widgets('main')].flatMap(w => w.context?.model ?? [])"
-        # At once, or a run that ends in between would have the page ask whether to save.
+        # Immediately, or the page would ask whether to save after a run that ends in between.
         self._do(
             f"for (const model of {models}) model.dirty = false; "
             "await app.commands.execute('application:close-all')"
@@ -392,13 +391,13 @@ class NotebookPage:
         self.page.set_viewport_size(self._size)
 
     def _wait_open(self, kernel: bool) -> None:
-        # Unlike a look of ours, it may come while the page goes elsewhere.
+        # Unlike an evaluation, this works during a navigation.
         is_open = "path => Boolean(window.harness?.panel(path))"
         self.page.wait_for_function(is_open, arg=self.notebook, timeout=_START_S * 1000)
         self._do("await panel.context.ready; await panel.revealed")
         self._wait_splash()
-        # A page that was loaded opens its notebook twice: as it was left, and as its address says.
-        # One that is closed in between would come back.
+        # A loaded page opens its notebook twice: from the saved layout and from its address. A
+        # notebook that is closed in between would be opened again.
         self.page.wait_for_selector(".jp-FileBrowser.jp-mod-restoring", state="detached")
         if kernel:
             self.wait_until(
@@ -411,11 +410,11 @@ class NotebookPage:
         self._wait_open(kernel)
 
     def close(self) -> None:
-        """Close the tab; its kernel goes on."""
+        """Close the tab; its kernel keeps running."""
         self.page.close()
 
     def save(self) -> None:
-        """Save the notebook; again, when it has changed while it was saved."""
+        """Save the notebook. Save it again if it changed while it was saved."""
 
         def is_saved() -> bool:
             self.command("docmanager:save")
@@ -435,11 +434,11 @@ class NotebookPage:
         self._wait_splash()
 
     def _wait_splash(self) -> None:
-        """Wait until the planets are gone, which cover the page while it loads or changes theme."""
+        """Wait until the splash screen of loading and theme changes disappears."""
         self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
     def screenshot(self, path: Path, i: int | None = None) -> Path:
-        """Save a PNG of the page, or of one cell's output; returns its path."""
+        """Save a PNG of the page, or of one cell's output. Returns its path."""
         path.parent.mkdir(parents=True, exist_ok=True)
         target: Page | Locator = self.page if i is None else self.outputs(i)
         target.screenshot(path=path)
@@ -458,8 +457,8 @@ class NotebookPage:
         return scope.locator(".jp-Cell-outputArea")
 
     def output_text(self, i: int | None = None) -> str:
-        """The text that a person reads in the outputs of a cell, or of all cells."""
-        # Each output of its own: beside it stands the prompt, and an Output widget nests others.
+        """Return the visible text in the outputs of a cell, or of all cells."""
+        # Each output separately, because the area also contains prompts and nested outputs.
         outputs = self.outputs(i).locator("> .jp-OutputArea-child > .jp-OutputArea-output")
         return "\n".join(output.inner_text().strip("\n") for output in outputs.all())
 
@@ -482,7 +481,7 @@ class NotebookPage:
         self.cell(i).wait_for()
 
     def append_cell(self, source: str) -> int:
-        """Add a code cell at the end; returns its index."""
+        """Add a code cell at the end. Returns its index."""
         count = self.cell_count()
         self.insert_cell(count, source)
         return count
@@ -492,7 +491,7 @@ class NotebookPage:
 
         Args:
             i: The cell's index.
-            wait: Return when it is over, else as soon as it's sent.
+            wait: Whether to wait for the end of the cell.
             timeout_s: Seconds to wait for its end.
         """
         select = "panel.content.activeCellIndex = arg; panel.content.deselectAll()"
@@ -502,7 +501,7 @@ class NotebookPage:
             self._finish(number, timeout_s, f"cell {i} to end")
 
     def prompt(self, i: int) -> str:
-        """What stands beside the cell: `[ ]:`, `[*]:` while it waits or runs, or its count."""
+        """Return the cell's prompt: `[ ]:`, `[*]:` while it waits or runs, or its count."""
         return self.cell(i).locator(".jp-InputPrompt").first.inner_text().replace("\xa0", " ")
 
     # The kernel
@@ -537,7 +536,7 @@ class NotebookPage:
             self.command("notebook:interrupt-kernel")
 
     def restart_kernel(self) -> None:
-        """Restart the kernel and confirm; returns when the new one is idle."""
+        """Restart the kernel, and confirm the dialog. Returns when the new kernel is idle."""
         number = self._start("notebook:restart-kernel")
         self.accept_dialog()
         self._finish(number, _START_S, "the kernel to restart")
@@ -556,7 +555,7 @@ class NotebookPage:
     def wait_for_text(
         self, text: str | re.Pattern[str], i: int | None = None, timeout_s: float = 60
     ) -> None:
-        """Wait until the outputs of a cell, or of any, contain this text."""
+        """Wait until the outputs of a cell, or of any cell, contain this text."""
         pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
         where = "any cell" if i is None else f"cell {i}"
         self.wait_until(
@@ -573,17 +572,17 @@ class NotebookPage:
         what: str = "the page's state",
         seen: Any = None,
     ) -> Any:
-        """Wait until a predicate is true, while the page lives on."""
+        """Wait until a predicate is true, while the page keeps working."""
         pause = lambda seconds: self.page.wait_for_timeout(seconds * 1000)  # noqa: E731
         return wait_until(predicate, timeout_s, what, seen, pause)
 
     def button(self, name: str | re.Pattern[str], i: int | None = None) -> Locator:
-        """A button in the output of a cell, or of any, by its accessible name."""
+        """Return the button with an accessible name in the output of a cell, or of any cell."""
         exact = isinstance(name, str)  # "Stop" is not "Stop ada"
         return self.outputs(i).get_by_role("button", name=name, exact=exact)
 
     def click_button(self, name: str | re.Pattern[str], i: int | None = None) -> None:
-        """Click a button in the output of a cell, or of any."""
+        """Click a button in the output of a cell, or of any cell."""
         self.button(name, i).click()
 
     def command(self, command: str, **args: Any) -> None:
@@ -601,7 +600,7 @@ class NotebookPage:
             raise RuntimeError(f"{what}: {error}")
 
     def _ask(self, expression: str, arg: Any = None) -> Any:
-        """The value of a JavaScript expression over `panel`, `app` and `arg`."""
+        """Evaluate a JavaScript expression with `panel`, `app` and `arg`."""
         return self._do(f"return {expression}", arg)
 
     def _do(self, statements: str, arg: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""What the story's tests share: a notebook with nb_agents in it, seen as a person sees it."""
+"""Shared code of the browser tests: a notebook with nb_agents, as a user sees it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["KERNELS_SETTINGS", "LOAD", "Story", "agent", "demo_team", "server_te
 KERNELS_SETTINGS = "@jupyterlab/apputils-extension:kernels-settings"
 LOAD = "%load_ext nb_agents"
 WIDGET_ERRORS = ("Error displaying widget", "Loading widget", "Error creating widget")
-# A kernel that is slow to reply has the page ask the server too, by when all may be over: the
-# browser notes each refusal.
+# If a kernel replies slowly, the page also asks the server. The run may have ended by then, and the
+# browser logs each refusal.
 _LATE_STOP = r"status of 409 \(Conflict\) \(\S+/stop\?"
-# JupyterLab's debugger asks each kernel how it stands, and the tests end them between notebooks.
+# JupyterLab's debugger queries each kernel, and the tests end kernels between notebooks.
 _ENDED_KERNEL = r"Could not restore the debugger state: Canceled future for debug_request"
-# A Jupyter server keeps by its name alone where it has found a static file. JupyterLab and
-# Notebook 7 have fonts of the same names: whose page comes second is refused its own.
+# A Jupyter server caches the paths of static files by name. JupyterLab and Notebook 7 have fonts
+# with the same names, so the second page is refused its own.
 _FONT = r"status of 403 \(Forbidden\) \(\S+/static/\w+/\w+\.woff\)"
 _LOCAL = re.compile(r"(https?|wss?)://(127\.0\.0\.1|localhost)[:/]|data:|blob:|about:")
 
@@ -37,10 +37,10 @@ class Story:
 
     Attributes:
         page: The browser tab.
-        folder: Where the notebook and its sessions are.
-        strangers: Requests of the page to anywhere but this machine.
+        folder: The directory of the notebook and its sessions.
+        strangers: Requests of the page to other machines.
         dialogs: Messages of alert, confirm and prompt.
-        harmless: Patterns of errors that are none of ours, or meant; told before they may come.
+        harmless: Patterns of expected errors, and of errors that nb_agents does not cause.
     """
 
     def __init__(self, page: NotebookPage, folder: Path) -> None:
@@ -69,7 +69,7 @@ class Story:
             self.dialogs.append(dialog.message)
 
     def check(self) -> None:
-        """Find nothing that a page must never show, say or do."""
+        """Assert that the page showed no errors and sent no requests to other machines."""
         shown = self.page.output_text() if self.page.notebook else ""
         assert not [error for error in WIDGET_ERRORS if error in shown], shown
         harmless = re.compile("|".join(self.harmless))
@@ -91,22 +91,22 @@ class Story:
         self.page.run_cell(0)
 
     def run(self, source: str, wait: bool = True) -> int:
-        """Append a cell and run it; returns its index."""
+        """Append a cell and run it. Returns its index."""
         i = self.page.append_cell(source)
         self.page.run_cell(i, wait)
         return i
 
     def start(self, task: str, options: str = "", wait: bool = True) -> int:
-        """Start a run in a new cell; returns the cell's index when it shows the run.
+        """Start a run in a new cell. Returns the cell's index when it shows the run.
 
-        A run that is over at once shows its card only: its panel may never be seen.
+        A run that ends immediately shows only its card, and possibly no panel.
         """
         i = self.run(f"%%agents {options}\n{task}".replace("%%agents \n", "%%agents\n"), wait)
         self.panel(i).or_(self.card(i)).filter(visible=True).first.wait_for()
         return i
 
     def team(self, team: Mapping[str, Any], name: str = "team.yaml") -> str:
-        """Write a team file; returns the option that names it."""
+        """Write a team file. Returns the option with its path."""
         (self.folder / name).write_text(yaml.safe_dump(dict(team)))
         return f"--config {name}"
 
@@ -127,11 +127,12 @@ class Story:
         return self.panel(i).locator("header .chip")
 
     def row(self, i: int, name: str) -> Locator:
-        """An agent's row on the panel."""
-        return self.panel(i).locator("tbody tr", has=self.page.page.get_by_text(name, exact=True))
+        """Return an agent's row on the panel."""
+        rows = self.panel(i).locator("tbody tr:not(.below)")
+        return rows.filter(has=self.page.page.get_by_text(name, exact=True))
 
     def expect_writing(self, i: int, name: str) -> None:
-        """Wait until an agent's row says that it writes, or for how long its model is silent."""
+        """Wait until an agent's row shows that it writes, or how long its model is silent."""
         expect(self.row(i, name)).to_contain_text(re.compile(r"writing|silent for \d"))
 
     def wait_running(self, i: int) -> None:
@@ -143,9 +144,9 @@ class Story:
         )
 
     def wait_card(self, i: int, state: str) -> Locator:
-        """Wait for the card of a state, such as "stopped"; the panel is gone then."""
+        """Wait for the card of a state, such as "stopped", which replaces the panel."""
         card = self.card(i)
-        # The card's own; steps of a recipe say what became of them in the same words.
+        # The chip of the card itself; the steps of a recipe have chips with the same text.
         card.get_by_text(re.compile(rf"^\W+ {state}$")).first.wait_for()
         expect(self.panel(i)).to_have_count(0)
         return card
@@ -161,13 +162,13 @@ class Story:
         return self.sessions()[session] / f"turn_{number}"
 
     def events(self, kind: str, number: int = 1, session: int = 0) -> list[dict[str, Any]]:
-        """What a turn's journal says, of one kind."""
+        """Return the events of one kind in a turn's journal."""
         lines = (self.turn(number, session) / "events.jsonl").read_text().splitlines()
         found = [json.loads(line) for line in lines if line.endswith("}")]
         return [event for event in found if event["kind"] == kind]
 
     def wait_streamed(self, **words: int) -> None:
-        """Wait until so many words that each of these says are in the first turn's journal."""
+        """Wait until the first turn's journal has this many words of each of these agents."""
 
         def streamed() -> dict[str, int]:
             texts = dict.fromkeys(words, "")
@@ -187,14 +188,14 @@ class Story:
 
 
 def demo_team(words_per_second: float, count: int = 3) -> dict[str, Any]:
-    """A team of the demo model at another pace."""
+    """Return a team of the demo model with another speed."""
     backend = {"type": "demo", "words_per_second": words_per_second}
     names = ["ada", "ben", "cleo", *(f"agent_{n:02}" for n in range(4, count + 1))]
     return {"agents": [{"id": name, "backend": backend} for name in names[:count]]}
 
 
 def server_team(server: ModelServer, **models: str) -> dict[str, Any]:
-    """A team whose models are the server's; agents' names and their models."""
+    """Return a team with models of the server, from the agents' names and models."""
     return {
         "agents": [
             {
@@ -218,14 +219,14 @@ def agent(
     final: str = "",
     hang_after: int | None = None,
 ) -> Callable[[Request], Reply]:
-    """An agent's part: it writes its files, answers, votes, and presents when it has won.
+    """Return the replies of an agent that writes files, answers, votes, and presents if it wins.
 
     Args:
-        answer: What it submits.
-        says: What it streams before that.
-        files: What it writes first, by path.
-        final: What it presents; its answer by default.
-        hang_after: How many chunks of what it says come before its model falls silent.
+        answer: The answer to submit.
+        says: The text to stream before the answer.
+        files: The files to write first, by path.
+        final: The final answer. By default, the same as `answer`.
+        hang_after: Number of chunks after which the model stops responding.
     """
 
     def reply(request: Request) -> Reply:

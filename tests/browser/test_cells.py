@@ -10,7 +10,10 @@ from playwright.sync_api import expect
 from tests.browser.story import Story, agent, demo_team, server_team
 from tests.model_server import ModelServer
 
-THEMES = {"dark": "JupyterLab Dark", "light": "JupyterLab Light"}  # the server keeps the last one
+THEMES = {
+    "dark": "JupyterLab Dark",
+    "light": "JupyterLab Light",
+}  # the server stores the last theme
 
 
 def shoot(story: Story, artifacts: Path, name: str) -> None:
@@ -22,7 +25,7 @@ def shoot(story: Story, artifacts: Path, name: str) -> None:
             story.page.screenshot(artifacts / f"cells-{name}-{short}-{width}.png")
 
 
-def test_a_cell_that_pays_once_is_run_again_by_its_button_alone(
+def test_once_cell_is_rerun_only_by_its_button(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     server.script("m", agent("A memory-mapped store wins."))
@@ -33,7 +36,7 @@ def test_a_cell_that_pays_once_is_run_again_by_its_button_alone(
     paid = server.count()
     story.page.run_cell(i)
     strip = story.page.outputs(i).locator(".nba-strip")
-    expect(strip).to_contain_text("nothing was paid")
+    expect(strip).to_contain_text("Nothing was paid")
     assert server.count() == paid
     shoot(story, artifacts, "once")
     source = story.page.cell_source(i)
@@ -45,15 +48,13 @@ def test_a_cell_that_pays_once_is_run_again_by_its_button_alone(
     assert len(story.sessions()) == 2
 
 
-def test_a_cell_that_is_run_again_tells_of_its_run_that_still_works_and_stops_it(
-    story: Story, artifacts: Path
-) -> None:
+def test_rerun_cell_shows_and_stops_its_live_run(story: Story, artifacts: Path) -> None:
     story.open()
     i = story.start("Compare three caches", story.team(demo_team(1)))
     story.wait_running(i)
     story.page.run_cell(i)
     strip = story.page.outputs(i).locator(".nba-strip")
-    expect(strip).to_contain_text("An earlier run of this cell still works.")
+    expect(strip).to_contain_text("An earlier run of this cell is still running.")
     story.wait_running(i)
     shoot(story, artifacts, "beside")
     # The toolbar's button is in sight, however narrow the page is.
@@ -70,7 +71,7 @@ def test_a_cell_that_is_run_again_tells_of_its_run_that_still_works_and_stops_it
     expect(strip).to_be_hidden()
 
 
-def test_a_person_is_taken_to_the_cell_of_a_run_and_told_when_its_output_was_cleared(
+def test_link_leads_to_the_cell_of_a_run_and_reports_cleared_output(
     story: Story, artifacts: Path
 ) -> None:
     story.open(*("'a cell in between'" for _ in range(12)))
@@ -112,7 +113,7 @@ def test_a_task_is_edited_as_prose_and_values_as_yaml(story: Story, artifacts: P
     expect(values.locator(".cm-line").nth(1).locator("span").first).to_have_text("depth")
     expect(code.locator(".cm-content")).not_to_have_class(re.compile("cm-lineWrapping"))
     shoot(story, artifacts, "prose")
-    # A cell becomes one of ours, or no longer, as it is written.
+    # A cell becomes an agents cell, or stops being one, while it is edited.
     story.page.set_cell_source(3, "%%agents\nimport os {{x}}")
     expect(code.locator(".nba-variable")).to_have_text("{{x}}")
     story.page.set_cell_source(1, "import os")

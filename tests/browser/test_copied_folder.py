@@ -1,4 +1,4 @@
-"""A press on a card in a stranger's folder: a notebook with its sessions, as if downloaded."""
+"""Clicks on a card in a downloaded directory: a notebook of another user with its sessions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from playwright.sync_api import Locator, expect
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.config.team import TeamSpec
-from nb_agents.presentation.cards import card_bundle
-from nb_agents.session.layout import turns_of
 from tests.browser.lab import Lab, write_notebook
 from tests.browser.story import LOAD, Story, demo_team
+from tests.kit.cards import card_bundle
+from tests.kit.sessions import turns_of
+from tests.kit.teams import TeamSpec
 from tests.team_kit import WAIT_S
 
-NOT_YOURS = "was not made by you"
+NOT_YOURS = "was not created by you"
 RECIPE = """\
 name: build
 description: Builds.
@@ -32,7 +32,7 @@ steps:
 
 @pytest.fixture
 def theirs(story: Story, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Another user's session, whose command has failed; its notebook is beside it."""
+    """Another user's session with a failed command, next to its notebook."""
     (story.folder / "build.yaml").write_text(RECIPE.format(ran=story.folder / "ran"))
     with monkeypatch.context() as as_another:
         as_another.setenv("XDG_STATE_HOME", str(story.folder / "home"))
@@ -51,7 +51,7 @@ def theirs(story: Story, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ran(session: Path) -> int:
-    """How often the session's command has run."""
+    """Return how often the session's command has run."""
     return (session.parents[2] / "ran").read_text().count("x")
 
 
@@ -64,27 +64,25 @@ def opened(story: Story, lab: Lab, *, trusted: bool = False, kernel: bool = True
     expect(story.page.button("Resume", 0)).to_be_visible()
 
 
-def test_one_press_in_a_notebook_that_is_not_trusted_runs_nothing(
-    story: Story, lab: Lab, theirs: Path
-) -> None:
+def test_click_in_an_untrusted_notebook_runs_nothing(story: Story, lab: Lab, theirs: Path) -> None:
     opened(story, lab)
     story.page.click_button("Resume", 0)
     story.page.wait_until(lambda: story.page.cell_count() == 2, what="a cell to read")
     story.page.wait_until(lambda: "%agents resume theirs" in story.page.cell_source(1))
     story.page.wait_idle()
     assert story.page.prompt(1).strip("[]: \xa0") == ""
-    # Its reader runs it: then it is asked about.
+    # The reader runs it and must confirm.
     story.page.run_cell(1)
     story.page.wait_for_text(NOT_YOURS, 1)
     story.page.wait_for_text("command of make: echo x >>", 1)
     assert (len(turns_of(theirs)), ran(theirs)) == (1, 1)
-    # And trusts it.
+    # Trust the session.
     new = story.page.append_cell("%agents resume theirs --wait --trust")
     story.page.run_cell(new)
     assert (len(turns_of(theirs)), ran(theirs)) == (2, 2)
 
 
-def test_one_press_in_a_trusted_notebook_shows_what_would_run_and_runs_nothing(
+def test_click_in_a_trusted_notebook_shows_a_preview_and_runs_nothing(
     story: Story, lab: Lab, theirs: Path
 ) -> None:
     opened(story, lab, trusted=True)
@@ -98,10 +96,8 @@ def test_one_press_in_a_trusted_notebook_shows_what_would_run_and_runs_nothing(
     assert (len(turns_of(theirs)), ran(theirs)) == (1, 1)
 
 
-def test_without_a_kernel_the_page_asks_and_goes_on_when_it_is_told_to(
-    story: Story, lab: Lab, theirs: Path
-) -> None:
-    story.harmless.append("status of 428")  # Chromium's own words on two refusals
+def test_page_without_a_kernel_asks_before_it_resumes(story: Story, lab: Lab, theirs: Path) -> None:
+    story.harmless.append("status of 428")  # Chromium's messages about two refusals
     opened(story, lab)
     story.page.shutdown_kernel()
     story.page.click_button("Resume", 0)

@@ -1,4 +1,4 @@
-"""JupyterHub with two users and a prefix: each starts, sees and stops only what is theirs."""
+"""JupyterHub with two users and a prefix: each starts, sees and stops only their own runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ASK = """async url => {
 
 
 def ask(page: NotebookPage, url: str) -> tuple[int, str]:
-    """Send a request from a page, with what its user is logged in by."""
+    """Send a request from a page with its user's login."""
     status, text = page.page.evaluate(_ASK, url)
     return status, text
 
 
-def test_each_user_of_a_hub_stops_their_own_run_and_sees_no_other(
+def test_hub_user_sees_and_stops_only_own_runs(
     browser: BrowserContext, server: ModelServer
 ) -> None:
     assert browser.browser is not None

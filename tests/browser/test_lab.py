@@ -1,4 +1,4 @@
-"""The browser harness does what a person does in JupyterLab."""
+"""The browser harness works like a user of JupyterLab."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_a_notebook_is_run_interrupted_saved_and_reloaded(page: NotebookPage, la
 
     for via in ("toolbar", "command"):
         page.run_cell(1, wait=False)
-        page.wait_busy()  # its old output is gone by then
-        page.wait_for_text("begun", i=1)  # an interrupt before is nobody's
+        page.wait_busy()  # its old output is removed by then
+        page.wait_for_text("begun", i=1)  # an earlier interrupt would reach no cell
         assert page.prompt(1) == "[*]:"
         page.interrupt(via)
         page.wait_for_text("KeyboardInterrupt", i=1)
@@ -89,7 +89,7 @@ def test_both_themes_are_shown(page: NotebookPage, lab: Lab, tmp_path: Path) -> 
     assert page.screenshot(tmp_path / "cell.png", i=0).stat().st_size > 100
 
 
-def test_settings_and_kernels_are_the_servers_own(page: NotebookPage, lab: Lab) -> None:
+def test_each_server_has_its_own_settings_and_kernels(page: NotebookPage, lab: Lab) -> None:
     write_notebook(lab.root / "own.ipynb", ["1"])
     page.open_notebook("own.ipynb")
     setting = page.page.evaluate(
@@ -103,6 +103,6 @@ def test_settings_and_kernels_are_the_servers_own(page: NotebookPage, lab: Lab) 
         lab.api("contents/none.ipynb")
 
 
-def test_a_server_that_ends_at_its_start_shows_its_log(tmp_path: Path) -> None:
+def test_failed_server_start_shows_its_log(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"ended at its start. Its log:\n.*no_such"):
         start_lab(tmp_path, extra=["--ServerApp.root_dir=/no_such"])

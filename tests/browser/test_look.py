@@ -1,4 +1,4 @@
-"""What panel and card look like: pictures for people, and what can be measured of them."""
+"""The look of panel and card: screenshots, and measurements of layout and animations."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ CRITIC = (
     "twice, and the first one leaves out what a cold start costs, which is most of it. " * 3
 )
 BUILDER = "The benchmark so far covers two of the three stores. Next I run the third one cold. " * 4
-THEMES = {"dark": "JupyterLab Dark", "light": "JupyterLab Light"}  # the server keeps the last one
+THEMES = {
+    "dark": "JupyterLab Dark",
+    "light": "JupyterLab Light",
+}  # the server stores the last theme
 
 
 @pytest.fixture
 def team(story: Story, server: ModelServer) -> str:
-    """The option for a team of three of which two are kept writing."""
+    """Return the option for a team of three, in which two agents keep writing."""
     server.script("gpt-5-mini", agent(ANSWER, "I have it. ", {"notes.md": "# Notes\n" * 40}))
     critic = agent("Redis is simplest.", CRITIC, {"review.md": "x" * 800}, hang_after=38)
     server.script("gpt-4o", critic)
@@ -50,7 +53,7 @@ def shoot(story: Story, where: Path, name: str, i: int) -> None:
 
 
 def moving(shown: Locator) -> set[str]:
-    """Name what moves by itself or when it changes; all but opacity costs a layout each frame."""
+    """Return the animated properties. All except opacity need a layout for each frame."""
     return set(
         shown.evaluate(
             """el => {
@@ -125,7 +128,7 @@ def test_every_state_in_both_themes(
     shoot(story, artifacts, "failed", i)
 
 
-def test_a_narrow_notebook_shows_all(story: Story, team: str, artifacts: Path) -> None:
+def test_narrow_notebook_shows_everything(story: Story, team: str, artifacts: Path) -> None:
     story.open()
     story.page.command("application:toggle-left-area")
     story.page.page.set_viewport_size({"width": 760, "height": 1500})
@@ -143,9 +146,9 @@ def test_a_narrow_notebook_shows_all(story: Story, team: str, artifacts: Path) -
     story.page.screenshot(artifacts / "narrow-incomplete.png", i)
 
 
-def test_a_panel_that_is_scrolled_out_of_sight_is_not_touched(story: Story) -> None:
+def test_panel_outside_of_the_viewport_is_not_updated(story: Story) -> None:
     story.open()
-    # A call takes longer than all that is looked at while it is in flight.
+    # A call must take longer than the checks during it.
     i = story.start(TASK, story.team(demo_team(1.5)))
     story.wait_running(i)
     story.run("print('a line\\n' * 200)")
@@ -168,8 +171,8 @@ def test_a_panel_that_is_scrolled_out_of_sight_is_not_touched(story: Story) -> N
     assert story.page.page.evaluate("window.changes") == []
 
     story.page.click_button("Stop", shown)
-    expect(story.chip(i)).to_contain_text("Stopping…")  # a screen reader tells it
-    # And so it does what the stop waits for, a line of the notices.
+    expect(story.chip(i)).to_contain_text("Stopping…")  # read by screen readers
+    # It also reads the notice about what the stop waits for.
     assert set(story.page.page.evaluate("window.changes")) == {"chip ing", "notices", ""}
     panel.scroll_into_view_if_needed()
     expect(panel.get_by_role("button", name="Stop now", exact=True)).to_be_visible()

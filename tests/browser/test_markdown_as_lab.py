@@ -1,4 +1,4 @@
-"""An answer's Markdown, on a static card and drawn by JupyterLab, beside a Markdown cell's."""
+"""An answer's Markdown on a static card and in JupyterLab, compared with a Markdown cell."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from nbformat.v4 import new_markdown_cell
 from playwright.sync_api import expect
 
-from nb_agents.presentation.markdown import as_html
 from tests.browser.lab import Lab, NotebookPage, write_notebook
+from tests.kit.cards import as_html
 
 SNIPPETS = (
     "plain words",
@@ -74,7 +74,7 @@ SNIPPETS = (
     "* a\n+ b\n- c",
     "**a**b **c**",
     "line\\\nbreak",
-    # Those that are meant to differ.
+    # Intended differences.
     "costs $5 here and $7 there",
     "$ x $ and 5 $ each",
     "\\(x_1*y*\\)",
@@ -103,7 +103,7 @@ AROUND_BLOCKS = re.compile(rf"\s*(</?(?:{BLOCKS})\b[^>]*>)\s*")
 
 
 class Tree(HTMLParser):
-    """The elements and texts of HTML, without what only its looks need."""
+    """The elements and texts of HTML, without those for its look."""
 
     LOOKS = frozenset({"span", "div", "label", "svg", "path"})
     SAME: ClassVar = {"s": "del"}
@@ -149,7 +149,7 @@ FORMULA = re.compile(
 
 
 def static(markdown: str) -> str:
-    """The structure of the card's HTML, its formulas as MathJax finds them: each in one text."""
+    """Return the structure of the card's HTML, with each formula as one text."""
     html = re.sub(r"<span>(\$|\\)</span>", "\ue000", str(as_html(markdown)))
     parts = re.split(r"(<code.*?</code>)", html, flags=re.DOTALL)
     parts[::2] = [FORMULA.sub("<mjx-container></mjx-container>", part) for part in parts[::2]]

@@ -1,4 +1,4 @@
-"""A first team from the launcher, and team files that are checked as they are typed."""
+"""The form for a new team in the launcher, and checks of team files during editing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from nb_agents.config.team import TeamSpec
 from tests.browser.lab import Lab, NotebookPage
 from tests.browser.test_page import THEMES
+from tests.kit.teams import TeamSpec
 
 RECIPE = """name: look
 description: Looks at a file.
@@ -25,7 +25,7 @@ steps:
 
 @pytest.fixture
 def page(lab: Lab, fresh_tab: NotebookPage) -> Iterator[NotebookPage]:
-    """JupyterLab with its launcher, in a folder without files."""
+    """JupyterLab with its launcher, in an empty directory."""
     fresh_tab.page.goto(f"{lab.url}/lab?token={lab.token}&reset")
     fresh_tab.page.locator(".jp-LauncherCard").first.wait_for()
     fresh_tab.page.wait_for_selector("#jupyterlab-splash", state="detached")
@@ -49,9 +49,7 @@ def editor(page: Page) -> Locator:
     return page.locator(".jp-FileEditor:visible .cm-content")
 
 
-def test_a_team_file_is_made_from_the_form_and_opened(
-    lab: Lab, page: NotebookPage, artifacts: Path
-) -> None:
+def test_form_creates_and_opens_a_team_file(lab: Lab, page: NotebookPage, artifacts: Path) -> None:
     for short, theme in THEMES.items():
         page.set_theme(theme)
         form = open_form(page.page)
@@ -68,9 +66,7 @@ def test_a_team_file_is_made_from_the_form_and_opened(
     assert all(agent.backend.enable_web_search for agent in team.agents)
 
 
-def test_a_notebook_of_three_cells_is_made_from_the_form_and_opened(
-    lab: Lab, page: NotebookPage
-) -> None:
+def test_form_creates_and_opens_a_notebook_of_three_cells(lab: Lab, page: NotebookPage) -> None:
     form = open_form(page.page)
     form.get_by_label("Make").select_option("notebook")
     expect(form.get_by_role("checkbox", name="Search the web")).to_be_hidden()
@@ -109,7 +105,7 @@ def test_a_team_file_is_checked_as_it_is_typed(page: NotebookPage, artifacts: Pa
     expect(marks(page.page, "error")).to_have_text("oops")
 
 
-def test_a_recipe_is_checked_and_other_yaml_is_left_alone(page: NotebookPage) -> None:
+def test_recipes_are_checked_and_other_yaml_files_are_not(page: NotebookPage) -> None:
     asked: list[str] = []
     page.page.on("request", lambda each: asked.append(each.url))
     open_file(page, "team_ci.yaml", "stages: [build]\nagents: none\nbuild: {script: make}\n")

@@ -1,4 +1,4 @@
-"""Notebook 7: a run is watched, stopped and found again in its pages as in JupyterLab."""
+"""Notebook 7: a run is shown, stopped and restored as in JupyterLab."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.browser.test_story import TASK, three_at_work
 from tests.model_server import ModelServer
 
 NOT_OURS = (
-    # Its shortcuts stumble over plugins with a toolbar that load before them.
+    # Its shortcuts fail if plugins with a toolbar load before them.
     r"Cannot read properties of undefined \(reading 'schema'\)"
     r"|Command 'filebrowser:open-path' not registered"
 )
@@ -55,7 +55,7 @@ def test_a_reloaded_page_shows_the_run_and_then_its_card(story: Story, server: M
     assert "Redis" in output.data["text/html"] or "mmap" in output.data["text/html"]
 
 
-def test_a_file_of_a_workspace_opens_in_a_tab_of_its_own(story: Story, server: ModelServer) -> None:
+def test_workspace_file_opens_in_its_own_tab(story: Story, server: ModelServer) -> None:
     i = complete(story, server, ANSWER, view="notebooks")
     shown = story.card(i).locator(".nb-answer .jp-RenderedMarkdown")
     expect(shown.get_by_alt_text("the plot")).to_have_js_property("naturalWidth", 300)
@@ -64,6 +64,6 @@ def test_a_file_of_a_workspace_opens_in_a_tab_of_its_own(story: Story, server: M
     expect(opened.value.locator("body")).to_contain_text("mmap,17")
     assert opened.value.evaluate("window.opener") is None
     opened.value.close()
-    # There is no place for a turn's other files here: its path is no link.
+    # Notebook 7 can't show a turn's other files, so its path is not a link.
     expect(story.card(i).locator(".nb-path")).to_be_visible()
     expect(story.card(i).locator("a .nb-path")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""A page is never empty: what a run left is shown from the disk, whoever is gone."""
+"""Pages show a run from the disk, even without its kernel or the original page."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from pathlib import Path
 
 from playwright.sync_api import BrowserContext, expect
 
-from nb_agents.presentation.cards import TURN_MIME
 from tests.browser.lab import Lab, NotebookPage, write_notebook
 from tests.browser.story import LOAD, Story, agent, server_team
+from tests.kit.cards import TURN_MIME
 from tests.model_server import ModelServer
 
 TASK = "Compare three ways to cache embeddings"
 SAYS = "I compare the three stores by their cold reads and by what they cost. " * 20
-THEMES = {"dark": "JupyterLab Dark", "light": "JupyterLab Light"}  # the server keeps the last one
+THEMES = {
+    "dark": "JupyterLab Dark",
+    "light": "JupyterLab Light",
+}  # the server stores the last theme
 
 
 def live_run(story: Story, server: ModelServer, options: str = "") -> int:
-    """Start a run of two, of which one has answered and one writes; returns its cell."""
+    """Start a run of two agents, one of which has answered. Return its cell."""
     server.script("quick", agent("A **memory-mapped store** wins.", "I have it. "))
     server.script("slow", agent("Redis is simplest.", SAYS))
     server.hold(30, "slow")
@@ -45,7 +48,7 @@ def kill_kernel(story: Story) -> None:
     os.kill(int(story.page.output_text(1)), signal.SIGKILL)
 
 
-def test_a_notebook_saved_in_mid_run_shows_the_run_after_its_kernel_was_killed(
+def test_notebook_saved_during_a_run_shows_it_after_a_kernel_kill(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     i = live_run(story, server)
@@ -61,7 +64,7 @@ def test_a_notebook_saved_in_mid_run_shows_the_run_after_its_kernel_was_killed(
         card.screenshot(path=artifacts / f"killed-{name}.png")
 
 
-def test_a_run_goes_on_in_a_page_that_was_reloaded_and_its_end_is_saved_with_the_notebook(
+def test_run_continues_after_a_reload_and_its_end_is_saved(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     i = live_run(story, server)
@@ -80,7 +83,7 @@ def test_a_run_goes_on_in_a_page_that_was_reloaded_and_its_end_is_saved_with_the
     assert output.data[TURN_MIME]["state"] == "stopped"
 
 
-def test_a_run_that_ended_while_no_page_was_open_shows_its_card(
+def test_run_that_ended_without_a_page_shows_its_card(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     i = live_run(story, server)
@@ -103,7 +106,7 @@ def test_a_second_tab_shows_the_run_and_can_stop_it(
 ) -> None:
     i = live_run(story, server)
     story.page.save()
-    # Beside a page of the same profile, JupyterLab would first move this one to a new workspace.
+    # With two pages of one profile, JupyterLab would first move this one to a new workspace.
     assert browser.browser is not None
     with (
         browser.browser.new_context() as profile,
@@ -141,7 +144,7 @@ def test_another_notebook_shows_the_run_and_stops_it(
     story.wait_card(i, "stopped")
 
 
-def test_a_detached_run_outlives_kernel_and_page_and_is_stopped_on_its_panel(
+def test_detached_run_outlives_kernel_and_page(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     i = live_run(story, server, "--detach")
@@ -161,12 +164,12 @@ def test_a_detached_run_outlives_kernel_and_page_and_is_stopped_on_its_panel(
     expect(story.chip(i)).to_have_text(re.compile("Stopping"))
     story.page.click_button("Stop now", i)
     expect(story.wait_card(i, "stopped")).to_contain_text("memory-mapped store")
-    # Not a word is lost, whoever watched.
+    # No text is lost, regardless of which page was open.
     words = "".join(e["text"] for e in story.events("text_streamed") if e["agent"] == "critic")
     assert SAYS.startswith(words.strip()) and len(words.split()) >= 90
 
 
-def test_a_notebook_saved_in_mid_run_holds_what_was_reached(
+def test_notebook_saved_during_a_run_contains_its_progress(
     story: Story, server: ModelServer
 ) -> None:
     i = live_run(story, server)
@@ -182,9 +185,7 @@ def test_a_notebook_saved_in_mid_run_holds_what_was_reached(
     story.wait_card(i, "complete")
 
 
-def test_what_a_model_wrote_is_no_markup_on_a_page_that_is_opened_later(
-    story: Story, server: ModelServer
-) -> None:
+def test_model_text_is_escaped_on_a_page_opened_later(story: Story, server: ModelServer) -> None:
     evil = "<img src=x onerror=alert(1)><script>alert(2)</script>"
     server.script("evil", agent(f"I say {evil}", evil))
     story.open()

@@ -1,4 +1,4 @@
-"""The plugin and the server's extension are optional: without either a run's panel works alone."""
+"""The plugin and the server extension are optional: the panel works without each of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def lab(
     tabs: list[NotebookPage],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Lab]:
-    """A JupyterLab in which a part of nb_agents is switched off."""
+    """A JupyterLab in which a part of nb_agents is disabled."""
     if request.param == "server extension":
-        flags = ["--ServerApp.jpserver_extensions={'nb_agents.server': False}"]
+        flags = ["--ServerApp.jpserver_extensions={'nb_agents': False}"]
         with start_lab(tmp_path_factory.mktemp("lab"), extra=flags) as other:
             yield other
         return
@@ -35,7 +35,7 @@ def lab(
 
 
 def _load_without(lab: Lab, tabs: list[NotebookPage], *plugins: str) -> None:
-    """Load no page but with these plugins disabled from now on, and no others."""
+    """Disable exactly these plugins in pages that are loaded from now on."""
     lab.disable_plugins(*plugins)
     for tab in tabs:
         tab.leave()
@@ -43,12 +43,12 @@ def _load_without(lab: Lab, tabs: list[NotebookPage], *plugins: str) -> None:
 
 @pytest.fixture
 def story(story: Story, lab: Lab) -> Story:
-    # The browser notes that nobody answers the plugin.
+    # The browser logs that the plugin gets no response.
     story.harmless.append(re.escape(f"404 (Not Found) ({lab.url}/nb-agents/"))
     return story
 
 
-def test_the_part_is_missing(story: Story, request: pytest.FixtureRequest) -> None:
+def test_disabled_part_is_missing(story: Story, request: pytest.FixtureRequest) -> None:
     story.open()
     has = story.page.page.evaluate(
         """async () => [
@@ -60,7 +60,7 @@ def test_the_part_is_missing(story: Story, request: pytest.FixtureRequest) -> No
 
 
 @pytest.mark.parametrize("is_reloaded", [False, True])
-def test_a_run_is_stopped_on_its_panel_and_ends_in_its_card(
+def test_panel_stops_a_run_and_the_card_is_shown(
     story: Story, server: ModelServer, is_reloaded: bool
 ) -> None:
     server.script("m", agent("Redis is simplest.", SAYS))
@@ -77,7 +77,7 @@ def test_a_run_is_stopped_on_its_panel_and_ends_in_its_card(
     story.page.click_button("Stop", i)
     expect(story.chip(i)).to_have_text(STOPPING)
     story.page.click_button("Stop now", i)
-    # A page that was reloaded can't replace its output: the card is in the panel.
+    # A reloaded page can't replace its output, so the card is in the panel.
     expect(story.card(i).locator("visible=true")).to_contain_text("Incomplete turn. Stopped by you")
     expect(story.page.button("Stop now", i)).to_have_count(0)
     if not is_reloaded:

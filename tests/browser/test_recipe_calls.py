@@ -1,4 +1,4 @@
-"""A recipe whose step's agent calls another: its row under the step, and its own Stop button."""
+"""A recipe in which a step's agent calls another agent, with its own row and Stop button."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def chip(story: Story, i: int, name: str) -> Locator:
     return story.row(i, name).locator(".chip")
 
 
-def test_one_that_a_step_called_is_stopped_in_its_row_and_the_recipe_goes_on(
+def test_called_agent_is_stopped_in_its_row_and_the_recipe_continues(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     server.script("gpt-5-mini", researcher)

@@ -1,4 +1,4 @@
-"""A recipe as a person sees it: its steps, its gate, a stop in a command, a resume, its end."""
+"""A recipe in JupyterLab: steps, a gate, a stop in a command, a resume, and the end."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def chip(story: Story, i: int, name: str) -> Locator:
     return story.row(i, name).locator(".chip")
 
 
-def test_a_recipe_is_seen_approved_stopped_and_resumed(
+def test_recipe_is_approved_stopped_and_resumed(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     for model in ("gpt-5-mini", "gpt-4o"):
@@ -110,7 +110,7 @@ def test_a_recipe_is_seen_approved_stopped_and_resumed(
     story.page.screenshot(artifacts / "recipe-narrow.png", i)
     story.page.page.set_viewport_size({"width": 1280, "height": 1500})
 
-    # Another cell keeps the kernel busy, and all that is pressed works.
+    # All buttons work while another cell keeps the kernel busy.
     busy = story.run("import time\nprint('asleep', flush=True)\ntime.sleep(600)", wait=False)
     story.page.wait_for_text("asleep", busy)
     gate.locator("input").fill("with axis labels")

@@ -26,14 +26,14 @@ stages:
 """
 
 
-def test_the_plan_of_a_recipe_is_drawn(story: Story) -> None:
+def test_plan_of_a_recipe_is_drawn(story: Story) -> None:
     (story.folder / "recipe.yaml").write_text(RECIPE)
     story.open()
     i = story.run("%agents plan recipe.yaml")
     output = story.page.outputs(i).locator(".jp-RenderedMermaid")
     drawn = output.locator("img")
     drawn.wait_for()
-    expect(drawn).to_have_js_property("complete", True)  # or else it is as small as its words
+    expect(drawn).to_have_js_property("complete", True)  # otherwise it is only as large as its text
     box = drawn.bounding_box()
     assert box and box["width"] > 100 and box["height"] > 200
     svg = unquote(drawn.get_attribute("src") or "").removeprefix("data:image/svg+xml,")

@@ -1,4 +1,4 @@
-"""Going back in the page: a point, what it keeps, a word, the fork, its place in the sidebar."""
+"""Rewind in the page: a checkpoint, its files, a message, the fork, and the sidebar."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TASK = "Compare three ways to cache embeddings"
 WORD = "Think of the cost, too."
 
 
-def test_a_person_goes_back_by_keyboard_alone_and_the_turn_stays_as_it_was(
+def test_rewind_by_keyboard_leaves_the_old_turn_unchanged(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     files = {"notes.md": "# Notes\none\ntwo\n"}
@@ -29,14 +29,14 @@ def test_a_person_goes_back_by_keyboard_alone_and_the_turn_stays_as_it_was(
     before = {path: path.read_bytes() for path in story.turn().rglob("*") if path.is_file()}
     page = story.page.page
     output = story.page.outputs(i)
-    output.get_by_role("button", name="Go back to here…").focus()
+    output.get_by_role("button", name="Go back…").focus()
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
     points = dialog.get_by_role("listbox")
     expect(points).to_be_focused()
     page.keyboard.press("Home")
     expect(points.get_by_role("option", selected=True)).to_contain_text("the start")
-    expect(dialog.get_by_text("2 files will be different:")).to_be_visible()
+    expect(dialog.get_by_text("2 files will change:")).to_be_visible()
     for _ in range(3):
         page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowUp")
@@ -70,7 +70,7 @@ def test_a_person_goes_back_by_keyboard_alone_and_the_turn_stays_as_it_was(
         page.screenshot(path=artifacts / f"rewind-tree-{name}.png")
 
 
-def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep(
+def test_click_on_the_timeline_opens_a_checkpoint_and_forks_are_a_sweep(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     server.script("quick", agent("A **memory-mapped store** wins.", "I have it. ", {}))
@@ -83,6 +83,7 @@ def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep
     card.locator("summary", has_text="What happened").click()
     mark = card.locator("svg[data-point]:has(text)").last  # an answer
     at = (mark.get_attribute("data-point") or "").rpartition(":")[2]
+    mark.evaluate("mark => mark.scrollIntoView({block: 'center'})")  # from below a notification
     mark.locator("text").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.locator(".says")).to_contain_text("Goes back to event")
@@ -96,10 +97,10 @@ def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep
     for name, theme in THEMES.items():
         story.page.set_theme(theme)
         page.screenshot(path=artifacts / f"rewind-times-{name}.png")
-    dialog.get_by_role("button", name="Go back and on from there").click()
+    dialog.get_by_role("button", name="Go back").click()
     tab = page.locator(".nba-tab")
     expect(tab).to_contain_text("try_3", timeout=60_000)
-    expect(tab).to_contain_text("complete", timeout=60_000)  # of the first try at least
+    expect(tab).to_contain_text("complete", timeout=60_000)  # at least of the first attempt
     tries = story.folder / ".nb_agents/sessions"
 
     def over() -> list[Path]:
@@ -119,7 +120,7 @@ def test_a_click_on_the_timeline_opens_its_point_and_several_forks_are_one_sweep
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_a_running_turn_goes_back_by_its_timeline_and_the_keyboard_and_is_stopped_first(
+def test_rewind_of_a_running_turn_stops_it_first(
     story: Story, server: ModelServer, artifacts: Path, is_cut: bool
 ) -> None:
     server.script("quick", agent("A **memory-mapped store** wins.", "I have it. ", {}))
@@ -154,7 +155,7 @@ def test_a_running_turn_goes_back_by_its_timeline_and_the_keyboard_and_is_stoppe
     for name, theme in THEMES.items():
         story.page.set_theme(theme)
         page.screenshot(path=artifacts / f"timeline-live-{name}.png")
-    # The change of theme is for the pictures; once, no point had the focus behind it.
+    # Themes are switched for the screenshots. Once, no checkpoint had the focus afterwards.
     panel.locator(f"[data-point='1:{at}']").focus()
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
@@ -163,12 +164,12 @@ def test_a_running_turn_goes_back_by_its_timeline_and_the_keyboard_and_is_stoppe
     chosen = points.get_by_role("option", selected=True).get_attribute("id") or ""
     point = int(chosen.rpartition("-")[2])
     assert first <= point <= at
-    cut = dialog.get_by_role("checkbox", name="Cut the calls in flight")
+    cut = dialog.get_by_role("checkbox", name="Interrupt calls in flight")
     expect(cut).to_be_visible()
     if is_cut:
         cut.focus()
         page.keyboard.press("Space")
-    dialog.get_by_role("button", name="Go back and on from there").focus()
+    dialog.get_by_role("button", name="Go back").focus()
     page.keyboard.press("Enter")
     expect(dialog).to_have_count(0)
     awaited = "turn_ended" if is_cut else "stop_requested"
@@ -178,7 +179,7 @@ def test_a_running_turn_goes_back_by_its_timeline_and_the_keyboard_and_is_stoppe
     story.page.wait_until(lambda: story.events("turn_ended", 2), what="the fork's end")
     [stop, *_] = story.events("stop_requested")
     assert stop["level"] == ("immediate" if is_cut else "requested")
-    assert stop["reason"] == "to go back to an earlier point"
+    assert stop["reason"] == "to go back to an earlier checkpoint"
     [started] = story.events("turn_started", 2)
     assert started["resumes"] == 1
     kept = [event for event in story.events("model_finished") if event["seq"] <= point]
@@ -191,6 +192,6 @@ def test_a_running_turn_goes_back_by_its_timeline_and_the_keyboard_and_is_stoppe
 
 
 def _points(shown: Locator) -> list[str]:
-    """The numbers of the events that a timeline leads back to."""
+    """Return the numbers of the events that a timeline links to."""
     marks = shown.locator("[data-point]").all()
     return [(mark.get_attribute("data-point") or "").partition(":")[2] for mark in marks]

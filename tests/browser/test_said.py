@@ -1,4 +1,4 @@
-"""A person types into the panel's box in JupyterLab, and the models read it."""
+"""A user types a message into the panel's box, and the models read it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tests.browser.story import Story, agent, server_team
 from tests.model_server import ModelServer, Request
 
 SAYS = "I compare the three stores by their cold reads. " * 20
-TEXT = "abdd: and briefly, please"  # its letters are shortcuts of the notebook's
+TEXT = "abdd: and briefly, please"  # its letters are shortcuts of the notebook
 
 
-# It sleeps; before, once it is told to, the kernel's other threads can do nothing for four seconds.
+# It sleeps. Before, on request, it blocks the kernel's other threads for four seconds.
 SLEEPS = """
 import ctypes, os, time
 print("asleep", flush=True)
@@ -24,7 +24,7 @@ time.sleep(600)
 
 
 def box(story: Story, i: int) -> Locator:
-    return story.panel(i).get_by_role("textbox", name="Say something to the agents")
+    return story.panel(i).get_by_role("textbox", name="Send a message to the agents")
 
 
 def readers(server: ModelServer) -> set[str]:
@@ -35,9 +35,7 @@ def once(requests: list[Request]) -> bool:
     return all(request.prompt.count(TEXT) <= 1 for request in requests)
 
 
-def test_a_text_typed_into_the_box_is_read_by_every_model(
-    story: Story, server: ModelServer
-) -> None:
+def test_every_model_reads_a_typed_message(story: Story, server: ModelServer) -> None:
     for model in ("m1", "m2"):
         server.script(model, agent(f"Done by {model}.", SAYS))
     server.hold(5)
@@ -60,9 +58,7 @@ def test_a_text_typed_into_the_box_is_read_by_every_model(
     assert readers(server) == {"m1", "m2"} and once(server.requests)
 
 
-def test_a_text_is_sent_by_the_button_once_while_another_cell_keeps_the_kernel_from_its_reply(
-    story: Story, server: ModelServer
-) -> None:
+def test_message_is_sent_once_while_the_kernel_is_busy(story: Story, server: ModelServer) -> None:
     server.script("m1", agent("Done.", SAYS))
     server.hold(5)
     story.open()
@@ -80,12 +76,12 @@ def test_a_text_is_sent_by_the_button_once_while_another_cell_keeps_the_kernel_f
     story.wait_card(i, "complete")
     story.page.interrupt()
     story.page.wait_idle()
-    # Where the shell hears the widget's message only now, it is the same text.
+    # If the shell receives the widget's message only now, it is the same text.
     assert len(story.events("said")) == 1
     assert readers(server) == {"m1"} and once(server.requests)
 
 
-def test_the_box_goes_with_a_stop_and_the_card_tells_what_nobody_read(
+def test_stop_removes_the_message_box_and_the_card_shows_unread_messages(
     story: Story, server: ModelServer
 ) -> None:
     server.script("m1", agent("Done.", SAYS))
@@ -101,4 +97,6 @@ def test_the_box_goes_with_a_stop_and_the_card_tells_what_nobody_read(
     expect(box(story, i)).to_be_hidden()
     story.page.click_button("Stop now", i)
     card = story.wait_card(i, "stopped")
-    expect(card).to_contain_text(f"No agent had read this yet; the next turn has it: “{TEXT}”")
+    expect(card).to_contain_text(
+        f"No agent has read this message yet. The next turn includes it: “{TEXT}”"
+    )

@@ -1,4 +1,4 @@
-"""Stop reaches a run while another cell blocks the kernel, whatever JupyterLab does with comms."""
+"""Stop reaches a run while another cell blocks the kernel, with each setting for comms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLEEPS = "import time\nprint('asleep', flush=True)\ntime.sleep(3600)"
 
 @pytest.fixture(autouse=True, params=["default", "disabled"])
 def comms(request: pytest.FixtureRequest, lab: Lab, tab: NotebookPage) -> Iterator[str]:
-    """JupyterLab's setting `commsOverSubshells`, in a page that is loaded anew."""
+    """Set JupyterLab's `commsOverSubshells` in a reloaded page."""
     is_default = request.param == "default"
     values = {} if is_default else {"commsOverSubshells": request.param}
     lab.set_settings({KERNELS_SETTINGS: values})
@@ -45,7 +45,7 @@ def test_stop_reaches_the_run_while_another_cell_sleeps(
     story.page.click_button("Stop", i)
     expect(story.chip(i)).to_contain_text("Stopping…")
     story.page.click_button("Stop now", i)
-    story.wait_card(i, "stopped")  # the end is shown, too
+    story.wait_card(i, "stopped")  # the end is shown too
     assert story.page.prompt(sleeping) == "[*]:"
     stops = story.events("stop_requested")
     assert [stop["level"] for stop in stops] == ["requested", "immediate"]
@@ -57,7 +57,7 @@ def test_stop_reaches_the_run_while_another_cell_sleeps(
     assert story.page.output_text(story.run("6 * 7")) == "42"
 
 
-def test_a_cell_that_is_interrupted_leaves_the_run_alone(story: Story, server: ModelServer) -> None:
+def test_interrupt_of_another_cell_does_not_stop_the_run(story: Story, server: ModelServer) -> None:
     server.script("m", agent("Done.", SAYS))
     server.hold(5)
     story.open()

@@ -1,4 +1,4 @@
-"""The story, sentence by sentence: what a person does with agents in JupyterLab, and sees."""
+"""The main tests of agents in JupyterLab: what a user does and sees."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ TASK = "Compare three ways to cache embeddings for 10 M documents"
 STOPPING = "Stopping… (after current LLM call completes)"
 SAYS = "I compare the three stores by their cold reads and by what they cost. " * 20
 MARKDOWN = "The **memory-mapped** store wins:\n\n1. no copies,\n2. no server.\n\n`mmap()` does it."
-STOPPED_GREY = {  # the server keeps the last theme
+STOPPED_GREY = {  # the server stores the last theme
     "JupyterLab Dark": "rgba(255, 255, 255, 0.54)",
     "JupyterLab Light": "rgba(0, 0, 0, 0.54)",
 }
 
 
 def three_at_work(story: Story, server: ModelServer) -> str:
-    """Make a team: one has answered and voted, one writes, one writes after two files.
+    """Return a team: one agent has answered and voted, one writes, one writes after two files.
 
-    Who writes has its 30th word on the screen and its 31st when `server.release()` lets it go.
+    The writing agents stop after 30 words until `server.release()`.
     """
     server.script("gpt-5-mini", agent(MARKDOWN, "I have it. ", {"notes.md": "# Notes\n" * 40}))
     server.script("gpt-4o", agent("Redis is simplest.", SAYS))
@@ -39,14 +39,14 @@ def three_at_work(story: Story, server: ModelServer) -> str:
 
 
 def wait_at_work(story: Story, i: int) -> None:
-    """Wait until the team of `three_at_work` is so far, and all that was said is on the disk."""
+    """Wait until the team of `three_at_work` has reached that state and its text is saved."""
     story.page.wait_for_text("voted for researcher", i)
     story.wait_streamed(critic=30, builder=4 + 4 + 30)
 
 
-def test_one_cell_starts_a_team_and_returns_at_once(story: Story) -> None:
+def test_cell_starts_a_team_and_returns_immediately(story: Story) -> None:
     story.open()
-    i = story.start(TASK)  # the cell is over when this returns
+    i = story.start(TASK)  # returns after the end of the cell
     assert story.page.prompt(i) == "[2]:"
     expect(story.chip(i)).to_have_text("running")
     elsewhere = story.run("6 * 7")
@@ -68,7 +68,7 @@ def test_one_cell_starts_a_team_and_returns_at_once(story: Story) -> None:
     assert "I am the demo model." in streamed
 
 
-def test_stop_lets_the_calls_in_flight_finish_and_keeps_everything(
+def test_stop_lets_calls_in_flight_finish_and_saves_everything(
     story: Story, server: ModelServer
 ) -> None:
     story.open()
@@ -85,7 +85,7 @@ def test_stop_lets_the_calls_in_flight_finish_and_keeps_everything(
     server.release()
     card = story.wait_card(i, "stopped")
     expect(card).to_contain_text("Incomplete turn. Stopped by you after")
-    expect(card).to_contain_text("3 answers")  # what the calls in flight carried is recorded
+    expect(card).to_contain_text("3 answers")  # text of the calls in flight is recorded
     expect(card).to_contain_text("Redis is simplest.")
     assert set(server.endings()) == {"server"}
     assert server.open_count == 0
@@ -93,7 +93,7 @@ def test_stop_lets_the_calls_in_flight_finish_and_keeps_everything(
     assert story.events("turn_ended")[0]["status"] == "cancelled"
 
 
-def test_stop_now_cuts_at_once_and_the_card_shows_what_was_kept(
+def test_stop_now_is_immediate_and_the_card_shows_what_was_saved(
     story: Story, server: ModelServer
 ) -> None:
     story.open()
@@ -105,16 +105,16 @@ def test_stop_now_cuts_at_once_and_the_card_shows_what_was_kept(
     assert server.endings().count("client") == 2
 
     expect(card).to_contain_text(
-        "Nothing was lost: 1 answer, 3 partial texts and 3 files are kept."
+        "Nothing was lost: 1 answer, 3 partial texts and 3 files were saved."
     )
     for theme, grey in STOPPED_GREY.items():
         story.page.set_theme(theme)
         expect(card.get_by_text("■ stopped")).to_have_css("color", grey)
     states = [summary.inner_text() for summary in card.locator("summary").all()]
     assert [" ".join(state.split()) for state in states] == [
-        "researcher answered · voted for researcher · 11 words in no answer · best answer so far",
-        "critic no answer yet · was writing (30 words kept)",
-        "builder no answer yet · was writing (38 words kept)",
+        "researcher answered · voted for researcher · 11 words not submitted · best answer so far",
+        "critic no answer yet · was writing (30 words so far)",
+        "builder no answer yet · was writing (38 words so far)",
         "What happened · 1 answer · 1 vote (researcher 1)",
     ]
     expect(card.get_by_label("partial text").nth(1)).to_contain_text("I compare the three stores")
@@ -129,7 +129,7 @@ def test_stop_now_cuts_at_once_and_the_card_shows_what_was_kept(
     )
 
 
-def test_the_cell_on_the_card_goes_on_where_the_stop_was(story: Story, server: ModelServer) -> None:
+def test_cell_on_the_card_resumes_the_run(story: Story, server: ModelServer) -> None:
     story.open()
     options = three_at_work(story, server)
     i = story.start(TASK, options)
@@ -155,7 +155,7 @@ def test_the_cell_on_the_card_goes_on_where_the_stop_was(story: Story, server: M
     assert "status" not in story.metadata(2)
 
 
-def test_a_complete_run_ends_in_its_answer_as_markdown(story: Story, server: ModelServer) -> None:
+def test_complete_run_shows_its_answer_as_markdown(story: Story, server: ModelServer) -> None:
     server.script("m", agent(MARKDOWN))
     story.open()
     i = story.start(TASK, story.team(server_team(server, ada="m", ben="m")))
@@ -184,9 +184,7 @@ def test_an_interrupt_of_the_idle_kernel_stops_the_run(story: Story, server: Mod
     assert story.page.output_text(story.run("6 * 7")) == "42"
 
 
-def test_a_run_outlives_a_reload_and_its_panel_comes_back(
-    story: Story, server: ModelServer
-) -> None:
+def test_run_and_panel_survive_a_reload(story: Story, server: ModelServer) -> None:
     server.script("m", agent("Done.", SAYS))
     server.hold(5)
     story.open()
@@ -210,7 +208,7 @@ def test_a_run_outlives_a_reload_and_its_panel_comes_back(
     story.wait_card(card, "stopped")
 
 
-def test_the_kernel_sends_no_state_to_a_page_that_draws_from_the_disk(
+def test_kernel_sends_no_state_to_a_page_that_reads_the_disk(
     story: Story, server: ModelServer
 ) -> None:
     server.script("m", agent("Redis is simplest.", SAYS))
@@ -219,7 +217,7 @@ def test_the_kernel_sends_no_state_to_a_page_that_draws_from_the_disk(
     i = story.start(TASK, story.team(server_team(server, ada="m")))
     story.wait_running(i)
     panel = story.panel(i)
-    panel.get_by_placeholder("Say something").fill("Be short")
+    panel.get_by_role("textbox", name="Send a message to the agents").fill("Be short")
     panel.get_by_role("button", name="Send").click()
     expect(panel.locator(".said")).to_contain_text("Be short")
     sent = story.run(
@@ -244,7 +242,7 @@ def test_a_saved_notebook_is_read_without_a_kernel(
     saved = story.page.saved()
     assert "widget-view" not in str(saved.cells[i].outputs)
     assert "Incomplete turn" in saved.cells[i].outputs[0].data["text/plain"]
-    # Another notebook than the one that was signed; its kernel is none that this server has.
+    # Not the signed notebook, and a kernel that this server doesn't have.
     saved.metadata = {} if trusted else {"from": "a stranger"}
     _write(lab, story, saved, trusted)
 
@@ -257,6 +255,7 @@ def test_a_saved_notebook_is_read_without_a_kernel(
         expect(card).to_contain_text(words)
     expect(card.locator("summary").first).to_contain_text("answered · voted for researcher")
     expect(card.locator("pre")).to_contain_text("%%agents --continue --session session_")
+    card.locator("summary").first.click()
     assert card.locator("strong").first.inner_text() == "memory-mapped"
 
 
@@ -269,7 +268,7 @@ def _write(lab: Lab, story: Story, notebook: object, trusted: bool) -> None:
         lab.api(f"contents/{path}/trust", "POST")
 
 
-def test_the_keyboard_alone_stops_a_run(story: Story, server: ModelServer) -> None:
+def test_keyboard_stops_a_run(story: Story, server: ModelServer) -> None:
     server.script("m", agent("Done.", SAYS))
     server.hold(5)
     story.open()
@@ -290,7 +289,7 @@ def test_the_keyboard_alone_stops_a_run(story: Story, server: ModelServer) -> No
     assert story.page.prompt(i) == "[2]:"  # Enter did nothing to the cell
 
 
-def test_two_runs_at_once_have_two_panels(story: Story) -> None:
+def test_two_concurrent_runs_have_two_panels(story: Story) -> None:
     story.open()
     slow = story.team(demo_team(1))
     one, two = story.start("First task", slow), story.start("Second task", slow)
@@ -308,7 +307,7 @@ def test_two_runs_at_once_have_two_panels(story: Story) -> None:
     story.wait_card(two, "stopped")
 
 
-def test_a_failed_run_is_red_and_says_why(story: Story, server: ModelServer) -> None:
+def test_failed_run_is_red_and_shows_the_reason(story: Story, server: ModelServer) -> None:
     server.script("m", Reply(status=401, error="Incorrect API key provided."))
     story.open()
     i = story.start(TASK, story.team(server_team(server, ada="m", ben="m")))
@@ -345,8 +344,8 @@ def test_sixty_agents_are_still_usable(story: Story) -> None:
     expect(card.locator("summary")).to_have_count(61)  # and what happened
 
 
-def test_a_kernel_that_goes_away_leaves_words_on_the_panel(story: Story, artifacts: Path) -> None:
-    # JupyterLab's own: the old kernel's last words are about a widget that it has let go of.
+def test_panel_keeps_its_text_after_the_kernel_ends(story: Story, artifacts: Path) -> None:
+    # JupyterLab's own error: the old kernel's last message is about a closed widget.
     story.harmless.append("^Comm not found")
     story.open()
     i = story.start(TASK, story.team(demo_team(3)))
@@ -361,7 +360,7 @@ def test_a_kernel_that_goes_away_leaves_words_on_the_panel(story: Story, artifac
     expect(story.page.outputs(said)).to_contain_text(TASK)
 
 
-def test_markup_of_strangers_stays_text(story: Story, server: ModelServer) -> None:
+def test_untrusted_markup_is_escaped(story: Story, server: ModelServer) -> None:
     evil = (
         "<script>alert(1)</script> <img src=x onerror=alert(2)> <svg onload=alert(3)></svg> "
         "[press](javascript:alert(4)) ![seen](https://tracker.invalid/a.png) "
@@ -394,10 +393,10 @@ def test_markup_of_strangers_stays_text(story: Story, server: ModelServer) -> No
 
 
 def _check_inert(story: Story, shown: Locator) -> None:
-    """Find no element that a stranger's text made; what it would have done, `Story.check` sees."""
+    """Assert that untrusted text created no element; `Story.check` detects other effects."""
     assert shown.locator("script, img, iframe, object, embed, form").count() == 0
     assert shown.locator("style").count() == shown.locator(".nb-card > style").count()
-    assert shown.locator("svg:not([class])").count() == 0  # ours have a class
+    assert shown.locator("svg:not([class])").count() == 0  # elements of nb_agents have a class
     for link in shown.locator("a[href]").all():
         assert (link.get_attribute("href") or "").startswith(
             ("#", "http://", "https://", "mailto:")
@@ -408,7 +407,7 @@ def _check_inert(story: Story, shown: Locator) -> None:
     assert story.page.page.locator("body").evaluate(display) != "none"
 
 
-def test_a_mistake_is_one_sentence(story: Story) -> None:
+def test_mistake_is_reported_in_a_sentence(story: Story) -> None:
     story.open()
     i = story.run("%%agents --config none.yaml\nWhatever")
     assert story.page.output_text(i).startswith("UsageError: ")

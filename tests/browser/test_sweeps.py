@@ -12,10 +12,10 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, expect
 
-from nb_agents.presentation.sweep_card import SWEEP_MIME
 from tests.browser.conftest import fresh_tab as tab  # noqa: F401
 from tests.browser.story import Story, agent, server_team
 from tests.browser.test_look import moving, overflows, shoot
+from tests.kit.sweeps import SWEEP_MIME
 from tests.model_server import ModelServer, Reply, Request
 from tests.team_kit import ROOT
 
@@ -30,14 +30,14 @@ nb_agents.map(questions, "Answer: {{q}}", "team.yaml", limit=3)"""
 
 
 def answer(request: Request) -> Reply:
-    """Fail at one question and answer the others."""
+    """Fail for one question and answer the others."""
     if "Answer: broken" in request.prompt:
         return Reply(status=401, error="refused the key")
     return agent("It is **so**.", SAYS)(request)
 
 
 def wait_card(story: Story, i: int, chip: str) -> Locator:
-    """Wait for the sweep's card; rows in its table may have the words of its chip."""
+    """Wait for the sweep's card; rows in its table may have chips with the same text."""
     card = story.card(i)
     expect(card.get_by_text(chip, exact=True).first).to_be_visible()
     expect(story.panel(i)).to_have_count(0)
@@ -45,11 +45,11 @@ def wait_card(story: Story, i: int, chip: str) -> Locator:
 
 
 def rows_of(panel: Locator) -> Locator:
-    """The rows at work on a sweep's panel."""
+    """Return the running rows on a sweep's panel."""
     return panel.get_by_role("region", name="Rows at work").first.locator("tbody tr")
 
 
-def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
+def test_sweep_is_stopped_and_resumed_in_one_cell(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     server.script("m", answer)
@@ -95,7 +95,7 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     panel.get_by_role("button", name="Continue", exact=True).click()
     expect(panel.locator("header .chip")).to_have_text("running")
 
-    # All is stopped while another cell keeps the kernel busy.
+    # Stop everything while another cell keeps the kernel busy.
     sleeping = story.run("import time\nprint('asleep', flush=True)\ntime.sleep(600)", wait=False)
     story.page.wait_for_text("asleep", sleeping)
     panel.locator("header button").click()
@@ -104,7 +104,7 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     panel.locator("header button").click()
     card = wait_card(story, i, "■ stopped")
     assert story.page.prompt(sleeping) == "[*]:"
-    expect(card).to_contain_text("Run the cell again: it goes on with the 6 missing rows")
+    expect(card).to_contain_text("Run the cell again to continue with the 6 missing rows")
     assert overflows(card) == []
     shoot(story, artifacts, "sweep-stopped", i)
     story.page.interrupt()
@@ -117,12 +117,12 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     expect(card).to_contain_text("6 complete")
     expect(card).to_contain_text("1 failed")
     shoot(story, artifacts, "sweep-complete", i)
-    # Who sees it is told of it no more, nor of its rows.
+    # There are no notifications while the sweep is visible.
     expect(page.locator(".nba-status-item")).to_be_hidden()
     expect(page.locator(".Toastify__toast")).to_have_count(0)
 
 
-def test_the_card_of_an_opened_row_is_drawn_as_a_markdown_cell_is(
+def test_card_of_an_open_row_is_drawn_like_a_markdown_cell(
     story: Story, server: ModelServer
 ) -> None:
     def one_hangs(request: Request) -> Reply:
@@ -142,7 +142,7 @@ def test_the_card_of_an_opened_row_is_drawn_as_a_markdown_cell_is(
     server.release()
     answer = opened.locator(".nb-answer .jp-RenderedMarkdown")
     expect(answer.locator("mjx-container")).to_have_count(1)
-    # Its timeline leads back, too.
+    # Its timeline has rewind links too.
     opened.locator("summary", has_text="What happened").click()
     opened.locator("svg[data-point]:has(text) text").first.click()
     dialog = story.page.page.get_by_role("dialog")
@@ -155,7 +155,7 @@ def test_the_card_of_an_opened_row_is_drawn_as_a_markdown_cell_is(
 
 @contextmanager
 def working_elsewhere(story: Story) -> Iterator[None]:
-    """Have another process make the cell's call, and wait at the end until it has ended."""
+    """Run the cell's call in another process, and wait for its end after the block."""
     code = f"{CELL}.wait()"
     with subprocess.Popen([sys.executable, "-c", code], cwd=story.folder, env=ENV) as process:
         try:
@@ -165,7 +165,7 @@ def working_elsewhere(story: Story) -> Iterator[None]:
             process.kill()
 
 
-def test_a_sweep_whose_kernel_was_killed_is_shown_live_while_another_process_goes_on_with_it(
+def test_sweep_resumed_by_another_process_is_shown_live(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     server.script("m", answer)
@@ -180,7 +180,7 @@ def test_a_sweep_whose_kernel_was_killed_is_shown_live_while_another_process_goe
     story.page.save()
     os.kill(int(story.page.output_text(1)), signal.SIGKILL)
     story.page.shutdown_kernel()
-    expect(wait_card(story, i, "■ stopped")).to_contain_text("the process that worked on it died")
+    expect(wait_card(story, i, "■ stopped")).to_contain_text("its process died")
     shoot(story, artifacts, "sweep-killed", i)
 
     story.page.page.goto("about:blank")
@@ -193,7 +193,7 @@ def test_a_sweep_whose_kernel_was_killed_is_shown_live_while_another_process_goe
         rows.filter(has_text="monad").locator("button.open").click()
         opened = panel.locator(".opened .nba")
         expect(opened.locator(".says")).to_contain_text("I look at the question")
-        opened.get_by_placeholder("Say something").fill("Be short")
+        opened.get_by_role("textbox", name="Send a message to the agents").fill("Be short")
         opened.get_by_role("button", name="Send").click()
         expect(opened.locator(".said")).to_contain_text("Be short")
         shoot(story, artifacts, "sweep-no-kernel", i)
@@ -209,7 +209,7 @@ def test_a_sweep_whose_kernel_was_killed_is_shown_live_while_another_process_goe
         expect(panel.locator("header .chip").first).to_have_text("running")
         server.release()
     card = wait_card(story, i, "■ stopped")
-    expect(card).to_contain_text("Run the cell again: it goes on with the missing row")
+    expect(card).to_contain_text("Run the cell again to continue with the missing row")
     shoot(story, artifacts, "sweep-ended-elsewhere", i)
     story.page.save()
     [output] = story.page.saved().cells[i].outputs
@@ -217,7 +217,7 @@ def test_a_sweep_whose_kernel_was_killed_is_shown_live_while_another_process_goe
     assert "the missing row" in output.data["text/html"]
 
 
-def test_a_sweep_goes_on_in_a_page_that_was_reloaded_and_its_end_is_saved_with_the_notebook(
+def test_sweep_continues_after_a_reload_and_its_end_is_saved(
     story: Story, server: ModelServer
 ) -> None:
     server.script("m", answer)
@@ -240,7 +240,7 @@ def test_a_sweep_goes_on_in_a_page_that_was_reloaded_and_its_end_is_saved_with_t
     assert "6 missing rows" in output.data["text/html"]
 
 
-def test_a_sweep_on_a_cluster_is_watched_and_stopped_like_any_other(
+def test_sweep_on_a_cluster_is_shown_and_stopped(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     server.script("m", answer)
@@ -254,7 +254,7 @@ def test_a_sweep_on_a_cluster_is_watched_and_stopped_like_any_other(
     )
     panel = story.page.outputs(i).locator(".nba.sweep")
     rows = rows_of(panel)
-    expect(rows).to_have_count(3, timeout=200_000)  # a worker begins cold
+    expect(rows).to_have_count(3, timeout=200_000)  # a worker starts without preloaded imports
     rows.filter(has_text="Why?").locator("button.open").click()
     opened = panel.locator(".opened .nba")
     expect(opened.locator(".says")).to_contain_text("I look at the question")

@@ -1,4 +1,4 @@
-"""Untrusted text where a card is not ours to draw: an open live row, a notebook without trust."""
+"""Untrusted text outside of cards drawn by the plugin: open rows and untrusted notebooks."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ DRAW = """everything => {
 }"""
 
 
-def test_an_open_row_asks_no_server_for_anything(
+def test_open_row_sends_no_requests(
     lab: Lab, story: Story, server: ModelServer, canary: Canary
 ) -> None:
-    # An image of the workspace is asked of the Jupyter server, which has none of that name.
+    # A workspace image is requested from the Jupyter server, which doesn't have it.
     story.harmless.append(r"404 .*/workspaces/a\d/\w+\.png")
     everything = sorted(texts(canary.url), key=lambda each: each.startswith(OPEN_FENCE))
     for nth in range(AGENTS):
         mine = everything[nth::AGENTS]
-        # What stays an open block of code to the end of the answer comes last.
+        # An unclosed code block comes last, because it extends to the end of the answer.
         answer = "\n\n".join([GOOD, *mine])
         file = ToolCall("write_file", {"path": "a.md", "content": answer})
         first = Reply(text=answer, thoughts=answer, tool_calls=(file,))
@@ -48,7 +48,7 @@ def test_an_open_row_asks_no_server_for_anything(
     panel = story.panel(i)
     for nth in range(AGENTS):
         story.row(i, f"a{nth}").locator("button.open").click()
-        shown = panel.get_by_role("log", name=f"What a{nth} wrote and did")
+        shown = panel.get_by_role("log", name=f"Transcript of a{nth}")
         drawn = shown.locator(".answer .jp-RenderedMarkdown")
         expect(drawn.locator("mjx-container").first).to_be_visible()
         expect(drawn.locator(".jp-RenderedMermaid img").first).to_be_visible()
@@ -66,7 +66,7 @@ def test_an_open_row_asks_no_server_for_anything(
     assert canary.asked == []
 
 
-def test_a_notebook_without_trust_asks_no_server_for_anything(
+def test_untrusted_notebook_sends_no_requests(
     lab: Lab, fresh_tab: NotebookPage, canary: Canary
 ) -> None:
     every = [*bundles(canary.url), bundle(999, GOOD), *recipes_and_sweeps(canary.url)]

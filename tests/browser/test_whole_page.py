@@ -1,4 +1,4 @@
-"""What the page tells of all runs, beside the cell that shows one of them."""
+"""Information about all runs outside of cells: status bar, sidebar and notifications."""
 
 from __future__ import annotations
 
@@ -32,11 +32,14 @@ stages:
     steps:
       - {id: render, type: bash, command: "true"}
 """
-THEMES = {"dark": "JupyterLab Dark", "light": "JupyterLab Light"}  # the server keeps the last one
+THEMES = {
+    "dark": "JupyterLab Dark",
+    "light": "JupyterLab Light",
+}  # the server stores the last theme
 
 
 def live_run(story: Story, server: ModelServer, task: str = TASK) -> int:
-    """Start a run whose one agent is held while it writes; returns its cell."""
+    """Start a run with one agent that is held while it writes. Return its cell."""
     server.script("slow", agent("Redis is simplest.", SAYS))
     server.hold(30, "slow")
     i = story.start(task, story.team(server_team(server, critic="slow")))
@@ -57,7 +60,7 @@ def sidebar(story: Story) -> Locator:
 
 
 def row(story: Story, name: str) -> Locator:
-    """A session's row; those of the other tests' notebooks are there too."""
+    """Return a session's row in the sidebar, which also lists sessions of other tests."""
     facts = story.page.page.locator("summary small", has_text=re.compile(rf"· {name}$"))
     return sidebar(story).locator(".session", has=facts)
 
@@ -73,7 +76,7 @@ def shoot(story: Story, where: Path, name: str) -> None:
         story.page.screenshot(where / f"{name}-{short}.png")
 
 
-def test_twenty_live_runs_and_another_kernels_are_counted_and_stopped_from_the_toolbar(
+def test_toolbar_counts_and_stops_runs_of_all_kernels(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     page = story.page.page
@@ -93,7 +96,7 @@ def test_twenty_live_runs_and_another_kernels_are_counted_and_stopped_from_the_t
         expect(stop_button(story)).to_have_text(f"Stop {PANELS + 1} runs")
         chips = page.locator(".jp-OutputArea .nba header .chip")
         expect(chips).to_have_text(["running"] * PANELS)
-        # All are in sight: those that are not wait with what they draw.
+        # All panels are visible, because others are drawn later.
         page.evaluate("document.querySelector('.jp-WindowedPanel-outer').scrollTop = 0")
         expect(page.locator(".jp-OutputArea .nba .caret:visible")).to_have_count(PANELS)
         status_item(story).click()
@@ -111,10 +114,10 @@ def test_twenty_live_runs_and_another_kernels_are_counted_and_stopped_from_the_t
     ended = [story.metadata(session=i) for i in range(PANELS + 1)]
     assert {each["receipt"]["source"] for each in ended} == {"widget"}
     assert "Elsewhere" in [each["task"] for each in ended]
-    expect(toast(story)).to_have_count(1)  # only of the run that this page does not show
+    expect(toast(story)).to_have_count(1)  # only for the run that this page does not show
 
 
-def test_the_commands_are_in_the_palette_and_their_shortcuts_are_nobody_elses(
+def test_palette_has_the_commands_and_shortcuts_are_unused_by_others(
     story: Story,
 ) -> None:
     story.open()
@@ -131,13 +134,14 @@ def test_the_commands_are_in_the_palette_and_their_shortcuts_are_nobody_elses(
     assert taken == {f"nb-agents:{each}": [f"nb-agents:{each}"] for each in commands}
     story.page.command("apputils:activate-command-palette")
     palette = story.page.page.locator(".lm-CommandPalette")
-    palette.locator("input").fill("of agents")
+    palette.locator("input").fill("agents agent")
     labels = palette.locator(".lm-CommandPalette-itemLabel")
     ours = [
-        "Resume the Last Run of Agents",
-        "Show the Sessions of Agents",
-        "Stop All Runs of Agents",
-        "Stop All Runs of Agents Now",
+        "New Agent Team",
+        "Resume the Last Agent Run",
+        "Show Agent Sessions",
+        "Stop All Agent Runs",
+        "Stop All Agent Runs Now",
     ]
     story.page.wait_until(
         lambda: sorted(labels.all_inner_texts()) == ours, seen=labels.all_inner_texts
@@ -145,7 +149,7 @@ def test_the_commands_are_in_the_palette_and_their_shortcuts_are_nobody_elses(
     story.page.page.keyboard.press("Escape")
 
 
-def test_the_sidebar_lists_all_turns_and_opens_one_beside_the_notebook(
+def test_sidebar_lists_all_turns_and_opens_one_next_to_the_notebook(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     story.open()
@@ -181,7 +185,7 @@ def test_the_sidebar_lists_all_turns_and_opens_one_beside_the_notebook(
     story.wait_card(j, "stopped")
 
 
-def test_who_does_not_see_the_notebook_is_told_of_the_end(
+def test_end_is_notified_if_the_notebook_is_hidden(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     story.open()
@@ -196,7 +200,7 @@ def test_who_does_not_see_the_notebook_is_told_of_the_end(
     expect(story.card(i)).to_be_in_viewport()
 
 
-def test_of_two_tabs_one_tells_of_the_end(
+def test_only_one_of_two_tabs_notifies_of_the_end(
     story: Story, server: ModelServer, lab: Lab, browser: BrowserContext
 ) -> None:
     story.open()
@@ -210,7 +214,7 @@ def test_of_two_tabs_one_tells_of_the_end(
         server.release()
         for page in both:
             expect(page.locator(".nba-status-item")).to_be_hidden()
-        for page in both:  # what each asks before it tells is answered, too
+        for page in both:  # the request before each notification is answered too
             page.evaluate("fetch('/nb-agents/sessions')")
         other.wait_until(lambda: toasts(both), what="a notification")
         assert toasts(both) == 1
@@ -220,7 +224,7 @@ def toasts(pages: list[Page]) -> int:
     return sum(page.locator(".Toastify__toast").count() for page in pages)
 
 
-def test_a_sweep_is_one_entry_in_status_bar_and_sidebar_and_is_told_of_once(
+def test_sweep_is_one_entry_with_one_notification(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     page = story.page.page
@@ -273,7 +277,7 @@ def test_a_sweep_is_stopped_from_the_sidebar(story: Story, server: ModelServer) 
     expect(story.card(i)).to_contain_text("Run the cell again")
 
 
-def test_who_does_not_see_the_notebook_is_told_that_a_run_waits(
+def test_waiting_run_is_notified_if_the_notebook_is_hidden(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     (story.folder / "survey.yaml").write_text(RECIPE)
@@ -310,7 +314,7 @@ def test_sessions_are_resumed_continued_renamed_exported_and_deleted(story: Stor
     ways: tuple[Callable[[], None], ...] = (
         lambda: page.keyboard.press("Alt+Shift+R"),
         lambda: session.get_by_role("button", name="Resume").click(),
-        # On the card in a tab, which belongs to no notebook.
+        # On the card in a tab without a notebook.
         lambda: page.locator(".nba-tab:visible").get_by_role("button", name="Resume").click(),
     )
     for number, resume in enumerate(ways, 2):
@@ -329,7 +333,7 @@ def test_sessions_are_resumed_continued_renamed_exported_and_deleted(story: Stor
     page.keyboard.press("Alt+Shift+X")
     expect(session.locator("summary .state")).to_have_text("stopped")
 
-    story.harmless.append("/rename")  # the browser notes each refusal
+    story.harmless.append("/rename")  # the browser logs each refusal
     session.get_by_role("button", name="Rename…").click()
     page.locator(".jp-Dialog input").fill("../elsewhere")
     story.page.accept_dialog()

@@ -1,4 +1,4 @@
-"""The command line, called in this process or in one of its own."""
+"""Helpers that call the command line in this process or in a subprocess."""
 
 from __future__ import annotations
 
@@ -11,37 +11,36 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nb_agents.cli import app
-from nb_agents.cli.application import COMPLETE, main
 from tests import processes
+from tests.kit.terminal import COMPLETE, app, main
 from tests.model_server import Reply, ToolCall
 
 CLI = (sys.executable, "-m", "nb_agents.cli")
 
 
 def call(*words: str, code: int = COMPLETE) -> str:
-    """Run a command in a process of its own; return all that it prints."""
+    """Run a command in a subprocess, and return its output."""
     done = _run(*words, code=code)
     return done.stdout + done.stderr
 
 
 def told(*words: str) -> Any:
-    """Run a command in a process of its own; return what its JSON holds."""
+    """Run a command in a subprocess, and return its parsed JSON output."""
     return json.loads(_run(*words, "--json", code=COMPLETE).stdout)
 
 
 def call_here(*words: str, code: int = COMPLETE, typed: str = "") -> str:
-    """Run a command in this process, where its runs are; return all that it prints."""
+    """Run a command in this process, and return its output."""
     return _run_here(*words, code=code, typed=typed).output
 
 
 def told_here(*words: str, code: int = COMPLETE) -> Any:
-    """Run a command in this process; return what its JSON holds."""
+    """Run a command in this process, and return its parsed JSON output."""
     return json.loads(_run_here(*words, "--json", code=code).stdout)
 
 
 def call_in(encoding: str, *words: str, code: int = COMPLETE, typed: str = "") -> str:
-    """Run a command in this process, with streams of an encoding; return all that it prints."""
+    """Run a command in this process with streams of an encoding, and return its output."""
     streams = [TextIOWrapper(BytesIO(each), encoding) for each in (typed.encode(), b"", b"")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["nb-agents", *words])

@@ -1,4 +1,4 @@
-"""A place with a team, for the command line's tests."""
+"""Fixtures for the tests of the command line: a model server and a directory with a team file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def server() -> Iterator[ModelServer]:
 
 @pytest.fixture
 def place(tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory with a team; no process that writes below it outlives the test."""
+    """A directory with a team file. No process that writes there outlives the test."""
     wait_others_ended()
     write_team(tmp_path, server)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The first commands: a new team file, a new notebook, and the schemas for an editor."""
+"""The commands ``init`` and ``schema``."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from nb_agents.config.backends import BACKEND_TYPES
-from nb_agents.config.json_schema import json_schema
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from tests.cli.calls import call_here, told_here
+from tests.kit.models import BACKEND_TYPES
+from tests.kit.teams import TeamSpec, file_schema
 
 
 @pytest.fixture(autouse=True)
@@ -21,15 +20,15 @@ def no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name, raising=False)
 
 
-def test_a_new_team_runs_at_once_and_its_schema_lies_beside_it(tmp_path: Path) -> None:
+def test_new_team_file_runs_and_has_its_schema(tmp_path: Path) -> None:
     assert "demo model" in call_here("init")
     first = (tmp_path / "team.yaml").read_text().splitlines()[0]
     schema = tmp_path / first.partition("$schema=")[2]
-    assert json.loads(schema.read_text()) == json_schema("team")
+    assert json.loads(schema.read_text()) == file_schema("team")
     assert told_here("run", "Why?", "-c", "team.yaml", "--json")["status"] == "complete"
 
 
-def test_a_new_team_has_the_providers_whose_keys_are_set(
+def test_new_team_file_uses_providers_with_api_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMINI_API_KEY", "k")
@@ -39,7 +38,7 @@ def test_a_new_team_has_the_providers_whose_keys_are_set(
     assert [agent.backend.type for agent in agents] == ["claude", "gemini"]
 
 
-def test_a_file_that_exists_is_left_as_it_is_and_a_provider_that_is_none_is_refused(
+def test_init_refuses_existing_file_and_unknown_provider(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "team.yaml").write_text("mine")
@@ -51,7 +50,7 @@ def test_a_file_that_exists_is_left_as_it_is_and_a_provider_that_is_none_is_refu
     assert not (tmp_path / "new.yaml").exists()
 
 
-def test_a_new_notebook_has_the_three_cells(tmp_path: Path) -> None:
+def test_new_notebook_has_three_cells(tmp_path: Path) -> None:
     call_here("init", "first.ipynb", "-m", "ollama:llama3.2")
     notebook = nbformat.read(tmp_path / "first.ipynb", as_version=4)
     nbformat.validate(notebook)
@@ -62,5 +61,5 @@ def test_a_new_notebook_has_the_three_cells(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["team", "recipe"])
-def test_the_schemas_are_printed(kind: str) -> None:
-    assert json.loads(call_here("schema", kind)) == json_schema(kind)  # type: ignore[arg-type]
+def test_schema_prints_the_schema(kind: str) -> None:
+    assert json.loads(call_here("schema", kind)) == file_schema(kind)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What is typed into a chat goes where it belongs: a new turn, one at work, what that one asks."""
+"""Text typed into a chat starts a turn, reaches the live turn, or answers its gates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def colour() -> str:
 
 
 class Talk:
-    """A chat whose person is the test; each turn has a model of its own."""
+    """A chat with the test as its user. Each turn has its own model."""
 
     def __init__(self, root: Path) -> None:
         self.told: list[str] = []
@@ -65,7 +65,7 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
     assert talk.told[-1] == GOODBYE
 
 
-def test_a_question_for_a_text_is_answered_by_what_is_typed(talk: Talk) -> None:
+def test_chat_answers_a_question_with_typed_text(talk: Talk) -> None:
     talk.models = [ScriptedModel(Turn(calls=(Call("colour", {}),)), Answer("done"))]
     talk.type("paint it")
     talk.wait_told("Which colour? (type the answer)")
@@ -76,13 +76,13 @@ def test_a_question_for_a_text_is_answered_by_what_is_typed(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize(("typed", "is_approved"), [("Yes, please", True), ("n too dear", False)])
-def test_a_call_is_approved_or_denied_with_the_reason_that_is_typed(
+def test_chat_approves_or_denies_a_call_with_typed_reason(
     talk: Talk, typed: str, is_approved: bool
 ) -> None:
     talk.keys = ASKS
     talk.models = [ScriptedModel(Turn(calls=(Call("colour", {}),)), Answer("done"))]
     talk.type("paint it")
-    talk.wait_told("(yes / no, and why)")
+    talk.wait_told("(type yes or no, and optionally a reason)")
     talk.type(typed)
     if is_approved:
         talk.wait_told("Which colour?")
@@ -92,14 +92,14 @@ def test_a_call_is_approved_or_denied_with_the_reason_that_is_typed(
     assert (first.approved, first.message) == (is_approved, typed.partition(" ")[2])
 
 
-def test_other_texts_are_said_to_the_turn_at_work_and_what_comes_later_is_the_next_one(
+def test_chat_sends_text_to_the_live_turn_and_later_text_starts_the_next(
     talk: Talk,
 ) -> None:
     gate = Gate()
     held = ScriptedModel(Turn(text="hm", gate=gate), Answer("the first"))
     talk.models = [held, ScriptedModel(Answer("the second"))]
     talk.type("count")
-    talk.wait_told("a: writing")  # a chat knows its turn a moment after it works
+    talk.wait_told("a: writing")  # the turn works slightly before the chat has its handle
     talk.type("in tens")
     talk.wait_told("next request")
     gate.open()
@@ -110,7 +110,7 @@ def test_other_texts_are_said_to_the_turn_at_work_and_what_comes_later_is_the_ne
     assert talk.runs[0].view.said == ("in tens",)
 
 
-def test_a_turn_that_can_not_start_is_a_sentence_and_the_prompt_comes_back(talk: Talk) -> None:
+def test_chat_reports_a_turn_that_cannot_start_and_prompts_again(talk: Talk) -> None:
     talk.problem = "The team has no key."
     talk.type("count")
     talk.wait_told("The team has no key.")
@@ -120,7 +120,7 @@ def test_a_turn_that_can_not_start_is_a_sentence_and_the_prompt_comes_back(talk:
 
 
 @pytest.mark.parametrize("moment", ["begin", "show", "You:"])
-def test_an_interrupt_outside_of_a_turn_ends_the_chat_without_a_traceback(
+def test_interrupt_at_the_prompt_ends_the_chat_without_traceback(
     tmp_path: Path, moment: str
 ) -> None:
     told = list[str]()

@@ -1,5 +1,6 @@
-"""The command line, in processes of its own: its words, its JSON, its exit codes, Ctrl+C."""
+"""Commands in subprocesses: output, JSON, exit codes and Ctrl+C."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -11,19 +12,18 @@ from threading import Thread
 import pytest
 
 import nb_agents
-from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE, USAGE, main
-from nb_agents.cli.chat import GOODBYE, NEXT
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.cli.calls import CLI, answer, call, call_here, told, told_here
+from tests.kit.terminal import COMPLETE, FAILED, GOODBYE, INCOMPLETE, NEXT, USAGE, main
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.warm import WarmProcess
 
-STOPPING = "Stopping: waits for a"
+STOPPING = "Stopping: waiting for a"
 
 HELD = Reply("words that come", hang_after=3)
 
 
-def test_a_task_is_run_to_its_answer_and_shown_later(place: Path, server: ModelServer) -> None:
+def test_run_prints_the_answer_and_show_prints_it_later(place: Path, server: ModelServer) -> None:
     server.script("m", answer("forty-two"))
     assert "forty-two" in call("run", "-c", "team.yaml", "-s", "first", "What is it?")
     assert "forty-two" in call_here("show", "first")
@@ -31,10 +31,10 @@ def test_a_task_is_run_to_its_answer_and_shown_later(place: Path, server: ModelS
     shown = told("show", "first")
     assert (shown["status"], shown["result"]) == ("complete", "forty-two")
     assert [each["session"] for each in told_here("sessions")] == ["first"]
-    assert "turn started" in call_here("follow", "first")
+    assert "forty-two" in call_here("follow", "first")
 
 
-def test_one_that_fails_says_so_in_its_exit_code(place: Path, server: ModelServer) -> None:
+def test_failed_run_has_its_own_exit_code(place: Path, server: ModelServer) -> None:
     server.script("m", Reply(status=400))
     assert "Failed" in call("run", "-c", "team.yaml", "-s", "bad", "What is it?", code=FAILED)
     assert "400" in told_here("show", "bad")["failed"]["a"]
@@ -45,7 +45,7 @@ Mistake = Callable[..., str]
 
 @pytest.fixture
 def mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Mistake:
-    """Runs a command that a person got wrong; returns what is said of it."""
+    """Return a function that runs an invalid command and returns its error message."""
 
     def run(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["nb-agents", *words])
@@ -57,14 +57,14 @@ def mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
-def test_a_mistake_ends_the_process_with_its_code(place: Path) -> None:
+def test_user_error_exits_with_usage_code(place: Path) -> None:
     assert "No run named 'no'" in call("stop", "no", code=USAGE)
 
 
 @pytest.mark.parametrize(
     "words", [("run",), ("run", "-c", "no.yaml", "t"), ("stop", "no"), ("resume",), ("run", "--no")]
 )
-def test_a_persons_mistake_is_a_sentence_without_a_traceback(
+def test_user_error_prints_a_sentence_without_traceback(
     place: Path, mistake: Mistake, words: tuple[str, ...]
 ) -> None:
     said = mistake(*words)
@@ -74,13 +74,16 @@ def test_a_persons_mistake_is_a_sentence_without_a_traceback(
 @pytest.mark.parametrize(
     "words, says",
     [
-        (("show", "no"), "`nb-agents runs` lists the runs, `nb-agents sessions` what is on disk"),
-        (("resume",), "`nb-agents sessions` lists them"),
-        (("run", "Count.", "--set", "depth=2"), "without a recipe. Add --recipe"),
+        (
+            ("show", "no"),
+            "`nb-agents runs` lists the runs; `nb-agents sessions` lists the sessions on disk",
+        ),
+        (("resume",), "`nb-agents sessions` lists the sessions"),
+        (("run", "Count.", "--set", "depth=2"), "can only be used with a recipe. Add --recipe"),
         (("chat", "-c", "no.yaml"), "no.yaml: No such file"),
     ],
 )
-def test_a_mistake_names_the_remedy_as_a_terminal_has_it(
+def test_user_error_names_terminal_commands(
     place: Path, mistake: Mistake, words: tuple[str, ...], says: str
 ) -> None:
     said = mistake(*words)
@@ -88,7 +91,7 @@ def test_a_mistake_names_the_remedy_as_a_terminal_has_it(
     assert "%agents" not in said
 
 
-def test_a_check_of_what_can_not_start_fails(place: Path) -> None:
+def test_check_fails_for_a_team_that_cannot_start(place: Path) -> None:
     (place / "team.yaml").write_text("agents: [{id: a, backend: {type: openai, model: m}}]\n")
     assert "OPENAI_API_KEY is not set" in call("check", "team.yaml", code=FAILED)
     (place / "team.yaml").write_text("agents: [{id: a, backend: {type: demo}}]\n")
@@ -96,10 +99,10 @@ def test_a_check_of_what_can_not_start_fails(place: Path) -> None:
 
 
 @pytest.mark.parametrize("presses", [1, 2])
-def test_an_interrupt_stops_and_saves_and_a_resume_goes_on(
+def test_interrupt_stops_and_saves_the_run_and_resume_completes_it(
     place: Path, server: ModelServer, presses: int
 ) -> None:
-    # A call in flight may finish; it asks for more, which no longer begins.
+    # The call in flight may finish. It asks for a tool call, which no longer starts.
     more = (ToolCall("list_files", {}),)
     server.script("m", Reply("words that come", tool_calls=more), answer("forty-two"))
     server.hold(3)
@@ -122,7 +125,7 @@ def test_an_interrupt_stops_and_saves_and_a_resume_goes_on(
     assert "forty-two" in call_here("resume", "lab")
 
 
-def test_a_detached_run_is_listed_told_something_stopped_and_left_incomplete(
+def test_detached_run_is_listed_receives_a_message_and_is_stopped(
     place: Path, server: ModelServer
 ) -> None:
     server.script("m", HELD)
@@ -134,38 +137,40 @@ def test_a_detached_run_is_listed_told_something_stopped_and_left_incomplete(
     assert (listed["session"], listed["task"]) == ("far", "What is it?")
     assert "next request" in call("say", "far", "mind the tables")
     assert "is paused" in call_here("pause", "far")
-    assert "goes on" in call_here("continue", "far")
+    assert "continues" in call_here("unpause", "far")
     stopped = told("stop", "far", "--now", "--reason", "wrong path")
     assert (stopped["changed"], stopped["status"]) == (True, "stopping-now")
     wait_until(lambda: told("runs") == [])
     shown = told("show", "far")
     assert shown["status"] == "stopped" and "words" in shown["partial"]["a"]
-    assert "over already" in call("stop", "far")
+    assert "already over" in call("stop", "far")
 
 
-def test_a_run_that_its_teams_file_detaches_is_left_to_itself(
+def test_run_detached_by_its_team_file_outlives_the_command(
     place: Path, server: ModelServer
 ) -> None:
     server.script("m", HELD)
     team = place / "team.yaml"
     team.write_text(f"detach: true\n{team.read_text()}")
-    assert "goes on: nb-agents follow" in call("run", "-c", "team.yaml", "-s", "lab", "What is it?")
+    assert "is running: nb-agents follow" in call(
+        "run", "-c", "team.yaml", "-s", "lab", "What is it?"
+    )
     assert [listed["session"] for listed in told("runs")] == ["lab"]
     assert told("stop", "lab", "--now")["changed"]
     wait_until(lambda: told("runs") == [])
 
 
-def test_a_sweep_is_listed_held_let_go_on_and_waited_for(place: Path) -> None:
+def test_sweep_is_listed_paused_unpaused_and_waited_for(place: Path) -> None:
     gate = Gate()
     team = scripted_team(a=ScriptedModel(replace(Answer("So."), gate=gate)))
     sweep = nb_agents.map([{"q": "1"}, {"q": "2"}], "Why {{q}}?", team, name="ask", limit=1)
     gate.wait_reached()
     assert "ask" in [row["session"] for row in told_here("runs")]
-    said = "Sweep ask is paused: calls in flight finish, no row begins."
+    said = "Sweep ask is paused: calls in flight finish, no new row starts."
     paused = told_here("pause", "ask")
     assert (paused["sweep"], paused["said"].partition(" `")[0]) == ("ask", said)
     wait_until(lambda: sweep.view.status == "paused", what="the pause")
-    assert "Sweep ask goes on." in call_here("continue", "ask")
+    assert "Sweep ask continues." in call_here("continue", "ask")  # the old name of unpause
     wait_until(lambda: sweep.view.status == "running", what="the end of the pause")
     shown = told_here("show", "ask")
     assert (shown["status"], shown["rows"]["done"]) == ("running", 0)
@@ -176,7 +181,7 @@ def test_a_sweep_is_listed_held_let_go_on_and_waited_for(place: Path) -> None:
 
 
 class Talk:
-    """A chat that is typed to; what it writes is read until it says something."""
+    """A chat in a subprocess, which the test types into and reads from."""
 
     def __init__(self, *words: str) -> None:
         pipe = subprocess.PIPE
@@ -197,7 +202,7 @@ class Talk:
         self.process.stdin.flush()
 
     def wait_said(self, what: str) -> None:
-        """Wait for a text, behind the one that was waited for before."""
+        """Wait for a text that comes after the previous one."""
         wait_until(lambda: what in self.said[self._at :], what=what, seen=lambda: self.said)
         self._at = self.said.index(what, self._at) + len(what)
 
@@ -218,7 +223,7 @@ def talk(place: Path) -> Iterator[Talk]:
         talk.process.kill()
 
 
-def test_a_chat_has_turn_after_turn_of_one_session(talk: Talk, server: ModelServer) -> None:
+def test_chat_runs_the_turns_of_one_session(talk: Talk, server: ModelServer) -> None:
     server.script("m", answer("forty-two"), answer("because"))
     talk.wait_said("You:")
     talk.type("What is it?")
@@ -233,7 +238,7 @@ def test_a_chat_has_turn_after_turn_of_one_session(talk: Talk, server: ModelServ
     assert "What is it?" in str(server.requests[-1].messages)
 
 
-def test_a_stopped_turn_of_a_chat_is_kept_and_the_prompt_comes_back(
+def test_stopped_turn_of_a_chat_is_saved_and_chat_prompts_again(
     talk: Talk, server: ModelServer
 ) -> None:
     server.hold(2, "m")
@@ -256,7 +261,7 @@ def test_a_stopped_turn_of_a_chat_is_kept_and_the_prompt_comes_back(
     assert talk.ended() == COMPLETE
 
 
-def test_a_second_interrupt_stops_a_chats_turn_at_once_and_ends_the_chat(
+def test_second_interrupt_stops_the_turn_immediately_and_ends_the_chat(
     talk: Talk, server: ModelServer
 ) -> None:
     server.script("m", HELD)
@@ -271,21 +276,46 @@ def test_a_second_interrupt_stops_a_chats_turn_at_once_and_ends_the_chat(
     assert "words" in told("show", "lab")["partial"]["a"]
 
 
-def test_an_interrupt_ends_following_alone(place: Path, server: ModelServer) -> None:
+def test_follow_prints_activity_and_text_of_each_agent_and_then_the_card_into_a_pipe(
+    place: Path, server: ModelServer
+) -> None:
+    server.script("m", HELD)
+    call("run", "-c", "team.yaml", "--detach", "-s", "lab", "What is it?")
+    pipe = subprocess.PIPE
+    with WarmProcess([*CLI, "follow", "lab"], stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        assert next(line for line in lines if line.startswith("a  writing"))
+        assert told("stop", "lab", "--now")["changed"]
+        rest = list(lines)
+    assert process.returncode == COMPLETE
+    assert rest[0] == "a  stopped  words that come\n"
+    assert "### What is it? [stopped]\n" in rest
+    assert "turn_started" not in "".join(rest)
+
+
+def test_follow_with_json_prints_each_event(place: Path, server: ModelServer) -> None:
+    server.script("m", answer("forty-two"))
+    call_here("run", "-c", "team.yaml", "-s", "lab", "What is it?")
+    events = [json.loads(line) for line in call_here("follow", "lab", "--json").splitlines()]
+    assert {"turn_started", "model_finished", "turn_ended"} <= {each["kind"] for each in events}
+
+
+def test_interrupt_ends_follow_but_not_the_run(place: Path, server: ModelServer) -> None:
     server.script("m", HELD)
     call("run", "-c", "team.yaml", "--detach", "-s", "lab", "What is it?")
     command, pipe = [*CLI, "follow", "lab"], subprocess.PIPE
     with WarmProcess(command, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
-        assert "turn started" in process.stdout.readline()
+        assert process.stdout.readline().startswith("a  ")
         process.send_signal(signal.SIGINT)
         _, said = process.communicate()
-    assert (process.returncode, said) == (COMPLETE, "The run goes on.\n")
+    assert (process.returncode, said) == (COMPLETE, "The run continues.\n")
     assert [row["session"] for row in told("runs")] == ["lab"]
     assert told("stop", "lab", "--now")["changed"]
 
 
-def test_a_check_tells_of_a_team_what_the_cell_does_and_tries_its_tools(place: Path) -> None:
+def test_check_reports_the_same_as_the_cell_and_loads_tools(place: Path) -> None:
     (place / "tools.py").write_text("import no_such_module_here\n")
     tools = "custom_tools: [{path: tools.py, function: f}], enable_mcp_command_line: true"
     docker = "command_line_execution_mode: docker"
@@ -293,11 +323,45 @@ def test_a_check_tells_of_a_team_what_the_cell_does_and_tries_its_tools(place: P
         f"agents:\n  - id: a\n    backend: {{type: demo, {tools}, {docker}}}\n"
     )
     said = call_here("check", "other.yaml")
-    assert "Commands can't run in 'docker' here" in said and "as --connect does" in said
+    assert "Command line mode 'docker' is not supported" in said and "use --connect" in said
     assert "no_such_module_here" in call("check", "other.yaml", "--connect")
 
 
-def test_a_recipe_is_checked_and_run_with_the_bundles_of_the_line(place: Path) -> None:
+def test_check_prints_findings_with_positions_as_json(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GROQ_API_KEY", raising=False)
+    backends = ["{type: groq, model: m}", "{type: demo, temperatur: 1}"]
+    valid, invalid = (f"agents:\n  - id: a\n    backend: {each}\n" for each in backends)
+    (place / "valid.yaml").write_text(valid)
+    (place / "invalid.yaml").write_text(invalid)
+    lacking = told_here("check", "valid.yaml", code=FAILED)
+    [missing] = [each for each in lacking["findings"] if each["severity"] == "warning"]
+    assert (lacking["can_start"], missing["code"]) == (False, "missing-key")
+    assert missing["remedy"].startswith("Set it in the environment")
+    assert (missing["file"], missing["line"]) == ("valid.yaml", 3)
+    assert json.loads(call_json("check", "invalid.yaml")) == {
+        "can_start": False,
+        "findings": [
+            {
+                "severity": "error",
+                "code": "unknown-key",
+                "message": "Unknown key 'agents.0.backend.temperatur'; did you mean 'temperature'?",
+                "remedy": "",
+                "file": "invalid.yaml",
+                "line": 3,
+                "column": 27,
+            }
+        ],
+    }
+
+
+def call_json(*words: str) -> str:
+    """Return the first line that a failing command prints."""
+    return call(*words, "--json", code=USAGE).splitlines()[0]
+
+
+def test_recipe_is_checked_and_run_with_bundle_options(place: Path) -> None:
     head = "description: d\nversion: 1.0.0\nsteps:\n- "
     (place / "kit").mkdir()
     (place / "kit" / "part.yaml").write_text(
@@ -306,13 +370,13 @@ def test_a_recipe_is_checked_and_run_with_the_bundles_of_the_line(place: Path) -
     (place / "whole.yaml").write_text(
         f"name: whole\n{head}{{id: call, type: recipe, recipe: '@kit:part.yaml', output: got}}\n"
     )
-    assert "No bundle 'kit' is known." in call("check", "whole.yaml", code=FAILED)
+    assert "Unknown bundle 'kit'." in call("check", "whole.yaml", code=FAILED)
     assert "It can run." in call("check", "whole.yaml", "--bundle", "kit=kit")
     ran = told("run", "--recipe", "whole.yaml", "--bundle", "kit=kit")
     assert ran["result"] == {"got": {"said": "part"}}
 
 
-def test_a_recipe_that_lacks_a_value_goes_on_with_it(place: Path) -> None:
+def test_recipe_with_missing_value_resumes_with_set(place: Path) -> None:
     (place / "push.yaml").write_text(
         "name: push\ndescription: d\nversion: 1.0.0\n"
         "steps:\n- {id: push, type: bash, command: 'echo to {{branch}}', output: pushed}\n"

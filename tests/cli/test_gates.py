@@ -1,4 +1,4 @@
-"""A run that waits for a person tells what it asks and how to answer, and is answered so."""
+"""A run that waits for a user prints its question and the commands that answer it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from subprocess import DEVNULL, PIPE, Popen
 
 import pytest
 
-from nb_agents.cli.application import COMPLETE, INCOMPLETE
 from tests.cli.calls import CLI, answer, call, call_here, told, told_here
 from tests.cli.conftest import write_team
+from tests.kit.terminal import COMPLETE, INCOMPLETE
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.processes import Terminal
 
@@ -29,7 +29,7 @@ CALLS = Reply(tool_calls=(ToolCall("custom_tool__colour", {}),))
 
 @pytest.fixture
 def asking(place: Path, server: ModelServer) -> Path:
-    """A team whose tool asks for a text, once its call is approved."""
+    """A team with a tool that needs an approval and then asks for a text."""
     (place / "tools.py").write_text(TOOL)
     tools = "custom_tools: [{path: tools.py, function: colour}]"
     write_team(place, server, keys=f", {tools}, tool_policy: {ASK}")
@@ -38,7 +38,7 @@ def asking(place: Path, server: ModelServer) -> Path:
 
 @pytest.fixture
 def terminal(asking: Path) -> Iterator[Callable[..., Terminal]]:
-    """Starts commands at a terminal; they are over at the end."""
+    """Return a function that starts commands in a terminal. They have ended when the test ends."""
     started: list[Terminal] = []
 
     def start(*words: str) -> Terminal:
@@ -58,51 +58,66 @@ def tool_results(server: ModelServer) -> str:
     return json.dumps(server.requests[-1].messages)
 
 
-def test_a_run_at_a_terminal_asks_and_another_command_approves_and_answers(
+def test_run_in_a_terminal_asks_and_other_commands_approve_and_answer(
     terminal: Callable[..., Terminal], server: ModelServer
 ) -> None:
     server.script("m", CALLS, answer("done"))
     run = terminal("run", "-c", "team.yaml", "-s", "asked", "Paint it.")
-    run.wait_text("asks: “May a call custom_tool__colour?” `nb-agents approve asked [MESSAGE]`")
-    assert "`nb-agents deny asked [MESSAGE]` does not." in run.text
+    run.wait_text("asks: “a wants to call colour()” `nb-agents approve asked [MESSAGE]`")
+    assert "`nb-agents deny asked [MESSAGE]` rejects it." in run.text
     assert "Gate 'a: custom_tool__colour #1' of run asked/1 is approved" in call(
         "approve", "asked", "go on"
     )
     run.wait_text("asks: “Which colour?” `nb-agents answer asked TEXT` answers")
-    assert "has its answer" in call("answer", "asked", "blue")
+    assert "The answer was sent" in call("answer", "asked", "blue")
     assert run.wait_end() == COMPLETE
     assert "done" in run.text and "blue" in tool_results(server)
 
 
-def test_a_detached_run_is_denied_and_its_model_told_why(asking: Path, server: ModelServer) -> None:
+def test_deny_sends_the_reason_to_the_model_of_a_detached_run(
+    asking: Path, server: ModelServer
+) -> None:
     server.script("m", CALLS, answer("done"))
     call("run", "-c", "team.yaml", "--detach", "-s", "denied", "Paint it.")
-    wait_asked("denied", "May a call")
+    wait_asked("denied", "a wants to call")
     assert "`nb-agents approve denied [MESSAGE]` allows it" in call_here("show", "denied")
     assert "denied" in call_here("deny", "denied", "too dear")
     assert told_here("wait", "denied")["result"] == "done"
     assert "too dear" in tool_results(server)
 
 
-def test_a_detached_run_is_approved_and_answered(asking: Path, server: ModelServer) -> None:
+def test_detached_run_is_approved_and_answered(asking: Path, server: ModelServer) -> None:
     server.script("m", CALLS, answer("done"))
     call("run", "-c", "team.yaml", "--detach", "-s", "approved", "Paint it.")
-    wait_asked("approved", "May a call")
+    wait_asked("approved", "a wants to call")
     call_here("approve", "approved")
     wait_asked("approved", "Which colour?")
-    assert "has its answer" in call_here("answer", "approved", "blue")
+    assert "The answer was sent" in call_here("answer", "approved", "blue")
     assert told_here("wait", "approved")["result"] == "done"
     assert "blue" in tool_results(server)
 
 
-def test_who_waits_for_another_s_run_without_a_terminal_does_not_stop_it_at_a_gate(
+def test_budget_of_a_detached_run_is_raised_to_the_given_amount(
+    asking: Path, server: ModelServer
+) -> None:
+    listed = ToolCall("list_files", {})
+    server.script("m", Reply(tool_calls=(listed,), input_tokens=300), answer("done"))
+    limits = ("--max-tokens", "200", "--on-budget", "ask")
+    call("run", "-c", "team.yaml", "--detach", "-s", "dear", *limits, "Paint it.")
+    wait_asked("dear", "Raise the budget to 400 tokens?")
+    assert len(server.requests) == 1
+    call_here("approve", "dear", "90000")
+    assert told_here("wait", "dear")["result"] == "done"
+
+
+def test_wait_without_terminal_does_not_stop_the_run_at_a_gate(
     asking: Path, server: ModelServer
 ) -> None:
     server.script("m", CALLS, answer("done"))
     call("run", "-c", "team.yaml", "--detach", "-s", "left", "Paint it.")
-    wait_asked("left", "May a call")
+    wait_asked("left", "a wants to call")
     with Popen([*CLI, "wait", "left"], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True) as wait:
-        assert wait.stderr and "asks: “May a call" in wait.stderr.readline()
+        assert wait.stderr and "asks: “a wants to call" in wait.stderr.readline()
         call_here("approve", "left")
         assert "asks: “Which colour?”" in wait.stderr.readline()
         call_here("answer", "left", "blue")
@@ -110,14 +125,16 @@ def test_who_waits_for_another_s_run_without_a_terminal_does_not_stop_it_at_a_ga
     assert wait.returncode == COMPLETE
 
 
-def test_without_a_terminal_a_run_stops_at_its_gate_and_a_resume_asks_again(
+def test_run_without_terminal_stops_at_its_gate_and_resume_asks_again(
     terminal: Callable[..., Terminal], server: ModelServer
 ) -> None:
     server.script("m", CALLS, answer("done"))
     said = call("run", "-c", "team.yaml", "-s", "again", "Paint it.", code=INCOMPLETE)
-    assert "asks: “May a call custom_tool__colour?” `nb-agents approve again [MESSAGE]`" in said
-    assert "so the run was stopped. `nb-agents resume again` asks again in a terminal" in said
-    assert "Stopped by an approval gate (nobody is there to answer" in said
+    assert "asks: “a wants to call colour()” `nb-agents approve again [MESSAGE]`" in said
+    assert (
+        "it has a question and stdin is not a terminal. `nb-agents resume again` asks again" in said
+    )
+    assert "Stopped by an approval gate (nobody can answer" in said
     again = terminal("resume", "again", "-c", "team.yaml")
     again.wait_text("nb-agents approve again")
     call_here("deny", "again")
@@ -125,7 +142,7 @@ def test_without_a_terminal_a_run_stops_at_its_gate_and_a_resume_asks_again(
     assert told("show", "again")["result"] == "done"
 
 
-def test_a_gate_that_decides_by_itself_stops_nothing(asking: Path, server: ModelServer) -> None:
+def test_gate_with_default_does_not_stop_the_run(asking: Path, server: ModelServer) -> None:
     team = asking / "team.yaml"
     team.write_text(f"approval: {{timeout: 0.5}}\n{team.read_text()}")
     server.script("m", CALLS, answer("done"))

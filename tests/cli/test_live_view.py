@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of a run: its rows while it works, then its card alone."""
+"""The live view of a run in a terminal: rows while it works, then only its card."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import shlex
 import sys
 from pathlib import Path
 
-from nb_agents.cli.application import COMPLETE, INCOMPLETE
 from tests.cli.calls import CLI, call, call_here
 from tests.cli.conftest import write_team
+from tests.kit.terminal import COMPLETE, INCOMPLETE
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.processes import Terminal
 from tests.team_kit import WAIT_S
 
-STOPPING = "Stopping: waits for a"
+STOPPING = "Stopping: waiting for a"
 
 _STEP = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]+|\x1b")
 HARMLESS = {"m", "A", "K"}
-"""What drawing rows takes: colours, up, and clearing a line."""
+"""Escape sequences of the live view: colours, cursor up, and clear line."""
 
 
 def screen(written: str) -> list[str]:
-    """Draw as a terminal does what moves no further than to rows above; return the lines."""
+    """Interpret escape sequences as a terminal does, and return the lines of the screen."""
     lines, row, column = [""], 0, 0
     for step in _STEP.finditer(written):
         match step[0], step[2]:
@@ -43,7 +43,7 @@ def screen(written: str) -> list[str]:
     return lines
 
 
-def test_a_terminal_shows_a_row_for_each_agent_and_then_the_card(
+def test_terminal_shows_a_row_for_each_agent_and_then_the_card(
     place: Path, server: ModelServer
 ) -> None:
     write_team(place, server, agents="ab")
@@ -71,7 +71,7 @@ def test_a_terminal_shows_a_row_for_each_agent_and_then_the_card(
     assert left.count("### What is it? [stopped]") == 1 and "    nb-agents resume lab" in left
     said = [n for n, line in enumerate(left) if line.startswith(STOPPING)]
     assert len(said) == 1 and said[0] < left.index("### What is it? [stopped]")
-    assert "what is left then is cut" in left[said[0]]
+    assert "then interrupts the rest" in left[said[0]]
     moves = {(step[1], step[2]) for step in _STEP.finditer(written) if "\x1b" in step[0]}
     assert {kind for _, kind in moves} - HARMLESS == {"h", "l"}
     assert {what for what, kind in moves if kind in "hl"} == {"?25"}, "hides the cursor alone"
@@ -83,7 +83,7 @@ def rows_of(lines: list[str]) -> list[str]:
     return [line for line in lines if re.match(r"[ab]  +\w", line)]
 
 
-def test_keys_open_an_agent_say_something_and_stop(place: Path, server: ModelServer) -> None:
+def test_keys_open_an_agent_send_a_message_and_stop(place: Path, server: ModelServer) -> None:
     write_team(place, server, agents="ab")
     server.script("m", *[Reply("words of one that thinks aloud", hang_after=5)] * 2)
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
@@ -106,7 +106,7 @@ def test_keys_open_an_agent_say_something_and_stop(place: Path, server: ModelSer
         run.close()
 
 
-def test_following_a_detached_run_shows_its_rows_takes_keys_and_stops_nothing_by_an_interrupt(
+def test_follow_shows_rows_takes_keys_and_an_interrupt_does_not_stop_the_run(
     place: Path, server: ModelServer
 ) -> None:
     write_team(place, server, agents="ab")
@@ -117,7 +117,7 @@ def test_following_a_detached_run_shows_its_rows_takes_keys_and_stops_nothing_by
     first.wait_text("1-9 open an agent")
     first.wait_text("writing")
     first.ctrl_c()
-    assert first.wait_end() == COMPLETE and "The run goes on." in first.text
+    assert first.wait_end() == COMPLETE and "The run continues." in first.text
     first.close()
     run = Terminal([*CLI, "follow", "lab"], place, env)
     try:
@@ -133,7 +133,7 @@ def test_following_a_detached_run_shows_its_rows_takes_keys_and_stops_nothing_by
         run.close()
 
 
-def test_a_terminal_says_what_is_waited_for_at_a_time_limit_and_until_when(
+def test_terminal_shows_what_a_timed_out_run_waits_for_and_how_long(
     place: Path, server: ModelServer
 ) -> None:
     write_team(place, server, agents="ab")
@@ -144,7 +144,7 @@ def test_a_terminal_says_what_is_waited_for_at_a_time_limit_and_until_when(
     assert run.wait_end() == INCOMPLETE
     shown = screen(run.bytes.decode())
     run.close()
-    waits = r"Time limit of 2 s reached: waits for a, b until [\d:]{8}; what is left then is cut"
+    waits = r"Time limit of 2 s reached: waiting for a, b until [\d:]{8}, then interrupts the rest"
     assert [line for line in shown if re.match(waits, line)]
     assert "### Why? [timed out]" in shown
     journal = (place / ".nb_agents/sessions/lab/turn_1/events.jsonl").read_text()
@@ -154,7 +154,7 @@ def test_a_terminal_says_what_is_waited_for_at_a_time_limit_and_until_when(
     ]
 
 
-def test_the_help_of_run_has_examples_that_can_be_copied() -> None:
+def test_run_help_has_examples() -> None:
     shown = call_here("run", "--help")
     lines = [line.strip(" │") for line in shown.splitlines() if "nb-agents run" in line]
     examples = [line for line in lines if "Usage" not in line]
@@ -166,7 +166,7 @@ def test_the_help_of_run_has_examples_that_can_be_copied() -> None:
         assert {each for each in options if each not in shown} == set()
 
 
-def test_ipython_in_a_terminal_shows_the_rows_while_a_cell_waits_and_takes_their_keys(
+def test_ipython_terminal_shows_rows_and_takes_keys_while_a_cell_waits(
     place: Path, server: ModelServer
 ) -> None:
     write_team(place, server, agents="ab")

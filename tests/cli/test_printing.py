@@ -1,4 +1,4 @@
-"""What the command line prints drives no terminal, names no notebook, and is JSON where asked."""
+"""Output of the command line: no control characters, no notebook commands, and valid JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import typer
 
 import nb_agents
 from nb_agents import Run
-from nb_agents.cli import app
-from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests.cli.calls import CLI, answer, call_here, call_in, told_here
+from tests.kit.models import demo
+from tests.kit.terminal import COMPLETE, FAILED, INCOMPLETE, app
 from tests.model_server import ModelServer, wait_until
 from tests.team_kit import WAIT_S
 from tests.test_terminal import HOSTILE
@@ -33,7 +33,7 @@ def controls(text: str) -> set[str]:
 
 @pytest.fixture
 def held(place: Path) -> Iterator[Run]:
-    """A run of this process, whose model waits until the test is over."""
+    """A run in this process with a model that waits until the test is over."""
     gate = Gate()
     model = ScriptedModel(Turn(text=EVIL, gate=gate), Answer(EVIL))
     run = nb_agents.start(f"Why? {EVIL}", scripted_team(a=model), "live")
@@ -44,7 +44,9 @@ def held(place: Path) -> Iterator[Run]:
     run.wait(WAIT_S, raise_on_stop=False)
 
 
-def test_what_a_model_wrote_moves_no_cursor(place: Path, server: ModelServer, held: Run) -> None:
+def test_output_of_a_model_has_no_control_characters(
+    place: Path, server: ModelServer, held: Run
+) -> None:
     server.script("m", answer(EVIL), answer(EVIL))
     team = ("-c", "team.yaml")
     printed = {
@@ -64,12 +66,12 @@ def test_what_a_model_wrote_moves_no_cursor(place: Path, server: ModelServer, he
     assert [c for c, text in printed.items() if "before" not in text and "sessions" not in c] == []
 
 
-def test_json_has_what_a_model_wrote_as_it_is(place: Path, server: ModelServer) -> None:
+def test_json_preserves_the_output_of_a_model(place: Path, server: ModelServer) -> None:
     server.script("m", answer(EVIL))
     assert told_here("run", "-c", "team.yaml", "-s", "lab", "What?")["result"] == EVIL
 
 
-def test_keys_of_this_process_are_not_printed(
+def test_api_keys_of_this_process_are_not_printed(
     place: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.script("m", answer("The key is sk-9f8a7b6c5d4e3f."))
@@ -82,7 +84,7 @@ def test_keys_of_this_process_are_not_printed(
     assert "The key is [key]." in printed
 
 
-def test_a_stopped_run_tells_how_to_go_on_in_a_terminal(place: Path, held: Run) -> None:
+def test_card_of_a_stopped_run_names_terminal_commands(place: Path, held: Run) -> None:
     live = call_here("show", "live")
     assert "`nb-agents show live/1`" in live and "nb-agents resume live" in live
     assert held.stop(now=True, source="interrupt").changed
@@ -93,26 +95,30 @@ def test_a_stopped_run_tells_how_to_go_on_in_a_terminal(place: Path, held: Run) 
         assert "kernel" not in printed
     assert "cell" not in live + card
     assert "cell" not in page.replace("cancelled", "")
-    assert "Go on at any time:" in card
+    assert "Resume or continue at any time:" in card
     assert "    nb-agents resume live\n" in card
     assert '    nb-agents run --continue --session live "What should the agents do now?"' in card
 
 
-def test_what_a_model_wrote_of_notebooks_stays_as_it_is(place: Path, server: ModelServer) -> None:
+def test_notebook_commands_in_model_output_are_not_replaced(
+    place: Path, server: ModelServer
+) -> None:
     words = "Type %agents resume s in a cell, or %%agents --continue."
     server.script("m", answer(words))
     assert words in call_here("run", "-c", "team.yaml", "-s", "lab", "What?")
 
 
-def test_the_demo_speaks_of_no_notebook(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nb_agents.models.demo.DEMO_WORDS_PER_SECOND", 1e5)
+def test_demo_output_does_not_mention_notebooks(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "DEMO_WORDS_PER_SECOND", 1e5)
     printed = call_here("demo")
     assert "This is the demo model" in printed and "--config team.yaml" in printed
     assert "%" not in printed and "cell" not in printed
 
 
 class EveryCommand:
-    """The words of each command, in an order in which each has something to tell."""
+    """The arguments of each command, in an order in which every command has some output."""
 
     def __init__(self, place: Path, server: ModelServer, held: Run, said: str) -> None:
         server.script("m", answer(said), answer(said))
@@ -120,6 +126,7 @@ class EveryCommand:
             "name: r\ndescription: d\nversion: 1.0.0\n"
             f"steps: [{{id: s, type: bash, command: 'echo {said}'}}]\n"
         )
+        (place / "some.ipynb").write_text('{"cells": []}')
         self._held, self._said = held, said
         self.heard: list[Any] = []
         self.calls = {
@@ -130,8 +137,12 @@ class EveryCommand:
             "sessions": tuple,
             "sweeps": tuple,
             "say": lambda: ("live", "Be brief."),
+            "fold": lambda: ("live", "--agent", "a"),
+            "cells": lambda: ("lab",),
+            "apply": lambda: ("lab", "some.ipynb"),
+            "blame": lambda: ("some.ipynb",),
             "pause": lambda: ("live",),
-            "continue": lambda: ("live",),
+            "unpause": lambda: ("live",),
             "approve": lambda: self._ask("whether", "live"),
             "deny": lambda: self._ask("whether", "live", "too dear"),
             "answer": lambda: self._ask("text", "live", "blue"),
@@ -149,15 +160,18 @@ class EveryCommand:
             "check": lambda: ("team.yaml",),
             "plan": lambda: ("r.yaml",),
             "export": lambda: ("lab", "lab.zip"),
+            "verify": lambda: ("lab.zip",),
             "rename": lambda: ("lab", "other"),
             "delete": lambda: ("other", "--yes"),
             "prune": lambda: ("--older", "30d"),
+            "wait-for-quota": tuple,
         }
-        commands = typer.main.get_command(app).commands.keys()
-        assert self.calls.keys() == commands - {"acp", "mcp"}  # which speak to programs
+        commands = typer.main.get_command(app).commands.items()
+        listed = {name for name, each in commands if not each.hidden}
+        assert self.calls.keys() == listed - {"acp", "mcp"}  # which speak protocols
 
     def each(self, *but: str) -> Iterator[tuple[str, tuple[str, ...], int]]:
-        """Yield each command, its words and its exit code."""
+        """Yield the name, the arguments and the exit code of each command."""
         for name, words in self.calls.items():
             if name not in but:
                 yield name, words(), INCOMPLETE if name == "wait" else COMPLETE
@@ -171,14 +185,14 @@ class EveryCommand:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-def test_every_command_prints_to_a_terminal_that_lacks_characters(
+def test_every_command_prints_in_ascii_encoding(
     place: Path,
     server: ModelServer,
     held: Run,
     monkeypatch: pytest.MonkeyPatch,
     encoding: str,
 ) -> None:
-    monkeypatch.setattr("nb_agents.models.demo.DEMO_WORDS_PER_SECOND", 1e5)
+    monkeypatch.setattr(demo, "DEMO_WORDS_PER_SECOND", 1e5)
     commands = EveryCommand(place, server, held, "What? 日本 → ✓ é 😀")
     printed = {
         name: call_in(encoding, name, *words, code=code, typed="Why? 日本\n")
@@ -190,7 +204,7 @@ def test_every_command_prints_to_a_terminal_that_lacks_characters(
     assert facts["task"] == held.view.task
 
 
-def test_a_run_whose_answer_can_not_be_printed_is_complete_all_the_same(
+def test_run_is_complete_although_its_answer_cannot_be_printed(
     place: Path, server: ModelServer
 ) -> None:
     server.script("m", answer("forty-two"))
@@ -207,22 +221,22 @@ def test_a_run_whose_answer_can_not_be_printed_is_complete_all_the_same(
     assert told_here("show", "full")["result"] == "forty-two"
 
 
-def test_every_command_answers_in_json(
+def test_every_command_prints_json(
     place: Path, server: ModelServer, held: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nb_agents.models.demo.DEMO_WORDS_PER_SECOND", 1e5)
+    monkeypatch.setattr(demo, "DEMO_WORDS_PER_SECOND", 1e5)
     commands = EveryCommand(place, server, held, "forty-two")
     printed = {
         name: told_here(name, *words, code=code)
         for name, words, code in commands.each("follow", "chat", "trace", "init", "schema")
     }
-    # An event a line, so that a program can read on while the run goes on.
+    # One event per line, so that programs can read the output while the run is live.
     events = [json.loads(line) for line in call_here("follow", "live", "--json").splitlines()]
     assert all(isinstance(value, dict | list) for value in printed.values())
     assert (printed["run"]["result"], printed["show"]["status"]) == ("forty-two", "complete")
-    paused, again = (printed[name]["said"] for name in ("pause", "continue"))
-    assert "is paused: calls in flight finish, none begins." in paused
-    assert again.endswith("goes on.")
+    paused, again = (printed[name]["said"] for name in ("pause", "unpause"))
+    assert "is paused: calls in flight finish, no new ones start." in paused
+    assert again.endswith("continues.")
     heard = commands.heard
     wait_until(lambda: len(heard) == 3, WAIT_S, "the answers", lambda: heard)
     assert "blue" in heard

@@ -1,4 +1,4 @@
-"""A session root that is given limits every command; without a name none leaves its directory."""
+"""The option --session-root limits every command; without a name, commands use their directory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import pytest
 import typer
 
 import nb_agents
-from nb_agents.cli.application import USAGE, app
 from nb_agents.options import RunOptions
-from nb_agents.runs import finding
-from nb_agents.runs.live_runs import live_runs
-from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.cli.calls import call_here, call_in, told_here
+from tests.kit.runs import Run, finding, live_runs
+from tests.kit.terminal import USAGE, app
 from tests.team_kit import WAIT_S
 
 TAKES_A_RUN = {
@@ -25,13 +23,16 @@ TAKES_A_RUN = {
     "wait": (),
     "stop": (),
     "pause": (),
-    "continue": (),
+    "unpause": (),
     "say": ("mind the tables",),
+    "fold": ("--agent", "a"),
+    "cells": (),
+    "apply": ("some.ipynb",),
     "approve": (),
     "deny": (),
     "answer": ("the second",),
 }
-"""The commands that take a run, and what else they need."""
+"""The commands that act on a run, and their other arguments."""
 
 TAKES_A_SESSION = {
     "resume": ("--preview",),
@@ -41,25 +42,27 @@ TAKES_A_SESSION = {
     "delete": ("--yes",),
 }
 LISTS = {"runs": (), "sessions": (), "sweeps": (), "prune": ("--older", "0h")}
-WITH_NAME_ALONE = {"say", "approve", "deny", "answer", "rename", "export", "delete"}
-OTHERS = {"run", "chat", "demo", "check", "plan", "diff", "acp", "mcp", "init", "schema", "trace"}
-"""Commands that start or serve something, read a file or two turns, or give others' JSON."""
+WITH_NAME_ALONE = {"apply", "say", "approve", "deny", "answer", "rename", "export", "delete"}
+OTHERS = {
+    *("run", "chat", "demo", "check", "plan", "diff", "acp", "mcp", "init", "schema", "trace"),
+    *("wait-for-quota", "blame", "verify"),
+}
+"""The commands that do not act on a single run or session."""
 
 
 @pytest.fixture
 def far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> Iterator[tuple[Run, Path, Path]]:
-    """A live run in one root, as of another process; that root, and an empty one that is here."""
+    """A live run in one session root, as if of another process, and an empty current root."""
     near, root = tmp_path / "here", tmp_path / "far"
     near.mkdir()
     monkeypatch.chdir(near)
     team = scripted_team(a=ScriptedModel(Answer("A's", gate=gate)))
     run = nb_agents.start("the task", team, "same", options=RunOptions(session_root=root))
     gate.wait_reached()
-    # What this process runs is, for the commands, what any other does.
-    monkeypatch.setattr(finding, "begun_runs", tuple)
-    monkeypatch.setattr(finding, "live_runs", tuple)
+    # Commands must not prefer runs of this process.
+    monkeypatch.setattr(finding, "started_runs", tuple)
     yield run, root, near
     gate.open()
     run.wait(WAIT_S, raise_on_stop=False)
@@ -76,10 +79,10 @@ def refused(*words: str) -> str:
 
 def commands() -> dict[str, typer.models.CommandInfo]:
     group = typer.main.get_group(app)
-    return dict(group.commands)  # type: ignore[arg-type]
+    return {name: each for name, each in group.commands.items() if not each.hidden}  # type: ignore[misc]
 
 
-def test_each_command_on_runs_and_sessions_takes_a_root() -> None:
+def test_commands_on_runs_and_sessions_have_a_session_root_option() -> None:
     known = {*TAKES_A_RUN, *TAKES_A_SESSION, *LISTS}
     assert commands().keys() - known == OTHERS, "say above which of them a new command is"
     for name in known:
@@ -88,7 +91,7 @@ def test_each_command_on_runs_and_sessions_takes_a_root() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*TAKES_A_RUN, *TAKES_A_SESSION}))
-def test_a_root_that_is_given_hides_what_is_in_any_other(
+def test_session_root_option_hides_runs_of_other_roots(
     far: tuple[Run, Path, Path], name: str
 ) -> None:
     run, root, near = far
@@ -99,14 +102,12 @@ def test_a_root_that_is_given_hides_what_is_in_any_other(
     assert "'same'" in said
     if name not in WITH_NAME_ALONE:
         assert "No " in refused(name, *more, "--session-root", str(empty))
-        assert "No " in refused(name, *more)  # nor does it leave its directory
+        assert "No " in refused(name, *more)  # and it does not search other directories
     assert run.view.stop is None and not run.view.is_paused and run.view.said == ()
 
 
 @pytest.mark.parametrize("name", sorted(LISTS))
-def test_a_list_of_a_root_holds_nothing_of_any_other(
-    far: tuple[Run, Path, Path], name: str
-) -> None:
+def test_lists_show_only_the_given_session_root(far: tuple[Run, Path, Path], name: str) -> None:
     _, root, near = far
     more = LISTS[name]
     assert "same" not in call_here(name, *more, "--session-root", str(near / "empty"))
@@ -115,7 +116,7 @@ def test_a_list_of_a_root_holds_nothing_of_any_other(
         assert "same" in listed and (name == "sessions" or f"in {root}" in listed)
 
 
-def test_a_command_reaches_the_run_of_the_root_that_is_given(
+def test_command_finds_the_run_of_the_given_session_root(
     far: tuple[Run, Path, Path], gate: Gate
 ) -> None:
     run, root, near = far
@@ -125,12 +126,12 @@ def test_a_command_reaches_the_run_of_the_root_that_is_given(
     gate.wait_reached(2)
     assert "next request" in call_here("say", "same", "mind", *at)
     assert "is paused" in call_here("pause", "same", *at)
-    assert "goes on" in call_here("continue", "same", *at)
+    assert "continues" in call_here("unpause", "same", *at)
     assert "the task" in call_here("show", *at)
     assert told_here("stop", "same", *at)["changed"]
     assert (run.view.said, here.view.said, here.view.stop) == (("mind",), (), None)
     assert run.view.stop is not None and run.view.stop.source == "cli"
-    assert told_here("stop")["changed"]  # of here
+    assert told_here("stop")["changed"]  # the current run
     assert here.view.stop is not None
     gate.open()
     here.wait(WAIT_S, raise_on_stop=False)

@@ -1,4 +1,4 @@
-"""A command whose run ends on a full disk waits: it tries again, or saves somewhere else."""
+"""A command with a run on a full disk waits at its end, and retries or saves elsewhere."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from typing import Any
 
 import pytest
 
-from nb_agents.cli import run_end, saving
-from nb_agents.cli.application import COMPLETE, FAILED
-from nb_agents.runs.run import Run
-from nb_agents.session import journal
-from nb_agents.session.history import load_session
-from nb_agents.session.lookup import find_session
+from nb_agents.cli import saving
 from nb_agents.testing import Answer, Gate, ScriptedModel
 from tests.cli.calls import CLI, answer
+from tests.kit.runs import Run
+from tests.kit.sessions import find_session, journal, load_session
+from tests.kit.terminal import COMPLETE, FAILED, run_end
 from tests.model_server import ModelServer, wait_until
 from tests.team_kit import WAIT_S, start
 from tests.warm import WarmProcess
@@ -34,7 +32,7 @@ def limit_files(pid: int, size: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-def test_a_command_in_a_terminal_waits_for_a_full_disk_and_tries_again(
+def test_command_in_a_terminal_waits_for_a_full_disk_and_retries(
     place: Path, server: ModelServer
 ) -> None:
     server.script("m", answer(ANSWER))
@@ -52,7 +50,7 @@ def test_a_command_in_a_terminal_waits_for_a_full_disk_and_tries_again(
         def asks(count: int) -> bool:
             nonlocal told
             told += os.read(person, 10_000)
-            return told.count(b"q: give it up") == count
+            return told.count(b"q: give up") == count
 
         wait_until(lambda: asks(1), WAIT_S, "the question")
         os.write(person, b"r\n")
@@ -70,7 +68,7 @@ def test_a_command_in_a_terminal_waits_for_a_full_disk_and_tries_again(
 def full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Run, pytest.MonkeyPatch]]:
-    """A run that has ended, whose journal's disk is full until the patch is undone."""
+    """A finished run whose disk is full until the patch is undone."""
     gate = Gate()
     run = start(tmp_path / "sessions", a=ScriptedModel(Answer(ANSWER, gate=gate)))
     gate.wait_reached()
@@ -91,7 +89,7 @@ def full(
 
 
 def waits(run: Run, patch: pytest.MonkeyPatch, typed: str | None) -> int:
-    """Let a command wait for the end of a run; return its exit code."""
+    """Let a command wait for the end of a run, and return its exit code."""
     stdin = StringIO(typed or "")
     patch.setattr(stdin, "isatty", lambda: typed is not None)
     patch.setattr(run_end.sys, "stdin", stdin)
@@ -101,7 +99,7 @@ def waits(run: Run, patch: pytest.MonkeyPatch, typed: str | None) -> int:
     return int(str(ended.value.code or 0))
 
 
-def test_the_person_names_a_directory_where_all_of_it_is_saved(
+def test_user_names_a_directory_to_save_the_session_in(
     full: tuple[Run, pytest.MonkeyPatch], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, patch = full
@@ -111,7 +109,7 @@ def test_the_person_names_a_directory_where_all_of_it_is_saved(
     assert waits(run, patch, f"{taken}\n{there}\n") == COMPLETE
     told = capsys.readouterr()
     assert "File exists" in told.err
-    assert f"Saved in {there / run.session}: add --session-root {there}" in told.err
+    assert f"Saved in {there / run.session}. To continue it, add --session-root {there}" in told.err
     (turn,) = load_session(there / run.session).turns
     assert (turn.is_complete, turn.warnings, turn.view.answer) == (True, (), ANSWER.strip())
     assert (there / run.session / "turn_1" / "answer.txt").read_text() == ANSWER.strip()
@@ -119,7 +117,7 @@ def test_the_person_names_a_directory_where_all_of_it_is_saved(
 
 
 @pytest.mark.parametrize("typed", ["q\n", "", None])
-def test_what_is_given_up_is_printed_and_told_by_the_exit_code(
+def test_unsaved_run_is_printed_and_exits_with_failure(
     full: tuple[Run, pytest.MonkeyPatch], capsys: pytest.CaptureFixture[str], typed: str | None
 ) -> None:
     run, patch = full
@@ -129,12 +127,10 @@ def test_what_is_given_up_is_printed_and_told_by_the_exit_code(
     assert ANSWER.strip() in told.out.replace("\n", " ")
     assert "run.save()" not in told.out + told.err
     if typed is None:
-        assert "what is printed here is all that is left" in told.err
+        assert "not saved; this output is the only copy" in told.err
 
 
-def test_a_command_without_a_terminal_tries_again_by_itself(
-    place: Path, server: ModelServer
-) -> None:
+def test_command_without_a_terminal_retries_saving(place: Path, server: ModelServer) -> None:
     server.script("m", answer(ANSWER))
     server.hold()
     command = [*CLI, "run", "-c", "team.yaml", "-s", "full", "What?"]
@@ -148,10 +144,10 @@ def test_a_command_without_a_terminal_tries_again_by_itself(
         assert any("Trying again for 60 s" in line for line in process.stderr)
         limit_files(process.pid, resource.RLIM_INFINITY)
         _, errors = process.communicate()
-    assert process.returncode == COMPLETE and "everything is on the disk" in errors
+    assert process.returncode == COMPLETE and "everything is saved" in errors
 
 
-def test_a_detached_run_waits_for_a_full_disk(place: Path, server: ModelServer) -> None:
+def test_detached_run_waits_for_a_full_disk(place: Path, server: ModelServer) -> None:
     server.script("m", answer(ANSWER))
     command = [*CLI, "run", "--detach", "-c", "team.yaml", "-s", "full", "What?"]
     limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1)); "

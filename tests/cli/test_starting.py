@@ -1,4 +1,4 @@
-"""A command that starts a run, and an interrupt before it waits for it."""
+"""An interrupt between the start of a run and the wait for its end."""
 
 import signal
 from pathlib import Path
@@ -6,20 +6,19 @@ from pathlib import Path
 import pytest
 
 import nb_agents
-from nb_agents.cli.application import INCOMPLETE
-from nb_agents.cli.chat import Chat
-from nb_agents.cli.run_end import begin_and_wait
 from nb_agents.options import RunOptions
-from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Gate, ScriptedModel, Vote, scripted_team
+from tests.cli.calls import call_in
+from tests.kit.runs import Run
+from tests.kit.terminal import INCOMPLETE, USAGE, Chat, begin_and_wait
 
 
 class Interrupted:
-    """Begins a run, which is interrupted at once; its model answers after that."""
+    """Starts a run and interrupts it immediately. Its model answers after that."""
 
     def __init__(self, root: Path) -> None:
         self.gate = Gate()
-        # Two, as the only answer of a team is its result.
+        # Two agents, because a single agent's answer is the result.
         self.team = scripted_team(
             **{
                 agent: ScriptedModel(Answer("So.", gate=self.gate), Vote("agent1"))
@@ -42,7 +41,7 @@ def assert_stopped_gracefully(run: Run) -> None:
     assert run.status == "cancelled"
 
 
-def test_an_interrupt_before_a_command_waits_stops_its_run_gracefully(
+def test_interrupt_before_the_wait_stops_the_run_gracefully(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = Interrupted(tmp_path)
@@ -53,7 +52,7 @@ def test_an_interrupt_before_a_command_waits_stops_its_run_gracefully(
     assert_stopped_gracefully(case.run)
 
 
-def test_an_interrupt_of_a_command_that_does_not_wait_is_none_of_its_run(tmp_path: Path) -> None:
+def test_interrupt_of_a_detaching_command_does_not_stop_the_run(tmp_path: Path) -> None:
     case = Interrupted(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         begin_and_wait(case.begin, as_json=True, is_detached=True)
@@ -61,7 +60,7 @@ def test_an_interrupt_of_a_command_that_does_not_wait_is_none_of_its_run(tmp_pat
     assert "So." in case.run.wait()
 
 
-def test_an_interrupt_before_a_chat_waits_stops_the_turn_and_the_chat_goes_on(
+def test_interrupt_before_a_chat_waits_stops_the_turn_but_not_the_chat(
     tmp_path: Path,
 ) -> None:
     case, told = Interrupted(tmp_path), list[str]()
@@ -69,3 +68,17 @@ def test_an_interrupt_before_a_chat_waits_stops_the_turn_and_the_chat_goes_on(
     assert_stopped_gracefully(case.run)
     assert "its end" in told
     assert told.count("You:") == 2
+
+
+@pytest.mark.parametrize(
+    "words, key",
+    [
+        (("--model", "gemini-2.5-flash"), "GEMINI_API_KEY"),
+        (("--backend", "openai", "--model", "gpt-4o-mini"), "OPENAI_API_KEY"),
+    ],
+)
+def test_massgen_command_lines_find_their_provider(
+    place: Path, words: tuple[str, ...], key: str
+) -> None:
+    line = ("run", "--orchestrator-timeout", "300", *words, "Explain entanglement.")
+    assert key in call_in("utf-8", *line, code=USAGE)

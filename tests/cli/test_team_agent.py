@@ -1,4 +1,4 @@
-"""A team as an agent of other programs: by the protocol's own client, and in another team."""
+"""A team as an ACP agent: of the protocol's reference client, and of another team."""
 
 import asyncio
 import json
@@ -17,10 +17,11 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.session.journal import read_journal
-from tests.acp.test_acp_runner import events, journals, processes_with, start, team
+from nb_agents.extensions.external_agents.team_agent import TeamAgent
+from tests.acp.test_acp_runner import events, processes_with, start, team
+from tests.kit.sessions import read_journal
 from tests.model_server import wait_until
-from tests.team_kit import WAIT_S, finish
+from tests.team_kit import WAIT_S, finish, journal_text, streamed_text
 from tests.warm import WarmProcess
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +33,7 @@ def command(root: Path, *options: str) -> list[str]:
 
 
 class Client:
-    """Notes what it is told, and approves."""
+    """A client that records all updates and approves all requests."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -74,7 +75,7 @@ async def client_of(
 
 @asynccontextmanager
 async def team_process(line: list[str]) -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
-    """Start a team's process, and give its output and its input; it ends when that is closed."""
+    """Start a team's process, and yield its stdout and stdin. Closing stdin ends the process."""
     loop, reader = asyncio.get_running_loop(), StreamReader(limit=2**24)
     pipe = subprocess.PIPE
     with WarmProcess(line, stdin=pipe, stdout=pipe) as process:
@@ -102,7 +103,7 @@ async def prompt(conn: Any, session: str, text: str) -> str:
     return str(answer.stop_reason)
 
 
-async def test_a_prompt_is_a_turn_and_the_next_one_goes_on(tmp_path: Path) -> None:
+async def test_prompt_starts_a_turn_and_the_next_one_continues(tmp_path: Path) -> None:
     config = team_file(tmp_path, "say one two")
     async with client_of(tmp_path / "s", "--config", config) as (conn, client):
         session = (await conn.new_session(cwd=str(tmp_path))).session_id
@@ -113,7 +114,7 @@ async def test_a_prompt_is_a_turn_and_the_next_one_goes_on(tmp_path: Path) -> No
     assert len(list((tmp_path / "s" / session).glob("turn_*"))) == 2
 
 
-async def test_a_cancel_stops_it_and_resume_goes_on_in_a_loaded_session(tmp_path: Path) -> None:
+async def test_cancel_stops_the_turn_and_resume_works_in_a_loaded_session(tmp_path: Path) -> None:
     config = team_file(tmp_path, "say one", "hold held", "RESUMED", "say two")
     async with client_of(tmp_path / "s", "--config", config) as (conn, client):
         session = (await conn.new_session(cwd=str(tmp_path))).session_id
@@ -137,7 +138,40 @@ async def test_a_cancel_stops_it_and_resume_goes_on_in_a_loaded_session(tmp_path
         assert client.texts("agent_message_chunk").endswith("two")
 
 
-async def test_jupyter_ai_is_told_in_the_forms_that_it_shows(tmp_path: Path) -> None:
+NO_NAMES = ["a\0b", "\0", "x" * 300, "../..", "a/b", ""]
+
+
+async def test_invalid_session_id_is_an_error_and_the_client_stays_connected(
+    tmp_path: Path,
+) -> None:
+    import acp
+
+    async with client_of(tmp_path / "s", "--config", team_file(tmp_path, "say one")) as (conn, _):
+        for name in NO_NAMES:
+            for ask in (
+                conn.load_session(session_id=name, cwd=str(tmp_path)),
+                conn.resume_session(session_id=name, cwd=str(tmp_path)),
+                prompt(conn, name, "Say it."),
+            ):
+                with pytest.raises(acp.RequestError) as caught:
+                    await ask
+                assert caught.value.code == -32602
+            await conn.close_session(session_id=name)
+        session = (await conn.new_session(cwd=str(tmp_path))).session_id
+        assert await prompt(conn, session, "Say\0it.") == "end_turn"
+
+
+async def test_invalid_working_directory_is_an_error(tmp_path: Path) -> None:
+    import acp
+
+    agent: Any = TeamAgent(None)
+    for cwd in (f"{tmp_path}/a\0b", f"{tmp_path}/\ud800"):
+        with pytest.raises(acp.RequestError) as caught:
+            await agent.new_session(cwd=cwd)
+        assert caught.value.code == -32602
+
+
+async def test_jupyter_ai_receives_only_updates_that_it_shows(tmp_path: Path) -> None:
     config = team_file(tmp_path, "say one", "hold held", "RESUMED", "tool read a.md", "say two")
     async with client_of(tmp_path / "s", "--config", config, name="Jupyter AI") as (conn, client):
         session = (await conn.new_session(cwd=str(tmp_path))).session_id
@@ -148,7 +182,10 @@ async def test_jupyter_ai_is_told_in_the_forms_that_it_shows(tmp_path: Path) -> 
             await conn.cancel(session_id=session)
             await conn.cancel(session_id=session)
         end = client.told[-1]
-        assert (end.session_update, end.title) == ("tool_call", "Stopped. Write “resume” to go on.")
+        assert (end.session_update, end.title) == (
+            "tool_call",
+            "Stopped. Write “resume” to resume it.",
+        )
         assert "Incomplete turn" in end.raw_output
         assert await prompt(conn, session, "resume") == "end_turn"
         assert client.texts("agent_message_chunk").endswith("---\n\ntwo")
@@ -157,35 +194,35 @@ async def test_jupyter_ai_is_told_in_the_forms_that_it_shows(tmp_path: Path) -> 
         assert "did read a.md" in results
 
 
-async def test_a_gate_is_a_request_for_permission(tmp_path: Path) -> None:
+async def test_gate_becomes_a_permission_request(tmp_path: Path) -> None:
     rules = [{"match": "run_command", "action": "ask"}]
     config = team_file(tmp_path, "ask execute rm x", tool_policy=rules)
     async with client_of(tmp_path / "s", "--config", config) as (conn, client):
         session = (await conn.new_session(cwd=str(tmp_path))).session_id
         assert await prompt(conn, session, "Do it.") == "end_turn"
-    assert client.asked == ["May ada call run_command: rm x?"]
+    assert client.asked == ["ada wants to call run_command: rm x"]
     assert client.texts("agent_message_chunk") == "allowed"
 
 
 def member_of(root: Path, *steps: str) -> TeamSpec:
-    """A team whose member is a team of ours."""
+    """A team with another nb_agents team as its agent."""
     line = command(root / "inner", "--config", team_file(root, *steps))
     return team({"id": "bo", "backend": {"type": "acp", "command": line, "sandbox": False}})
 
 
 def ends_of(root: Path) -> list[str]:
-    """How the turns of the inner team ended, in order."""
+    """Return the ends of the inner team's turns, in order."""
     found = (read_journal(path).events for path in sorted((root / "inner").rglob("events.jsonl")))
     return [e.status for journal in found for e in journal if isinstance(e, ev.TurnEnded)]
 
 
-def test_one_of_our_teams_is_a_member_of_another_and_is_stopped_and_resumed_with_it(
+def test_team_as_an_agent_of_another_team_stops_and_resumes_with_it(
     tmp_path: Path,
 ) -> None:
     spec = member_of(tmp_path, "say one two", "hold held", "RESUMED", "say four")
     run = start(tmp_path / "outer", spec)
     wait_until(lambda: list(tmp_path.rglob("held")))
-    wait_until(lambda: "two" in journals(tmp_path / "outer"))
+    wait_until(lambda: "two" in streamed_text(tmp_path / "inner"))
     run.stop(now=True)
     finish(run)
     wait_until(lambda: not processes_with(str(tmp_path)))
@@ -193,15 +230,15 @@ def test_one_of_our_teams_is_a_member_of_another_and_is_stopped_and_resumed_with
     assert run.receipt.ends == tuple(
         (what, True, "None of its processes is left.") for what in ("bo: acp: ada: acp", "bo: acp")
     )
-    assert events(run, ev.ModelCut) and "one two" in journals(tmp_path / "inner")
-    assert "Incomplete turn" not in journals(tmp_path / "outer")
+    assert events(run, ev.ModelCut) and "one two" in streamed_text(tmp_path / "inner")
+    assert "Incomplete turn" not in journal_text(tmp_path / "outer")
     options = RunOptions(session_root=tmp_path / "outer")
     again = finish(nb_agents.resume(run.session, spec, options=options))
     assert (again.status, again.result) == ("completed", "four")
     assert ends_of(tmp_path) == ["cancelled", "completed"]
 
 
-def test_a_stop_at_once_waits_for_a_member_that_is_a_team_while_that_ends_its_own_programs(
+def test_immediate_stop_waits_until_an_inner_team_has_ended_its_processes(
     tmp_path: Path,
 ) -> None:
     run = start(tmp_path / "outer", member_of(tmp_path, "deaf", "say one two", "hold held"))
@@ -215,12 +252,12 @@ def test_a_stop_at_once_waits_for_a_member_that_is_a_team_while_that_ends_its_ow
     ]
 
 
-def test_a_graceful_stop_of_a_team_is_one_of_the_team_that_is_its_member(tmp_path: Path) -> None:
+def test_graceful_stop_reaches_an_inner_team(tmp_path: Path) -> None:
     run = start(tmp_path / "outer", member_of(tmp_path, "hold held", "say three"))
     [held] = wait_until(lambda: list(tmp_path.rglob("held")))
     run.stop()
-    wait_until(lambda: '"requested"' in journals(tmp_path / "inner"))
+    wait_until(lambda: '"requested"' in journal_text(tmp_path / "inner"))
     held.unlink()
     finish(run)
-    assert '"immediate"' not in journals(tmp_path)
+    assert '"immediate"' not in journal_text(tmp_path)
     assert ends_of(tmp_path) == ["completed"]

@@ -1,4 +1,4 @@
-"""A team as tools of other agents, by the Model Context Protocol."""
+"""A team as tools of an MCP server."""
 
 import re
 import subprocess
@@ -15,14 +15,13 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.cli.team_server import TeamServer
-from nb_agents.config.programs import TEAM
-from nb_agents.runs.run import Run
+from nb_agents.extensions.external_agents.team_server import TeamServer
 from nb_agents.testing import Call, ScriptedModel, Turn
-from tests.acp.test_acp_runner import journals
 from tests.cli.test_team_agent import team_file
+from tests.kit.programs import TEAM
+from tests.kit.runs import Run
 from tests.model_server import free_port, wait_until
-from tests.team_kit import WAIT_S, events, finish
+from tests.team_kit import WAIT_S, events, finish, journal_text
 from tests.warm import WarmProcess
 
 pytestmark = [
@@ -38,7 +37,7 @@ def command(root: Path, config: str, *options: str) -> list[str]:
     return [*line, "--session-root", str(root), *options]
 
 
-async def test_a_team_is_asked_told_of_cancelled_and_gone_on_with(tmp_path: Path) -> None:
+async def test_team_is_called_reports_progress_and_is_cancelled_and_resumed(tmp_path: Path) -> None:
     import mcp
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
@@ -67,12 +66,31 @@ async def test_a_team_is_asked_told_of_cancelled_and_gone_on_with(tmp_path: Path
         while "stopped" not in (said := await call("status")):  # noqa: ASYNC110
             await anyio.sleep(0.05)
         assert "Incomplete turn" in said
+        assert "Stopped by an MCP client (its call was cancelled)" in said
         assert (await call("resume")).startswith("two\n\n(session session_")
         assert "2 turns, the last one complete: Say it." in await call("list_sessions")
         assert "(complete); nothing was changed" in await call("stop")
 
 
-async def test_its_clients_are_told_the_version_of_the_package(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a\0b", "\0", "x" * 300, "../..", "a/b"])
+async def test_invalid_session_id_returns_a_sentence(tmp_path: Path, name: str) -> None:
+    import mcp
+
+    server = TeamServer(None, tmp_path)
+    async with mcp.Client(server.server) as client:
+        for tool, given in (
+            ("run_team", {"task": "t", "session": name}),
+            ("resume", {"session": name}),
+            ("status", {"run": name}),
+            ("stop", {"run": name}),
+        ):
+            result = await client.call_tool(tool, given)
+            assert not result.is_error
+            [said] = result.content
+            assert said.text and "Error" not in said.text and "\n" not in said.text
+
+
+async def test_server_reports_the_package_version(tmp_path: Path) -> None:
     import mcp
 
     async with mcp.Client(TeamServer(None, tmp_path).server) as client:
@@ -81,8 +99,8 @@ async def test_its_clients_are_told_the_version_of_the_package(tmp_path: Path) -
     assert (about.name, about.version) == (TEAM, version("nb_agents"))
 
 
-async def test_over_http_it_answers_to_who_has_the_token(tmp_path: Path) -> None:
-    from nb_agents.tools.mcp_sdk import connect, http_transport
+async def test_http_requests_need_the_token(tmp_path: Path) -> None:
+    from tests.kit.mcp import connect, http_transport
 
     config, port = team_file(tmp_path, "say one"), free_port()
     line = command(tmp_path / "s", config, "--http", str(port))
@@ -107,7 +125,7 @@ async def test_over_http_it_answers_to_who_has_the_token(tmp_path: Path) -> None
             server.terminate()
 
 
-def test_a_stop_of_a_team_is_one_of_the_team_that_it_has_called_as_a_tool(tmp_path: Path) -> None:
+def test_stop_of_a_team_stops_the_team_it_called_as_a_tool(tmp_path: Path) -> None:
     program, *args = command(tmp_path / "second", team_file(tmp_path, "hold held", "say one"))
     model = ScriptedModel(Turn(calls=(Call("mcp__second__run_team", {"task": "Say it."}),)))
     server = {"name": "second", "command": program, "args": args}
@@ -116,16 +134,16 @@ def test_a_stop_of_a_team_is_one_of_the_team_that_it_has_called_as_a_tool(tmp_pa
     run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path / "first"))
     [held] = wait_until(lambda: list(tmp_path.rglob("held")))
     run.stop()
-    wait_until(lambda: '"requested"' in journals(tmp_path / "second"))
+    wait_until(lambda: '"requested"' in journal_text(tmp_path / "second"))
     held.unlink()
     finish(run)
-    assert run.status == "cancelled" and '"immediate"' not in journals(tmp_path)
+    assert run.status == "cancelled" and '"immediate"' not in journal_text(tmp_path)
     [result] = [each.result for each in events(run, ev.ToolFinished)]
     assert result.startswith("one\n")
     assert run.receipt.ends == (("MCP server second", True, "None of its processes is left."),)
 
 
-async def test_a_stop_of_a_call_whose_turn_just_begins_stops_that_turn(tmp_path: Path) -> None:
+async def test_stop_of_a_call_that_is_still_starting_stops_its_turn(tmp_path: Path) -> None:
     asked, may_begin = threading.Event(), threading.Event()
     team = TeamSpec.from_file(team_file(tmp_path, "hold held"))
 
@@ -147,4 +165,4 @@ async def test_a_stop_of_a_call_whose_turn_just_begins_stops_that_turn(tmp_path:
             stopping.start_soon(server.stop, "key", True)
             await anyio.wait_all_tasks_blocked()
             may_begin.set()
-    assert '"immediate"' in journals(tmp_path)
+    assert '"immediate"' in journal_text(tmp_path)

@@ -1,4 +1,4 @@
-"""The command line has the words of the cells, and a shell completes what they take."""
+"""The command line has the verbs and options of the cells, and a shell completes arguments."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import typer
 from typer.testing import CliRunner
 
 import nb_agents
-from nb_agents.cli import app
-from nb_agents.jupyter.ipython import actions_of
-from nb_agents.jupyter.magic import AgentsMagics
-from nb_agents.jupyter.verbs import VERBS
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.cli.calls import answer, call_here
+from tests.kit.cells import VERBS, AgentsMagics, actions_of
+from tests.kit.terminal import app
 from tests.model_server import ModelServer
 from tests.team_kit import WAIT_S
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+_ALL = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = {name: each for name, each in _ALL.items() if not each.hidden}
 CELLS = {"run": AgentsMagics.agents, **{verb or "runs": action for verb, action in VERBS.items()}}
 
 TERMINAL_ALONE = {
@@ -30,6 +29,7 @@ TERMINAL_ALONE = {
     "init": "before there is a notebook",
     "schema": "what an editor reads",
     "trace": "for programs that collect traces",
+    "wait-for-quota": "for timers",
 }
 KERNEL_ALONE = {"once": "of one kernel; a terminal has $NB_AGENTS_ONCE"}
 NOTEBOOK_ALONE = {
@@ -44,7 +44,7 @@ NOTEBOOK_ALONE = {
     ("resume", "--wait"): "a command waits unless it is told to --detach",
     **{
         ("run", option): "sweeps are begun in a notebook, and looked after from anywhere"
-        for option in ("--over", "--limit", "--name", "--max-cost", "--score", "--retry-failed")
+        for option in ("--over", "--limit", "--name", "--score", "--retry-failed")
     },
 }
 BESIDES = {
@@ -53,12 +53,12 @@ BESIDES = {
 }
 
 
-def test_a_verb_of_the_notebook_is_a_command_of_the_terminal() -> None:
+def test_notebook_verbs_are_terminal_commands() -> None:
     assert CELLS.keys() - COMMANDS.keys() == KERNEL_ALONE.keys()
     assert COMMANDS.keys() - CELLS.keys() == TERMINAL_ALONE.keys()
 
 
-def test_a_command_has_the_options_of_the_cell() -> None:
+def test_commands_have_the_options_of_the_cells() -> None:
     missing, besides = set(), set()
     for name in CELLS.keys() & COMMANDS.keys():
         cell = CELLS[name]
@@ -71,14 +71,14 @@ def test_a_command_has_the_options_of_the_cell() -> None:
 
 
 def completed(line: str) -> list[str]:
-    """What a shell offers for the last word of a line."""
+    """Return the completions that a shell offers for the last word of a line."""
     words = line.split(" ")
     asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     env = {**asked, "_NB_AGENTS_COMPLETE": "complete_bash"}
     return CliRunner().invoke(app, [], env=env, prog_name="nb-agents").stdout.split()
 
 
-def test_a_shell_completes_live_runs_and_sessions(place: Path, server: ModelServer) -> None:
+def test_shell_completes_live_runs_and_sessions(place: Path, server: ModelServer) -> None:
     server.script("m", answer("forty-two"))
     call_here("run", "-c", "team.yaml", "-s", "done", "What is it?")
     gate = Gate()
@@ -103,18 +103,14 @@ def test_a_shell_completes_live_runs_and_sessions(place: Path, server: ModelServ
         ("nb-agents run -c nowhere/", []),
     ],
 )
-def test_a_shell_completes_team_files_and_recipes(
-    place: Path, line: str, offered: list[str]
-) -> None:
+def test_shell_completes_team_files_and_recipes(place: Path, line: str, offered: list[str]) -> None:
     (place / "teams").mkdir()
     for name in ("teams/large.json", "teams/small.yaml", "teams/notes.md", "review.yaml"):
         (place / name).touch()
     assert completed(line) == offered
 
 
-def test_a_session_goes_on_with_its_next_turn_and_is_exported(
-    place: Path, server: ModelServer
-) -> None:
+def test_session_continues_and_is_exported(place: Path, server: ModelServer) -> None:
     server.script("m", answer("forty-two"), answer("because"))
     call_here("run", "-c", "team.yaml", "-s", "lab", "What is it?")
     said = call_here("run", "-c", "team.yaml", "--continue", "Why?")

@@ -1,7 +1,7 @@
-"""The page ``docs/massgen-keys.md``: every key of a MassGen file, and what becomes of it here.
+"""Generates ``docs/massgen-keys.md``: what nb_agents does with every key of a MassGen file.
 
-It is made of the code alone: the specs' fields with what their docstrings say, and the table of all
-other keys. `python -m tests.config.test_massgen_keys` writes it anew.
+The page lists the fields of the specs with their docstrings, and the table of all other keys.
+`python -m tests.config.test_massgen_keys` writes it.
 """
 
 from __future__ import annotations
@@ -14,31 +14,29 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from nb_agents.config.faults import specs_in
-from nb_agents.config.massgen_keys import SECTIONS, Restriction, SectionKeys
-from nb_agents.config.spec import Spec
-from nb_agents.config.team import TeamSpec
+from tests.kit.teams import SECTIONS, Restriction, SectionKeys, Spec, TeamSpec, specs_in
 
 __all__ = ["PAGE", "SPECS", "Row", "about", "page", "rows"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "massgen-keys.md"
 
-HEAD = """# What becomes of a MassGen file's keys
+HEAD = """# MassGen keys
 
-Written from the code by `python -m tests.config.test_massgen_keys`; a test tells when it is old.
+What nb_agents does with each key of a MassGen team file. `python -m tests.config.test_massgen_keys`
+generates this page from the code, and a test fails when it is outdated.
 
-- *supported*: it does here what its sentence says; keys that only nb_agents has are among them.
-- *enforced*: it restricts, and what it restricts is so; without a sentence it is so in any case.
-- *withheld*: it restricts a tool and can't be kept to here, so the agents don't get that tool.
-- *refused*: it restricts and can't be kept to here, so the team does not start.
-- *ignored*: it asks for what is not available here, or is of no consequence; `%agents check` and
-  the run's panel name it, unless it is switched off.
+- *supported*: the key works as described. Keys that only nb_agents has are included.
+- *enforced*: the key restricts agents, and the restriction applies.
+- *withheld*: the key restricts a tool and cannot be enforced, so the agents do not get that tool.
+- *refused*: the key restricts agents and cannot be enforced, so the team does not start.
+- *ignored*: the key has no effect in nb_agents. `%agents check` and the run's panel name it, unless
+  it is switched off.
 
-Of a key that is not listed, `%agents check` says that it is not known; where its name or its place
-says that it restricts, the team does not start. What stands below a key that is withheld, refused
-or ignored falls with it. `callable_agents` have the keys of `agents`.
+`%agents check` reports a key that is not listed as unknown. If its name or place suggests a
+restriction, the team does not start. Keys below a withheld, refused or ignored key have the same
+status. `callable_agents` have the same keys as `agents`.
 
-| key | what happens | |
+| key | status | meaning |
 |---|---|---|
 """
 
@@ -53,17 +51,17 @@ def _specs(spec: type[Spec], place: Place = ()) -> Iterator[tuple[Place, type[Sp
 
 
 SPECS = dict(_specs(TeamSpec))
-"""For each section of a team file the spec that it becomes."""
+"""The spec that parses each section of a team file."""
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = [f"| `{key}` | {happens} | {said} |\n" for key, happens, said in rows()]
     return HEAD + "".join(lines)
 
 
 def rows() -> Iterator[Row]:
-    """Each key with its section, what happens, and a sentence."""
+    """Yield each key with its section, its status and its meaning."""
     specs = {place: spec for place, spec in SPECS.items() if place[:1] != ("callable_agents",)}
     for place in dict.fromkeys([*specs, *SECTIONS]):
         found = {**_of_table(place), **(_of_spec(place, specs[place]) if place in specs else {})}
@@ -71,7 +69,7 @@ def rows() -> Iterator[Row]:
         for key in sorted(found):
             yield f"{prefix}{key}", *found[key]
         if not place:
-            yield "agent", "supported", "One agent, without a list: it has the keys of `agents`."
+            yield "agent", "supported", "One agent instead of a list, with the keys of `agents`."
         if place in SECTIONS and SECTIONS[place].is_strict:
             happens = "withheld" if SECTIONS[place].withholds else "refused"
             yield f"{prefix}…", happens, "Any other key of this section."
@@ -106,7 +104,7 @@ def _why(restriction: Restriction) -> str:
 
 @cache
 def about(spec: type[BaseModel], field: str) -> str:
-    """What the docstrings of a spec, or of one that it is made from, say of a field."""
+    """Return the description of a field from the docstring of a spec or of its bases."""
     for each in spec.__mro__:
         _, _, listed = inspect.cleandoc(each.__dict__.get("__doc__") or "").partition("Attributes:")
         for found in re.finditer(r"^    (\w[\w,\s]*?): ((?:.|\n(?=     ))*)", listed, re.MULTILINE):

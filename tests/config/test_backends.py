@@ -1,8 +1,8 @@
-"""Backend types: which run here, which don't and why, and whose key goes to which address."""
+"""Backend types: which are supported, why others are not, and which key an address gets."""
 
 import pytest
 
-from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, type_at, why_unsupported
+from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, matching_type, unsupported_reason
 
 MASSGEN = {
     "grok": ("https://api.x.ai/v1", "XAI_API_KEY"),
@@ -25,15 +25,15 @@ def backend(kind: str, base_url: str | None = None) -> BackendSpec:
 
 
 @pytest.mark.parametrize("kind", MASSGEN)
-def test_a_type_has_the_address_and_the_variable_that_massgen_gives_it(kind: str) -> None:
+def test_type_has_massgens_address_and_variable(kind: str) -> None:
     row = BACKEND_TYPES[kind]
     assert (row.base_url, row.variables[0]) == MASSGEN[kind]
 
 
 @pytest.mark.parametrize("kind", MASSGEN)
-def test_a_generic_backend_at_a_providers_address_takes_that_providers_key(kind: str) -> None:
+def test_generic_backend_uses_the_key_of_its_addresss_provider(kind: str) -> None:
     url, variable = MASSGEN[kind]
-    assert type_at(backend("chatcompletion", url)).variables[0] == variable
+    assert matching_type(backend("chatcompletion", url)).variables[0] == variable
 
 
 @pytest.mark.parametrize(
@@ -49,33 +49,33 @@ def test_a_generic_backend_at_a_providers_address_takes_that_providers_key(kind:
         "groq.com",
     ],
 )
-def test_an_address_that_only_looks_like_a_providers_gets_no_key_of_its(url: str | None) -> None:
-    assert type_at(backend("chatcompletion", url)) is BACKEND_TYPES["chatcompletion"]
+def test_lookalike_address_does_not_get_a_providers_key(url: str | None) -> None:
+    assert matching_type(backend("chatcompletion", url)) is BACKEND_TYPES["chatcompletion"]
 
 
-def test_a_named_type_keeps_its_key_wherever_it_lives() -> None:
-    assert type_at(backend("openai", MASSGEN["groq"][0])) is BACKEND_TYPES["openai"]
+def test_named_type_uses_its_key_at_any_address() -> None:
+    assert matching_type(backend("openai", MASSGEN["groq"][0])) is BACKEND_TYPES["openai"]
 
 
 @pytest.mark.parametrize("kind", BACKEND_TYPES)
-def test_what_runs_here_needs_no_reason(kind: str) -> None:
-    assert why_unsupported(kind) == ""
+def test_supported_type_has_no_unsupported_reason(kind: str) -> None:
+    assert unsupported_reason(kind) == ""
 
 
 @pytest.mark.parametrize(
     "kind",
     ["antigravity_cli", "ag2", "autogen"],
 )
-def test_massgens_programs_and_frameworks_are_named_for_what_they_are(kind: str) -> None:
-    assert why_unsupported(kind).startswith(("It drives ", "It runs "))
+def test_unsupported_massgen_type_has_a_description(kind: str) -> None:
+    assert unsupported_reason(kind).startswith("It runs ")
 
 
-def test_an_unknown_type_names_the_nearest_and_all() -> None:
-    why = why_unsupported("opnai")
+def test_unknown_type_error_lists_nearest_and_all_types() -> None:
+    why = unsupported_reason("opnai")
     assert why.startswith("Did you mean 'openai'? Supported: ")
     assert all(kind in why for kind in BACKEND_TYPES.keys() - {"python"})
-    assert why_unsupported("telepathy").startswith("Supported: ")
+    assert unsupported_reason("telepathy").startswith("Supported: ")
 
 
-def test_the_case_of_a_type_does_not_matter() -> None:
+def test_backend_type_is_case_insensitive() -> None:
     assert backend("OpenAI").type == "openai"

@@ -1,11 +1,11 @@
-"""Whether an agent gets a shell and a Python, by its configuration and the machine."""
+"""Whether an agent gets command tools, depending on its configuration and the machine."""
 
 from typing import Any
 
 import pytest
 
-from nb_agents.config.report import CommandLine, command_line
-from nb_agents.config.tools import ToolKeys
+from tests.kit.teams import CommandLine, command_line
+from tests.kit.tools import ToolKeys
 
 
 def line(is_confined: bool = True, *, protects: bool = False, **keys: Any) -> CommandLine:
@@ -18,7 +18,7 @@ def denying(*rules: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("confined", [True, False])
-def test_commands_run_when_the_file_says_so(confined: bool) -> None:
+def test_commands_are_available_when_enabled(confined: bool) -> None:
     assert line(confined)[:2] == (True, True)
     assert not line(confined).notices
     assert command_line(ToolKeys(), is_confined=confined) == CommandLine()
@@ -27,24 +27,24 @@ def test_commands_run_when_the_file_says_so(confined: bool) -> None:
 @pytest.mark.parametrize(
     "keys, told",
     [
-        ({"command_line_execution_mode": "docker"}, "Commands can't run in 'docker' here"),
+        ({"command_line_execution_mode": "docker"}, "Command line mode 'docker' is not supported"),
         ({"command_line_docker_memory_limit": "2g"}, "`command_line_docker_memory_limit`"),
         ({"command_line_docker_network_mode": "none"}, "`command_line_docker_network_mode`"),
         ({"command_line_srt_deny_read": ["/x"]}, "`command_line_srt_deny_read`"),
         ({"command_line_srt_network_allowed_domains": []}, "allowed_domains`"),
-        ({"command_line_blocked_commands": [".*push"]}, "The pattern '.*push' begins with"),
-        ({"command_line_blocked_commands": ["ba"]}, "blocks bash, which runs them all"),
-        (denying("write_file(secrets/**)"), "deny write_file(secrets/**)"),
-        (denying("write_file(/**)"), "deny write_file(/**)"),
-        (denying("read_file(/home/**)"), "deny read_file(/home/**)"),
+        ({"command_line_blocked_commands": [".*push"]}, "The pattern '.*push' does not begin with"),
+        ({"command_line_blocked_commands": ["ba"]}, "blocks bash, which runs commands"),
+        (denying("write_file(secrets/**)"), "denies write_file(secrets/**)"),
+        (denying("write_file(/**)"), "denies write_file(/**)"),
+        (denying("read_file(/home/**)"), "denies read_file(/home/**)"),
     ],
 )
-def test_what_restricts_commands_and_can_not_be_kept_withholds_them(
+def test_unenforceable_command_restriction_withholds_commands(
     keys: dict[str, Any], told: str
 ) -> None:
     found = line(**keys)
     assert found[:2] == (False, False)
-    assert any(told in notice and "no command line" in notice for notice in found.notices)
+    assert any(told in notice and "can't run commands" in notice for notice in found.notices)
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_what_restricts_commands_and_can_not_be_kept_withholds_them(
         ({}, True),
     ],
 )
-def test_what_only_a_sandbox_can_keep_withholds_commands_without_one(
+def test_sandbox_only_restriction_withholds_commands_without_a_sandbox(
     keys: dict[str, Any], protects: bool
 ) -> None:
     assert line(True, protects=protects, **keys).has_shell
     found = line(False, protects=protects, **keys)
     assert found[:2] == (False, False)
-    assert all("can't be kept without a sandbox" in notice for notice in found.notices)
+    assert all("can't be enforced without a sandbox" in notice for notice in found.notices)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_what_only_a_sandbox_can_keep_withholds_commands_without_one(
         denying("command(git push*)"),
     ],
 )
-def test_a_list_of_commands_leaves_no_python_that_could_run_others(keys: dict[str, Any]) -> None:
+def test_command_list_withholds_run_python(keys: dict[str, Any]) -> None:
     found = line(**keys)
     assert found[:2] == (True, False)
-    assert "run_python is left out" in found.notices[0]
+    assert "run_python is not available" in found.notices[0]
 
 
 def test_an_allowed_list_needs_no_sandbox() -> None:
@@ -88,10 +88,10 @@ def test_an_allowed_list_needs_no_sandbox() -> None:
     "permissions",
     [{"role": "read-only"}, {"role": " Researcher "}, {"rules": {"deny": "command"}}],
 )
-def test_whoever_may_run_nothing_has_nothing_to_run_it_with(permissions: dict[str, Any]) -> None:
+def test_denied_commands_leave_no_command_tools(permissions: dict[str, Any]) -> None:
     assert line(permissions=permissions) == CommandLine()
 
 
 @pytest.mark.parametrize("permissions", [False, None, {"enabled": False, "role": "read-only"}])
-def test_permissions_that_are_switched_off_hold_nothing_back(permissions: object) -> None:
+def test_disabled_permissions_do_not_withhold_commands(permissions: object) -> None:
     assert line(permissions=permissions)[:2] == (True, True)

@@ -1,8 +1,8 @@
-"""Patterns for commands: which programs they are about."""
+"""Patterns for commands: which programs they identify."""
 
 import pytest
 
-from nb_agents.config.permissions import Blocked, CommandRules, from_glob
+from tests.kit.tools import Blocked, CommandRules, from_glob
 
 PROGRAMS = ["python", "python3", "pip", "git", "git-shell", "rm", "rmdir", "sudo", "ls"]
 
@@ -33,7 +33,9 @@ def concerned(rules: tuple[Blocked, ...]) -> list[str]:
         (r"\bls\b", ["ls"]),
     ],
 )
-def test_a_pattern_names_every_program_that_it_may_fit(pattern: str, programs: list[str]) -> None:
+def test_pattern_concerns_every_program_that_it_may_match(
+    pattern: str, programs: list[str]
+) -> None:
     rules = CommandRules.of(blocked=[pattern])
     assert not rules.unclear
     assert concerned(rules.blocked) == programs
@@ -42,16 +44,16 @@ def test_a_pattern_names_every_program_that_it_may_fit(pattern: str, programs: l
 @pytest.mark.parametrize(
     "pattern", [".*push", "(git|hg) push", "[Pp]ython", "(?i)python", "g?it", "", " git", "./x.sh"]
 )
-def test_a_pattern_that_names_no_program_is_told(pattern: str) -> None:
+def test_pattern_without_a_program_name_is_reported(pattern: str) -> None:
     assert CommandRules.of(blocked=[pattern]).unclear == (pattern,)
 
 
-def test_a_glob_fits_a_whole_command() -> None:
+def test_glob_matches_a_whole_command() -> None:
     rule = from_glob("git push --force*")
     assert rule.pattern.match("git push --force origin") and rule.concerns("git")
     assert not rule.pattern.match("git push origin") and not rule.concerns("git-shell")
 
 
-def test_nothing_is_closed_without_a_list() -> None:
+def test_rules_without_lists_allow_all_commands() -> None:
     assert CommandRules.of().is_open
     assert not CommandRules.of(["ls"]).is_open and not CommandRules.of((), ["ls"]).is_open

@@ -1,4 +1,4 @@
-"""Reading YAML and JSON: every fault is a sentence with its place, and nothing else comes out."""
+"""Parsing YAML and JSON: every error is a sentence with its position."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from nb_agents.config import document
 from nb_agents.config.document import (
     TEAM_FILE,
     Document,
-    Place,
+    Position,
     expand,
     front_matter,
     unset_variable,
@@ -49,7 +49,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("text, line", MALFORMED)
-def test_malformed_yaml_is_refused_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+def test_malformed_yaml_error_has_its_line(tmp_path: Path, text: str, line: int) -> None:
     error = refused(written(tmp_path, text))
     assert (error.line, error.file) == (line, str(tmp_path / "team.yaml"))
     assert error.column is not None
@@ -77,19 +77,17 @@ def test_malformed_yaml_is_refused_with_its_line(tmp_path: Path, text: str, line
     ],
     ids=lambda t: repr(t[:20]),
 )
-def test_what_is_not_a_mapping_of_plain_values_is_refused(
-    tmp_path: Path, text: str | bytes
-) -> None:
+def test_only_mappings_of_plain_values_are_accepted(tmp_path: Path, text: str | bytes) -> None:
     refused(written(tmp_path, text))
 
 
-def test_a_key_that_stands_twice_is_refused_with_both_places(tmp_path: Path) -> None:
+def test_duplicate_key_error_has_both_positions(tmp_path: Path) -> None:
     error = refused(written(tmp_path, "agents: []\nui: {a: 1,\n     a: 2}\n"))
     assert (error.line, error.column) == (3, 6)
     assert "'a'" in error.message and "line 2" in error.message
 
 
-def test_a_key_that_stands_twice_in_json_is_refused_too(tmp_path: Path) -> None:
+def test_duplicate_key_in_json_is_an_error(tmp_path: Path) -> None:
     assert refused(written(tmp_path, '{"a": 1,\n\t"a": 2}', "team.json")).line == 2
 
 
@@ -99,7 +97,7 @@ BILLIONS = "\n".join(
 )
 
 
-def test_a_few_lines_that_stand_for_billions_are_refused_at_once(tmp_path: Path) -> None:
+def test_alias_bomb_is_rejected_quickly(tmp_path: Path) -> None:
     assert "values" in refused(written(tmp_path, BILLIONS)).message
 
 
@@ -109,30 +107,30 @@ def test_anchors_and_merges_work(tmp_path: Path) -> None:
     assert data["agent"]["backend"] == {"type": "demo", "model": "m"}
 
 
-def test_places_are_those_of_the_file(tmp_path: Path) -> None:
+def test_positions_match_the_file(tmp_path: Path) -> None:
     found = load_document(written(tmp_path, "ui: {}\nagents:\n  - id: a\n    backend: {type: b}\n"))
-    assert found.place(("agents", 0, "id")) == Place(3, 9)
-    assert found.place(("agents", 0, "id"), key=True) == Place(3, 5)
-    assert found.place(("agents", 0, "backend", "type")) == Place(4, 21)
-    # What the file lacks has the place of what it would stand in.
-    assert found.place(("agents", 0, "backend", "model")) == Place(4, 14)
-    assert found.place(("nothing",)) == Place(1, 1)
+    assert found.place(("agents", 0, "id")) == Position(3, 9)
+    assert found.place(("agents", 0, "id"), key=True) == Position(3, 5)
+    assert found.place(("agents", 0, "backend", "type")) == Position(4, 21)
+    # A missing part has the position of the section that lacks it.
+    assert found.place(("agents", 0, "backend", "model")) == Position(4, 14)
+    assert found.place(("nothing",)) == Position(1, 1)
 
 
-def test_json_is_read_as_json_with_tabs_and_escapes(tmp_path: Path) -> None:
+def test_json_with_tabs_and_escapes_is_parsed_as_json(tmp_path: Path) -> None:
     text = '{\n\t"a": "\\ud83d\\ude00 \\/ \\"q\\" \\\\",\n\t"b": {"c":1}\n}'
     found = load_document(written(tmp_path, text, "team.json"))
     assert found.data == json.loads(text)
     assert found.data["a"].startswith("😀 /")
-    assert found.place(("b", "c")) == Place(3, 12)
+    assert found.place(("b", "c")) == Position(3, 12)
 
 
-def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:
+def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     for text in (b"\xef\xbb\xbfa: 1", b'\xef\xbb\xbf{"a": 1}'):
         assert load_document(written(tmp_path, text)).data == {"a": 1}
 
 
-def test_variables_are_expanded_in_every_string_and_left_when_unset(
+def test_set_variables_are_expanded_in_all_strings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WHO", "ada")
@@ -144,7 +142,7 @@ def test_variables_are_expanded_in_every_string_and_left_when_unset(
     assert unset_variable("$NOBODY {x}") == ""
 
 
-def test_a_value_from_the_environment_is_not_expanded_again(
+def test_expanded_values_are_not_expanded_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ONE", "${TWO}")
@@ -152,23 +150,23 @@ def test_a_value_from_the_environment_is_not_expanded_again(
     assert expand("${ONE}") == "${TWO}"
 
 
-def test_a_missing_file_says_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_missing_file_error_names_the_working_directory(tmp_path: Path) -> None:
     error = refused(tmp_path / "nothing.yaml")
     assert "No such file" in error.message and str(Path.cwd()) in error.message
 
 
 @pytest.mark.parametrize("path", ["with\0nul", "half\ud800pair", "x" * 300, ""])
-def test_a_path_that_can_not_be_is_refused(path: str) -> None:
+def test_invalid_path_is_an_error(path: str) -> None:
     assert str(refused(Path(path))).encode()
 
 
-def test_a_directory_or_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+def test_directory_or_pipe_is_rejected_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", tmp_path / "team.yaml" / "below"):
         refused(path)
 
 
-def test_a_file_too_large_is_not_read(tmp_path: Path) -> None:
+def test_too_large_file_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / "big.yaml", "wb") as file:
         file.truncate(document.MAX_FILE_BYTES + 1)
     assert "Larger" in refused(tmp_path / "big.yaml").message
@@ -177,19 +175,19 @@ def test_a_file_too_large_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["key: *hunter2secret", "key: !hunter2secret x", "key: !hunter2!s x"]
 )
-def test_a_password_that_looks_like_yaml_is_not_repeated(tmp_path: Path, text: str) -> None:
+def test_error_does_not_repeat_a_password_that_looks_like_yaml(tmp_path: Path, text: str) -> None:
     assert "hunter2" not in str(refused(written(tmp_path, text)))
 
 
 @pytest.mark.parametrize(
     "head", ["a: !!bool maybe", "a: 1\na: 2", "a: [", "- a", "{[x]: 1}", BILLIONS], ids=repr
 )
-def test_front_matter_that_can_not_be_read_names_nothing(head: str) -> None:
+def test_invalid_front_matter_is_empty(head: str) -> None:
     assert front_matter(f"---\nname: tables\n{head}\n---\n") == {}
     assert front_matter(f"---\n{head}\n---\n") == {}
 
 
-def test_empty_front_matter_names_nothing() -> None:
+def test_empty_front_matter_has_no_values() -> None:
     assert front_matter("---\n\n---\n") == {}
 
 
@@ -202,7 +200,7 @@ _YAMLISH = st.text("ab:-?[]{}&*!|>'\"%@`#,= \n\t\\0.<_1e~" + "é\0\u2028", max_s
 @example("a: 1:99:99")
 @example("a: 0b_")
 @example("a: ._")
-def test_no_file_whatever_raises_anything_but_a_config_error(
+def test_any_file_raises_only_config_errors(
     tmp_path_factory: pytest.TempPathFactory, text: str | bytes
 ) -> None:
     data = text.encode("utf-8", "replace") if isinstance(text, str) else text
@@ -227,7 +225,7 @@ VALUES = st.recursive(
     st.sampled_from([None, "'", '"', "|", ">"]),
     st.booleans(),
 )
-def test_libyaml_reads_a_file_as_pyyaml_does(
+def test_libyaml_and_pyyaml_parse_alike(
     data: dict[str, object], flow: bool | None, style: str | None, is_unicode: bool
 ) -> None:
     text = yaml.safe_dump(

@@ -1,4 +1,4 @@
-"""A file with several faults: each is told with its place, in the file's order, once."""
+"""A file with several errors: each is reported once, with its position, in the file's order."""
 
 import pickle
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nb_agents.config.faults import MAX_FAULTS
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError
+from tests.kit.teams import TeamSpec
 
 FAULTY = """\
 agents:
@@ -32,11 +32,11 @@ def refused(folder: Path, text: str) -> ConfigError:
     return caught.value
 
 
-def test_every_fault_is_told_with_its_place_and_the_nearest_key(tmp_path: Path) -> None:
+def test_every_error_has_its_position_and_nearest_key(tmp_path: Path) -> None:
     error = refused(tmp_path, FAULTY)
     told = [(e.line, e.column, e.message) for e in (error, *error.others)]
     expected = [
-        (3, 5, "'agents.0.backend' is missing; is 'bakend' meant for it?"),
+        (3, 5, "'agents.0.backend' is missing; did you write 'bakend' instead?"),
         (5, 27, "temprature'; did you mean 'temperature'?"),
         (5, 54, "agents.1.backend.max_tokens: "),
         (7, 23, "(nearest: 'balanced')"),
@@ -51,7 +51,7 @@ def test_every_fault_is_told_with_its_place_and_the_nearest_key(tmp_path: Path) 
         assert part in message
 
 
-def test_each_line_of_the_text_is_a_fault_with_its_file(tmp_path: Path) -> None:
+def test_each_line_of_the_message_is_an_error_with_its_file(tmp_path: Path) -> None:
     error = refused(tmp_path, FAULTY)
     lines = str(error).split("\n")
     assert len(lines) == 9
@@ -59,38 +59,38 @@ def test_each_line_of_the_text_is_a_fault_with_its_file(tmp_path: Path) -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_one_fault_is_one_line(tmp_path: Path) -> None:
+def test_single_error_is_one_line(tmp_path: Path) -> None:
     error = refused(tmp_path, "agents: [{id: a, backend: {type: 3}}, {id: b, backend: 3}]")
     assert len(str(error).split("\n")) == 2
     assert "\n" not in str(refused(tmp_path, "agents: []"))
 
 
-def test_a_slip_inside_a_lone_agent_is_found(tmp_path: Path) -> None:
+def test_misspelled_key_in_a_single_agent_is_reported(tmp_path: Path) -> None:
     error = refused(tmp_path, "agent:\n  backend: {type: demo, modle: m}\n  sistem_message: x\n")
     assert [(e.line, e.column) for e in (error, *error.others)] == [(2, 25), (3, 3)]
 
 
-def test_a_file_that_is_all_wrong_is_told_in_part(tmp_path: Path) -> None:
+def test_number_of_reported_errors_is_limited(tmp_path: Path) -> None:
     wrong = "\n".join(f"- {{id: a{n}, backend: {n}}}" for n in range(MAX_FAULTS + 5))
     error = refused(tmp_path, f"agents:\n{wrong}\n")
     assert len(error.others) == MAX_FAULTS
-    assert str(error.others[-1]).endswith(": 5 more faults.")
+    assert str(error.others[-1]).endswith(": 5 more errors.")
 
 
-def test_where_a_team_was_read_is_no_part_of_what_it_says() -> None:
+def test_teams_from_different_files_compare_equal() -> None:
     made = TeamSpec.model_validate({"agent": {"backend": {"type": "demo"}}})
     read = TeamSpec.from_text("agent: {backend: {type: demo}}", "team.yaml")
     assert read == TeamSpec.from_text("\nagent: {backend: {type: demo}}", "other.yaml") == made
     assert read.fault("It is wrong.", "agents").line and not made.fault("So it is.", "agents").line
 
 
-def test_a_slip_is_found_in_every_section_that_a_spec_has(tmp_path: Path) -> None:
+def test_misspelled_key_in_a_nested_section_is_reported(tmp_path: Path) -> None:
     uploads = "backend: {type: demo, upload_files: [{image_pth: plot.png, image_path: plot.png}]}"
     error = refused(tmp_path, f"agent: {{id: ada, {uploads}}}\n")
     assert "'image_path'" in error.message and error.column == 56
 
 
-def test_the_name_of_a_server_is_no_slip(tmp_path: Path) -> None:
+def test_server_name_is_not_a_misspelled_key(tmp_path: Path) -> None:
     path = tmp_path / "team.yaml"
     path.write_text("agent: {backend: {type: demo, mcp_servers: {commnd: {command: python}}}}\n")
     assert TeamSpec.from_file(path).agents[0].backend.mcp_servers[0].name == "commnd"

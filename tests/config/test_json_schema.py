@@ -8,41 +8,39 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from nb_agents.config.json_schema import json_schema
-from nb_agents.config.new_team import new_team
-from nb_agents.config.recipe import Recipe
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError
 from tests.docs.blocks import blocks
+from tests.kit.recipes import Recipe
+from tests.kit.teams import TeamSpec, file_schema, new_team
 
 ROOT = Path(__file__).parents[2]
-TEAM = Draft202012Validator(json_schema("team"))
-RECIPE = Draft202012Validator(json_schema("recipe"))
+TEAM = Draft202012Validator(file_schema("team"))
+RECIPE = Draft202012Validator(file_schema("recipe"))
 RECIPES = sorted((ROOT / "tests" / "recipes" / "samples").glob("*.yaml"))
 MASSGEN = sorted((ROOT / ".venv/massgen-0.1.97/massgen/configs").rglob("*.yaml"))
 
 
 def plain(text: str) -> Any:
-    """A file's data as JSON has it: a date is a text there."""
+    """Return a file's data as JSON data, in which a date is a string."""
     return json.loads(json.dumps(yaml.safe_load(text), default=str))
 
 
 @pytest.mark.parametrize("kind", ["team", "recipe"])
-def test_it_is_a_schema_that_says_what_the_keys_of_a_file_mean(kind: Any) -> None:
-    schema = json_schema(kind)
+def test_schema_describes_all_keys(kind: Any) -> None:
+    schema = file_schema(kind)
     Draft202012Validator.check_schema(schema)
     untold = [k for k, told in schema["properties"].items() if not told.get("description")]
     assert not untold
 
 
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
-def test_every_sample_recipe_fits(file: Path) -> None:
+def test_sample_recipes_match_the_schema(file: Path) -> None:
     Recipe.from_file(file)
     assert not list(RECIPE.iter_errors(plain(file.read_text())))
 
 
 @pytest.mark.skipif(not MASSGEN, reason="MassGen's readers are not installed: make readers")
-def test_every_team_file_of_massgen_that_is_read_fits() -> None:
+def test_massgens_team_files_match_the_schema() -> None:
     read = 0
     for file in MASSGEN:
         try:
@@ -56,7 +54,7 @@ def test_every_team_file_of_massgen_that_is_read_fits() -> None:
     assert read > 200
 
 
-def test_every_team_file_of_the_documentation_fits() -> None:
+def test_documented_team_files_match_the_schema() -> None:
     teams = [b.text for b in blocks("yaml") if b.text.startswith("agents:")]
     assert teams
     for text in teams:
@@ -73,17 +71,19 @@ def test_every_team_file_of_the_documentation_fits() -> None:
         "orchestrator: {}",
     ],
 )
-def test_a_value_of_the_wrong_kind_is_marked(mistake: str) -> None:
+def test_schema_rejects_values_of_a_wrong_type(mistake: str) -> None:
     assert list(TEAM.iter_errors(plain(mistake)))
 
 
-def test_a_key_without_a_value_is_left_out_as_the_reader_does() -> None:
+def test_schema_accepts_keys_without_a_value() -> None:
     text = "agents: [{id: a, system_message: , backend: {type: demo, model: }}]"
     assert not list(TEAM.iter_errors(plain(text)))
 
 
 @pytest.mark.parametrize("models", [(), ("openai:gpt-5-mini",), ("ollama:llama3.2:1b", "demo")])
-def test_a_new_team_file_fits_and_is_read(models: tuple[str, ...], tmp_path: Path) -> None:
+def test_new_team_file_matches_the_schema_and_loads(
+    models: tuple[str, ...], tmp_path: Path
+) -> None:
     text = new_team(models, "team.schema.json", ["enable_web_search"])
     assert text.startswith("# yaml-language-server: $schema=team.schema.json\n")
     assert not list(TEAM.iter_errors(plain(text)))

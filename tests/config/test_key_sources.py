@@ -1,4 +1,4 @@
-"""A provider's key that the environment lacks, from the file or the keyring that a team names."""
+"""API keys from the ``env_file`` or ``keyring`` of a team."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from keyring.errors import NoKeyringError
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.config.key_sources import read_variables
-from nb_agents.config.secrets import snapshot
 from nb_agents.errors import ConfigError, MissingKeyError
-from nb_agents.models.providers import find_key
 from tests.canaries import KEY, found_on_disk
+from tests.kit.models import find_key
+from tests.kit.secrets import snapshot
 from tests.model_server import ModelServer, Reply
 from tests.team_kit import finish
 
@@ -27,7 +27,7 @@ OPENAI = "{type: openai, model: gpt-5-mini}"
 
 
 class Passwords(KeyringBackend):
-    """The system's keyring, as a person has filled it."""
+    """A system keyring with entries."""
 
     priority = 1.0
 
@@ -82,16 +82,14 @@ def key_of(found: TeamSpec) -> str:
         (f"{VARIABLE}=old\n{VARIABLE}=sk-1", "sk-1"),
     ],
 )
-def test_a_file_of_variables_is_read_and_not_evaluated(
-    tmp_path: Path, line: str, value: str
-) -> None:
+def test_env_file_is_parsed_and_not_evaluated(tmp_path: Path, line: str, value: str) -> None:
     path = tmp_path / ".env"
     path.write_bytes(line.encode())
     assert read_variables(str(path))[VARIABLE] == value
     assert [each.name for each in tmp_path.iterdir()] == [".env"]
 
 
-def test_a_key_comes_from_the_file_beside_the_teams_file(
+def test_key_comes_from_the_env_file_next_to_the_team_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".env").write_text(f"{VARIABLE}={KEY}\nHTTPS_PROXY=http://elsewhere\n")
@@ -101,7 +99,7 @@ def test_a_key_comes_from_the_file_beside_the_teams_file(
     assert key_of(team(tmp_path)) == "the environment's"
 
 
-def test_a_named_variable_comes_from_there_too_and_an_own_server_is_sent_no_key(
+def test_env_file_resolves_a_named_variable_and_own_server_gets_no_key(
     tmp_path: Path,
 ) -> None:
     (tmp_path / ".env").write_text(f"{VARIABLE}={KEY}\nHOUSE_KEY=house\n")
@@ -111,9 +109,7 @@ def test_a_named_variable_comes_from_there_too_and_an_own_server_is_sent_no_key(
     assert key_of(team(tmp_path, backend=f"{{type: openai, model: m, {url}}}")) == "no-key-needed"
 
 
-def test_a_key_comes_from_the_keyring_when_file_and_environment_lack_it(
-    tmp_path: Path, passwords: Passwords
-) -> None:
+def test_key_comes_from_the_keyring_last(tmp_path: Path, passwords: Passwords) -> None:
     passwords.set_password("house", VARIABLE, KEY)
     assert key_of(team(tmp_path, "keyring: house")) == KEY
     (tmp_path / ".env").write_text(f"{VARIABLE}=of the file\n")
@@ -122,7 +118,7 @@ def test_a_key_comes_from_the_keyring_when_file_and_environment_lack_it(
         key_of(team(tmp_path, "keyring: another"))
 
 
-def test_nobody_asks_a_keyring_for_a_key_that_is_there(
+def test_keyring_is_not_read_for_an_existing_key(
     tmp_path: Path, passwords: Passwords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passwords.is_locked = True
@@ -130,11 +126,11 @@ def test_nobody_asks_a_keyring_for_a_key_that_is_there(
     assert key_of(team(tmp_path, "keyring: house\nenv_file: missing.env")) == "k"
 
 
-def test_a_keyring_that_is_locked_or_not_installed_is_told_in_a_sentence(
+def test_locked_or_missing_keyring_is_a_clear_error(
     tmp_path: Path, passwords: Passwords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passwords.is_locked = True
-    with pytest.raises(ConfigError, match="can't be asked for OPENAI_API_KEY of 'house'") as told:
+    with pytest.raises(ConfigError, match="can't be read for OPENAI_API_KEY of 'house'") as told:
         team(tmp_path, "keyring: house")
     assert KEY not in str(told.value)
     monkeypatch.setitem(sys.modules, "keyring", None)
@@ -151,7 +147,7 @@ def test_a_keyring_that_is_locked_or_not_installed_is_told_in_a_sentence(
         (lambda path: path.write_bytes(f"{VARIABLE}={KEY}\xff".encode("latin-1")), "Not UTF-8"),
     ],
 )
-def test_a_file_that_can_not_be_read_is_told_in_a_sentence_without_what_is_in_it(
+def test_unreadable_env_file_error_does_not_reveal_its_content(
     tmp_path: Path, made: Callable[[Path], object], said: str
 ) -> None:
     made(tmp_path / ".env")
@@ -160,7 +156,7 @@ def test_a_file_that_can_not_be_read_is_told_in_a_sentence_without_what_is_in_it
     assert ".env" in str(told.value) and KEY not in str(told.value)
 
 
-def test_such_a_key_reaches_its_server_and_neither_disk_nor_answers(tmp_path: Path) -> None:
+def test_env_file_key_reaches_only_its_server(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(f"HOUSE_KEY={KEY}\n")
     with ModelServer(Reply(f"The key is {KEY}, they say.")) as server:
         url = f'base_url: "{server.url}", api_key: "${{HOUSE_KEY}}"'
@@ -172,14 +168,14 @@ def test_such_a_key_reaches_its_server_and_neither_disk_nor_answers(tmp_path: Pa
     assert list(found_on_disk(root)) == []
 
 
-def test_a_journal_keeps_where_the_key_is_and_not_the_key(tmp_path: Path) -> None:
+def test_journal_has_the_keys_source_but_not_the_key(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(f"{VARIABLE}={KEY}\n")
     kept = snapshot(team(tmp_path))
     assert kept is not None and KEY not in str(kept)
     assert key_of(TeamSpec.model_validate(kept)) == KEY
 
 
-def test_without_a_key_the_sentence_names_ways_that_keep_it_out_of_the_notebook() -> None:
+def test_missing_key_message_suggests_sources_outside_the_notebook() -> None:
     told = str(MissingKeyError("a", VARIABLE, "openai"))
     for way in ("before Jupyter starts", "env_file: .env", "keyring: nb_agents", "getpass()"):
         assert way in told

@@ -1,6 +1,6 @@
-"""Each key that MassGen's files may have is sorted; none that restricts is ever ignored.
+"""All keys of MassGen's files are classified, and no restriction is ever ignored.
 
-`python -m tests.config.test_massgen_keys` writes the page that has them all.
+`python -m tests.config.test_massgen_keys` writes the page that lists them.
 """
 
 import ast
@@ -13,14 +13,13 @@ import pytest
 import yaml
 
 from nb_agents import TeamSpec
-from nb_agents.config.backends import why_unsupported
-from nb_agents.config.massgen_keys import SECTIONS, Sort, foreign_keys, sort_of
-from nb_agents.config.secrets import snapshot
+from nb_agents.config.massgen_keys import SECTIONS, KeyStatus, foreign_keys, status_of_key
 from nb_agents.errors import ConfigError
-from nb_agents.launch.team_report import report_on
-from nb_agents.models.providers import check_team
-from nb_agents.tools.run_tools import announcements
 from tests.config.massgen_page import PAGE, SPECS, page, rows
+from tests.kit.models import check_start, unsupported_reason
+from tests.kit.secrets import snapshot
+from tests.kit.teams import report_on
+from tests.kit.tools import tool_notices
 
 ROOT = Path(__file__).parents[2]
 BACKEND = ("agents", "*", "backend")
@@ -31,8 +30,8 @@ def fields(section: tuple[str, ...]) -> frozenset[str]:
     return frozenset(spec.model_fields) if spec else frozenset()
 
 
-def sort(section: tuple[str, ...], key: str) -> Sort:
-    return sort_of(section, key, fields(section))
+def sort(section: tuple[str, ...], key: str) -> KeyStatus:
+    return status_of_key(section, key, fields(section))
 
 
 def team(backend: dict[str, Any] | None = None, **more: Any) -> TeamSpec:
@@ -43,7 +42,7 @@ def team(backend: dict[str, Any] | None = None, **more: Any) -> TeamSpec:
 # The table
 
 
-def test_no_key_stands_in_the_table_twice_nor_is_a_field_in_it() -> None:
+def test_table_has_no_duplicates_and_no_fields() -> None:
     for section, table in SECTIONS.items():
         groups = [table.harmless, table.enforced, {*table.withheld}, {*table.refused}]
         listed = [key for group in groups for key in group]
@@ -51,13 +50,13 @@ def test_no_key_stands_in_the_table_twice_nor_is_a_field_in_it() -> None:
         assert not fields(section) & {*listed}, section
 
 
-def test_fields_that_restrict_are_fields() -> None:
+def test_restricting_fields_exist() -> None:
     for section, table in SECTIONS.items():
         assert table.fields <= fields(section), section
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_key_that_restricts_is_never_told_of_as_ignored(section: tuple[str, ...]) -> None:
+def test_restricting_key_is_never_reported_as_ignored(section: tuple[str, ...]) -> None:
     table = SECTIONS[section]
     for key in (*table.enforced, *table.withheld, *table.refused):
         for value in (True, "x", ["x"], {"x": 1}):
@@ -66,7 +65,7 @@ def test_a_key_that_restricts_is_never_told_of_as_ignored(section: tuple[str, ..
 
 
 def _in_section(section: tuple[str, ...], key: str, value: Any) -> TeamSpec:
-    """Make a team with a key in some section; what a section needs besides is there."""
+    """Return a team with a key in a section, and with the section's required keys."""
     needed: dict[str, Any] = {
         "mcp_servers": {"name": "s", "command": "python"},
         "custom_tools": {"function": "f"},
@@ -88,7 +87,7 @@ def _in_section(section: tuple[str, ...], key: str, value: Any) -> TeamSpec:
     return TeamSpec.model_validate(inner)
 
 
-# What becomes of a key
+# Classification
 
 
 REFUSED = [
@@ -104,7 +103,7 @@ REFUSED = [
     ({}, {"permission_mode": "plan"}, "`agents.backend.permission_mode`"),
     ({}, {"permissions": {"sandboxed": True}}, "`agents.backend.permissions.sandboxed`"),
     ({}, {"permissions": {"settings_path": "x.json"}}, "Write its rules under `permissions`."),
-    # Of these nobody knows anything but the name.
+    # Unknown keys, which are classified by their names.
     ({}, {"forbidden_hosts": ["*"]}, "`agents.backend.forbidden_hosts`"),
     ({}, {"net": {"deny_all": True}}, "`agents.backend.net`"),
     ({"read_only": True}, {}, "`read_only`"),
@@ -112,19 +111,19 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("top, backend, told", REFUSED)
-def test_a_restriction_that_nobody_keeps_stops_the_start_and_the_check_says_so(
+def test_unenforceable_restriction_prevents_the_start(
     top: dict[str, Any], backend: dict[str, Any], told: str
 ) -> None:
     spec = team(backend, **top)
     with pytest.raises(ConfigError, match="can't be enforced here") as refused:
-        check_team(spec)
+        check_start(spec)
     assert told in refused.value.message
     verdict = report_on(spec).verdict
     assert verdict.startswith("Can't start.") and refused.value.message in verdict
     assert not spec.ignored
 
 
-def test_a_refusal_names_the_place_in_the_file(tmp_path: Path) -> None:
+def test_refused_key_error_has_its_position(tmp_path: Path) -> None:
     file = tmp_path / "team.yaml"
     file.write_text("agents:\n- id: a\n  backend:\n    type: demo\n    vote_only: true\n")
     (refused,) = TeamSpec.from_file(file).refusals
@@ -140,14 +139,14 @@ def test_a_refusal_names_the_place_in_the_file(tmp_path: Path) -> None:
         ({"hooks": {"PreToolUse": []}}, {}),
     ],
 )
-def test_a_value_that_restricts_nothing_stops_nothing(
+def test_value_without_restriction_does_not_prevent_the_start(
     top: dict[str, Any], backend: dict[str, Any]
 ) -> None:
     spec = team(backend, **top)
     assert not spec.refusals and not spec.ignored and not spec.notices
 
 
-def test_a_key_of_massgens_is_no_slip_of_one_of_ours(tmp_path: Path) -> None:
+def test_massgen_key_is_not_a_misspelling(tmp_path: Path) -> None:
     file = tmp_path / "team.yaml"
     backend = {"type": "demo", "enable_video_generation": True, "disallowed_tools": ["x"]}
     file.write_text(yaml.safe_dump({"agents": [{"id": "ada", "backend": backend}]}))
@@ -156,23 +155,23 @@ def test_a_key_of_massgens_is_no_slip_of_one_of_ours(tmp_path: Path) -> None:
     assert "Write `exclude_tools`" in str(spec.refusals[0])
 
 
-def test_what_nobody_knows_is_told_apart_from_what_is_harmless() -> None:
+def test_unknown_keys_are_reported_apart_from_ignored_ones() -> None:
     spec = team({"enable_audio_generation": True, "colour": "red"}, ui={})
     assert spec.notices == (
-        "Ignored here: ui, agents.backend.enable_audio_generation",
-        "Not known here, and not acted on: agents.backend.colour",
+        "Ignored keys: ui, agents.backend.enable_audio_generation",
+        "Unknown keys without effect: agents.backend.colour",
     )
     assert spec.notices == report_on(spec).lines[1:3]
     assert not spec.refusals
 
 
-def test_an_agent_that_is_left_out_takes_its_restrictions_along() -> None:
+def test_restrictions_of_a_removed_agent_do_not_apply() -> None:
     coder = {"id": "coder", "backend": {"type": "antigravity_cli", "permission_mode": "plan"}}
     spec = TeamSpec.model_validate({"agents": [coder, {"backend": {"type": "demo"}}]})
     assert not spec.without_unsupported().refusals
 
 
-def test_what_withholds_a_tool_does_so_after_a_resume_from_the_journal() -> None:
+def test_tool_stays_withheld_after_a_resume_from_the_journal() -> None:
     keys = {
         "enable_mcp_command_line": True,
         "command_line_docker_memory_limit": "2g",
@@ -184,12 +183,12 @@ def test_what_withholds_a_tool_does_so_after_a_resume_from_the_journal() -> None
     assert stored is not None and "2g" not in str(stored)
     for each in (spec, TeamSpec.model_validate(stored)):
         keys_of = each.agents[0].backend
-        assert len([*announcements([("a", keys_of)], has_protected_paths=False)]) == 2
+        assert len([*tool_notices([("a", keys_of)], has_protected_paths=False)]) == 2
         assert each.orchestrator.copies_context_paths
         assert not each.orchestrator.writes_context_paths
 
 
-# MassGen's own
+# MassGen's sources
 
 
 def massgen(*path: str) -> Path:
@@ -201,7 +200,7 @@ def massgen(*path: str) -> Path:
 
 
 def _places(data: Any, section: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Give each key of a file with its section, as far down as sections go."""
+    """Yield each key of a file with its section, including nested sections."""
     if isinstance(data, list):
         for item in data:
             yield from _places(item, (*section, "*"))
@@ -219,7 +218,7 @@ def _configs() -> list[Path]:
     return sorted(p for p in found if p.suffix in (".yaml", ".yml", ".json"))
 
 
-def test_every_key_of_massgens_configs_is_sorted() -> None:
+def test_every_key_of_massgens_configs_is_classified() -> None:
     files, unsorted = _configs(), set()
     assert len(files) == 276
     for file in files:
@@ -231,7 +230,7 @@ def test_every_key_of_massgens_configs_is_sorted() -> None:
     assert not unsorted
 
 
-def test_every_parameter_of_massgens_backends_is_sorted() -> None:
+def test_every_parameter_of_massgens_backends_is_classified() -> None:
     source = massgen("backend", "_excluded_params.py").read_text("utf-8")
     names = {n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)}
     words = {n for n in names if isinstance(n, str) and n.isidentifier()}
@@ -239,7 +238,7 @@ def test_every_parameter_of_massgens_backends_is_sorted() -> None:
     assert {key for key in words if sort(BACKEND, key) == "unknown"} == set()
 
 
-def test_every_key_of_massgens_orchestrator_and_coordination_is_sorted() -> None:
+def test_every_key_of_massgens_orchestrator_and_coordination_is_classified() -> None:
     tree = ast.parse(massgen("agent_config.py").read_text("utf-8"))
     classes = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
     functions = (n for n in classes["AgentConfig"].body if isinstance(n, ast.FunctionDef))
@@ -257,17 +256,17 @@ def test_every_key_of_massgens_orchestrator_and_coordination_is_sorted() -> None
     assert {key for key in keys if sort(place, key) == "unknown"} == set()
 
 
-def test_massgens_configs_load_and_nothing_that_restricts_is_ignored() -> None:
+def test_massgens_configs_load_without_ignoring_restrictions() -> None:
     starts, refused = 0, {}
     for file in _configs():
         spec = TeamSpec.from_file(file)
         for found in foreign_keys(spec):
             assert found.sort != "unknown" or not spec.agents, found.name
-        able = [a for a in spec.agents if not why_unsupported(a.backend.type)]
+        able = [a for a in spec.agents if not unsupported_reason(a.backend.type)]
         if able and (faults := spec.without_unsupported().refusals):
             refused[file.name] = [fault.message.partition(" ")[0] for fault in faults]
         starts += bool(able)
-    # Limits that MassGen itself does not heed.
+    # Limits that MassGen itself ignores.
     assert refused == {
         "error_respawn_test.yaml": ["`timeout`"],
         "openrouter_web_search.yaml": ["`orchestrator.max_turns`"],
@@ -331,12 +330,12 @@ DOCUMENTED = {
 """The keys of MassGen's own reference, docs/source/reference/yaml_schema.rst of 2026."""
 
 
-def test_the_page_of_keys_is_the_codes() -> None:
+def test_page_of_keys_is_up_to_date() -> None:
     told = "`python -m tests.config.test_massgen_keys` writes it anew."
     assert PAGE.read_text("utf-8") == page(), told
 
 
-def test_the_page_has_each_key_of_massgens_reference_and_of_the_tables() -> None:
+def test_page_has_each_key_of_massgens_reference_and_of_the_tables() -> None:
     listed = {key for key, _, _ in rows()}
     named = ((place, key) for place, keys in DOCUMENTED.items() for key in keys.split())
     wanted = {f"{place}.{key}" if place else key for place, key in named}
@@ -347,19 +346,19 @@ def test_the_page_has_each_key_of_massgens_reference_and_of_the_tables() -> None
     assert wanted - listed == set()
 
 
-def test_the_page_says_what_each_supported_key_does_and_why_others_are_ignored() -> None:
+def test_page_describes_each_supported_and_ignored_key() -> None:
     told = ("supported", "ignored")
     assert [key for key, happens, said in rows() if happens in told and not said] == []
 
 
-def test_a_section_that_is_ignored_is_told_of_once_whatever_it_holds() -> None:
+def test_ignored_section_is_reported_once() -> None:
     memory = {"enabled": True, "compression": {"trigger_threshold": 0.8, "target_ratio": 0.3}}
     spec = team(ui={"display_type": "simple", "colour": "red"}, filesystem_memory=memory)
-    assert spec.notices == ("Ignored here: ui, filesystem_memory",)
+    assert spec.notices == ("Ignored keys: ui, filesystem_memory",)
     assert not spec.refusals
 
 
-def test_one_agent_without_a_list_is_a_team(tmp_path: Path) -> None:
+def test_single_agent_without_a_list_is_a_team(tmp_path: Path) -> None:
     file = tmp_path / "team.yaml"
     file.write_text("agent: {id: ada, backend: {type: demo}, system_message: Be brief.}\n")
     (ada,) = TeamSpec.from_file(file).agents

@@ -1,4 +1,4 @@
-"""Which values the keys of a model's requests may have, and what a journal keeps of them."""
+"""Keys of model requests: valid values, and how they are stored in the journal."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from nb_agents import TeamSpec
-from nb_agents.config.secrets import secrets_of_team, snapshot
 from nb_agents.errors import ConfigError
-from nb_agents.launch.team_report import report_on
-from nb_agents.models.providers import check_team
-from nb_agents.models.settings import settings_of
+from tests.kit.models import check_start, settings_of
+from tests.kit.secrets import secrets_of_team, snapshot
+from tests.kit.teams import report_on
 
 KEY = "tk-1f9Qz7LmX02p"
 
@@ -33,12 +32,12 @@ def settings(kind: str = "openai", **backend: Any) -> dict[str, Any]:
         ("thinking: {type: enabled, budget_tokens: lots}", 46, "valid integer"),
         ("text: {verbosity: loud}", 23, "'low', 'medium' or 'high'"),
         ("top_k: 0", 12, "greater than or equal to 1"),
-        ("extra_body: {tools: []}", 17, "`tools` can't be replaced in a request"),
+        ("extra_body: {tools: []}", 17, "`tools` can't be overridden"),
         ("reasoning: {efort: high}", 17, "did you mean 'effort'?"),
         ("api: response", 10, "nearest: 'responses'"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_place(
+def test_invalid_value_error_has_its_position(
     tmp_path: Path, line: str, column: int, told: str
 ) -> None:
     file = tmp_path / "team.yaml"
@@ -58,34 +57,32 @@ def test_a_wrong_value_is_told_with_its_place(
         ("gemini", {"thinking": {"budget_tokens": 1}, "thinking_config": {"thinking_budget": 2}}),
     ],
 )
-def test_two_keys_that_say_different_things_of_one_setting_are_refused(
-    kind: str, keys: dict[str, Any]
-) -> None:
-    with pytest.raises(ValidationError, match="are one setting; keep one"):
+def test_conflicting_keys_of_a_setting_are_an_error(kind: str, keys: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="set the same parameter; keep one"):
         team(kind, **keys)
 
 
-def test_two_keys_that_say_the_same_are_one() -> None:
+def test_keys_with_the_same_value_are_accepted() -> None:
     assert settings(max_tokens=5, max_completion_tokens=5)["max_tokens"] == 5
 
 
-def test_a_bare_switch_stands_for_thinking() -> None:
+def test_boolean_switches_thinking() -> None:
     assert settings("claude", thinking=False)["anthropic_thinking"] == {"type": "disabled"}
     given = settings("gemini", thinking=True)["google_thinking_config"]
     assert given == {"include_thoughts": True}
 
 
-def test_googles_thinking_takes_anthropics_words() -> None:
+def test_google_accepts_anthropics_thinking_keys() -> None:
     given = settings("gemini", thinking={"type": "enabled", "budget_tokens": 100})
     assert given["google_thinking_config"] == {"include_thoughts": True, "thinking_budget": 100}
 
 
-def test_the_responses_api_is_openais_alone() -> None:
-    with pytest.raises(ValidationError, match="goes with type 'openai'"):
+def test_only_openai_has_the_responses_api() -> None:
+    with pytest.raises(ValidationError, match="works only with type 'openai'"):
         team("vllm", api="responses")
 
 
-def test_a_limit_that_a_provider_does_not_have_stops_the_start_with_its_place(
+def test_unsendable_limit_prevents_the_start(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "team.yaml"
@@ -94,11 +91,11 @@ def test_a_limit_that_a_provider_does_not_have_stops_the_start_with_its_place(
         "    thinking: {type: enabled, budget_tokens: 5}\n"
     )
     with pytest.raises(ConfigError, match="restricts how much a model thinks") as refused:
-        check_team(TeamSpec.from_file(file))
+        check_start(TeamSpec.from_file(file))
     assert (refused.value.line, refused.value.column) == (6, 46)
 
 
-def test_keys_that_are_not_sent_are_told_by_type() -> None:
+def test_unsent_keys_are_reported_per_type() -> None:
     found = report_on(
         TeamSpec.model_validate(
             {
@@ -111,13 +108,13 @@ def test_keys_that_are_not_sent_are_told_by_type() -> None:
             }
         )
     ).lines
-    assert "Not sent to openai models, which don't take it: top_k, min_p" in found
-    assert "Not sent to claude models, which don't take it: seed" in found
-    assert "Sent to openai models with `api: responses` only: truncation" in found
+    assert "Not sent to openai models, which don't support it: top_k, min_p" in found
+    assert "Not sent to claude models, which don't support it: seed" in found
+    assert "Sent to openai models only with `api: responses`: truncation" in found
     assert not [line for line in found if "uitars models" in line]
 
 
-def test_a_header_is_secret_and_a_variable_in_it_is_kept_as_written(
+def test_header_is_secret_and_its_variable_is_journalled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TEAM_TOKEN", KEY)
@@ -141,18 +138,18 @@ def test_a_header_is_secret_and_a_variable_in_it_is_kept_as_written(
 @pytest.mark.parametrize(
     "keys", [{"extra_headers": {"X-Auth": KEY}}, {"extra_body": {"inner": {"auth_token": KEY}}}]
 )
-def test_a_secret_that_is_written_out_is_masked_and_never_stored(keys: dict[str, Any]) -> None:
+def test_literal_secret_is_masked_and_never_stored(keys: dict[str, Any]) -> None:
     spec = team(**keys)
     assert KEY in {secret.value for secret in secrets_of_team(spec)}
     assert snapshot(spec) is None and KEY not in repr(spec)
 
 
-def test_a_header_with_a_variable_that_is_not_set_says_which() -> None:
+def test_unset_variable_in_a_header_is_named() -> None:
     spec = team(extra_headers={"X-Auth": "${NOT_SET_ANYWHERE}"})
     assert "NOT_SET_ANYWHERE is not set. Set it in the environment" in report_on(spec).verdict
 
 
-def test_every_key_comes_back_from_a_journal() -> None:
+def test_every_key_survives_the_journal() -> None:
     given = {
         "thinking": {"type": "enabled", "budget_tokens": 2048},
         "reasoning": {"effort": "low"},

@@ -1,4 +1,4 @@
-"""How a team works together: MassGen's keys, values and defaults, and what is out of bounds."""
+"""Orchestrator settings: MassGen's keys, values, defaults and ranges."""
 
 from typing import Any, get_args
 
@@ -27,6 +27,7 @@ COORDINATION_DEFAULTS = {
     "final_answer_strategy": None,
     "max_cost": None,
     "max_tokens": None,
+    "on_budget": "stop",
     "max_orchestration_restarts": 0,
     "coordination": {
         "enable_planning_mode": False,
@@ -46,7 +47,7 @@ COORDINATION_DEFAULTS = {
         "subagent_min_timeout": 60.0,
         "subagent_max_timeout": 600.0,
         "write_mode": None,
-        # MassGen's is "skip". Here a change is merged whole, unless a file says otherwise.
+        # MassGen's default is "skip"; here changes are merged completely or not at all.
         "drift_conflict_policy": "fail",
     },
 }
@@ -59,12 +60,12 @@ TIMEOUT_DEFAULTS = {
 }
 
 
-def test_the_defaults_are_massgens() -> None:
+def test_defaults_match_massgen() -> None:
     assert OrchestratorSpec().model_dump() == COORDINATION_DEFAULTS
     assert TimeoutSpec().model_dump() == TIMEOUT_DEFAULTS
 
 
-def test_null_is_as_if_left_out() -> None:
+def test_null_counts_as_omitted() -> None:
     nothing = dict.fromkeys(COORDINATION_DEFAULTS)
     assert OrchestratorSpec.model_validate(nothing) == OrchestratorSpec()
     assert TimeoutSpec.model_validate(dict.fromkeys(TIMEOUT_DEFAULTS)) == TimeoutSpec()
@@ -84,7 +85,7 @@ GOOD: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given", GOOD, ids=str)
-def test_what_massgen_takes_is_kept(given: dict[str, Any]) -> None:
+def test_massgens_values_are_accepted(given: dict[str, Any]) -> None:
     spec = OrchestratorSpec.model_validate(given).model_dump(exclude_unset=True)
     assert spec == given
 
@@ -115,13 +116,13 @@ BAD: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given", BAD, ids=str)
-def test_what_makes_no_sense_is_refused(given: dict[str, Any]) -> None:
+def test_invalid_values_are_an_error(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         OrchestratorSpec.model_validate(given)
 
 
 @pytest.mark.parametrize("value", get_args(Sensitivity))
-def test_a_sensitivity_of_ours_means_itself(value: str) -> None:
+def test_supported_sensitivity_is_unchanged(value: str) -> None:
     spec = OrchestratorSpec.model_validate({"voting_sensitivity": value})
     assert spec.voting_criteria == value
 
@@ -139,12 +140,12 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("given, used", FOREIGN)
-def test_massgens_other_sensitivities_mean_the_nearest(given: str, used: str) -> None:
+def test_other_sensitivities_map_to_the_nearest(given: str, used: str) -> None:
     spec = OrchestratorSpec.model_validate({"voting_sensitivity": given})
     assert (spec.voting_sensitivity, spec.voting_criteria) == (given, used)
 
 
-def test_every_sensitivity_has_a_meaning() -> None:
+def test_every_sensitivity_is_mapped() -> None:
     known = {*get_args(Sensitivity), *(given for given, _ in FOREIGN)}
     assert known == set(get_args(orchestrator._AnySensitivity))
 
@@ -160,7 +161,7 @@ def test_a_limit_is_a_number_of_seconds(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_only_the_grace_may_be_nothing(name: str) -> None:
+def test_only_grace_may_be_zero(name: str) -> None:
     if name == "round_timeout_grace_seconds":
         assert TimeoutSpec.model_validate({name: 0}).round_timeout_grace_seconds == 0
         return
@@ -168,7 +169,7 @@ def test_only_the_grace_may_be_nothing(name: str) -> None:
         TimeoutSpec.model_validate({name: 0})
 
 
-def test_a_timeout_fails_cancels_or_continues() -> None:
+def test_on_timeout_values() -> None:
     for value in ("fail", "cancel", "continue"):
         assert TimeoutSpec.model_validate({"on_timeout": value}).on_timeout == value
     with pytest.raises(ValidationError):

@@ -1,4 +1,4 @@
-"""MassGen's ``permissions``: what its rules decide."""
+"""Decisions by MassGen's ``permissions``."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ PUSH = [Act("command", "git push --force")]
 STATUS = [Act("command", "git status")]
 
 
-def test_deny_goes_before_allow_and_allow_before_ask() -> None:
+def test_deny_takes_precedence_over_allow_and_allow_over_ask() -> None:
     rules = spec(
         deny=["command(git push*)"], allow=["command(git *)"], ask=["command(*)", "read_url"]
     )
@@ -27,7 +27,7 @@ def test_deny_goes_before_allow_and_allow_before_ask() -> None:
     assert rules.decide([[Act("read_file", "x")]]) is None
 
 
-def test_every_part_must_be_allowed_and_one_that_is_denied_is_enough() -> None:
+def test_call_is_allowed_only_if_every_part_is() -> None:
     rules = spec(allow=["command(git status)"], deny=["command(git push*)"])
     assert rules.decide([STATUS, PUSH]) == "deny"
     assert rules.decide([STATUS, [Act("command", "make")]]) is None
@@ -35,12 +35,12 @@ def test_every_part_must_be_allowed_and_one_that_is_denied_is_enough() -> None:
     assert rules.decide([[Act("command", "make")]], also=STATUS) is None
 
 
-def test_a_star_is_any_action() -> None:
+def test_star_matches_any_action() -> None:
     assert spec(deny=["*"]).decide([STATUS]) == "deny"
     assert spec(deny=["*(x*)"]).decide([[Act("mcp", "x/y")]]) == "deny"
 
 
-def test_a_role_can_not_be_loosened_by_rules() -> None:
+def test_rules_cannot_loosen_a_role() -> None:
     rules = PermissionSpec.model_validate({"role": "read-only", "rules": {"allow": ["*"]}})
     assert rules.decide([[Act("write_file", "x")]]) == "deny"
     assert rules.decide([STATUS]) == "deny"
@@ -58,6 +58,6 @@ def test_a_role_can_not_be_loosened_by_rules() -> None:
         {"role": "readonly"},
     ],
 )
-def test_a_rule_that_can_not_be_read_is_refused_and_never_left_out(given: dict[str, Any]) -> None:
+def test_invalid_rule_is_an_error(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         PermissionSpec.model_validate(given)

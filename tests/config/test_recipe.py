@@ -1,4 +1,4 @@
-"""A recipe file: what it becomes, what is refused and where, what is only told of."""
+"""Recipe files: parsing, errors with their positions, and warnings."""
 
 import copy
 import json
@@ -14,11 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from nb_agents.config import recipe_values
-from nb_agents.config.recipe import Recipe
-from nb_agents.config.recipe_step import Step
-from nb_agents.config.recipe_values import Backoff, Range, StepRetry
 from nb_agents.errors import ConfigError
+from nb_agents.extensions.recipes.recipe import Recipe
+from tests.kit.recipes import Backoff, Range, Step, StepRetry, recipe_values
 
 HEAD = "name: r\ndescription: d\nversion: 1.0.0\n"
 AGENT = "- {id: a, agent: x, prompt: p}\n"
@@ -46,23 +44,23 @@ def stage_faults(keys: str) -> list[ConfigError]:
     return faults(f"{HEAD}stages:\n- {{name: s, steps: [{{id: a, agent: x, prompt: p}}], {keys}}}")
 
 
-# What a recipe becomes -----------------------------------------------------------------------
+# Parsing ----------
 
 
-def test_a_flat_recipe_is_one_stage_without_a_name() -> None:
+def test_flat_recipe_has_one_unnamed_stage() -> None:
     recipe = load(f"{HEAD}steps:\n{AGENT}")
     assert [(stage.name, [s.id for s in stage.steps]) for stage in recipe.stages] == [("", ["a"])]
     assert not recipe.is_staged
     assert [placed.path for placed in recipe.placed_stages] == [()]
 
 
-def test_a_staged_recipe_has_its_stages_with_their_places() -> None:
+def test_stages_have_their_positions() -> None:
     recipe = load(f"{HEAD}stages:\n- name: one two\n  steps:\n  {AGENT}")
     assert recipe.is_staged
     assert [(p.stage.name, p.path) for p in recipe.placed_stages] == [("one two", ("stages", 0))]
 
 
-def test_defaults_are_amplifiers() -> None:
+def test_defaults_match_amplifier() -> None:
     it = step("agent: x, prompt: p")
     assert (it.type, it.timeout, it.on_error, it.parse_json) == ("agent", 600, "fail", False)
     assert it.retry == StepRetry(
@@ -90,7 +88,7 @@ def test_defaults_are_amplifiers() -> None:
     assert gate.gate is None
 
 
-def test_every_kind_of_step_and_loop_is_read() -> None:
+def test_every_kind_of_step_and_loop_is_parsed() -> None:
     recipe = load(
         HEAD
         + """\
@@ -131,11 +129,11 @@ steps:
         ("while_condition: '{{x}}', max_while_iterations: '{{t}}'", "max_while_iterations"),
     ],
 )
-def test_a_number_may_be_a_template_and_is_kept(keys: str, name: str) -> None:
+def test_number_may_be_a_template(keys: str, name: str) -> None:
     assert getattr(step(f"agent: x, prompt: p, {keys}"), name) == "{{t}}"
 
 
-def test_a_templated_number_of_tries_is_kept() -> None:
+def test_number_of_attempts_may_be_a_template() -> None:
     assert step("agent: x, prompt: p, retry: {max_attempts: '{{t}}'}").retry.max_attempts == "{{t}}"
 
 
@@ -149,13 +147,13 @@ def test_a_templated_number_of_tries_is_kept() -> None:
         ("approval_required: false, approval_message: Go", None),
     ],
 )
-def test_a_gate_may_be_written_in_two_ways(keys: str, asks: str | None) -> None:
+def test_gate_has_two_forms(keys: str, asks: str | None) -> None:
     text = f"{HEAD}stages:\n- {{name: s, steps: [{{id: a, agent: x, prompt: p}}], {keys}}}"
     gate = load(text).stages[0].gate
     assert (gate.prompt if gate else None) == asks
 
 
-def test_what_amplifier_drops_of_a_stage_is_kept() -> None:
+def test_stage_keys_that_amplifier_ignores_are_parsed() -> None:
     keys = "condition: '{{x}}', approval_required: true, approval_message: m"
     for written, kept in (("'{{a}}'", ("{{a}}",)), ("['{{a}}', '{{b}}']", ("{{a}}", "{{b}}"))):
         more = f"{keys}, auto_approve_if: {written}"
@@ -163,7 +161,7 @@ def test_what_amplifier_drops_of_a_stage_is_kept() -> None:
         assert (stage.condition, stage.auto_approve_if) == ("{{x}}", kept)
 
 
-def test_declared_variables_have_their_defaults_and_the_required_ones_are_named() -> None:
+def test_declared_variables_have_defaults_or_are_required() -> None:
     recipe = load(
         HEAD
         + """\
@@ -188,7 +186,7 @@ steps:
     }
 
 
-def test_the_exact_source_and_the_path_go_with_the_recipe(tmp_path: Path) -> None:
+def test_recipe_has_its_source_and_path(tmp_path: Path) -> None:
     source = f"# über\r\n{HEAD}steps:\n{AGENT}# end\n"
     path = tmp_path / "r.yaml"
     path.write_bytes(source.encode())
@@ -208,7 +206,7 @@ def test_a_recipe_is_frozen_and_can_be_copied_and_pickled() -> None:
         assert [*map(str, other.warnings)] == [*map(str, recipe.warnings)]
 
 
-def test_a_shells_variable_is_never_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_variables_are_not_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", "hush")
     recipe = load(HEAD + "steps:\n- {id: a, type: bash, command: 'echo ${SECRET_KEY}'}\n")
     assert recipe.steps[0].command == "echo ${SECRET_KEY}"
@@ -220,16 +218,16 @@ def test_a_recipe_may_be_json() -> None:
     assert load(json.dumps({**data, "steps": steps})).steps[0].prompt == "p\ttab"
 
 
-def test_a_merged_key_is_a_key() -> None:
+def test_yaml_merge_keys_work() -> None:
     recipe = load(f"{HEAD}steps:\n- &one {{id: a, agent: x, prompt: p}}\n- {{<<: *one, id: b}}\n")
     assert [s.agent for s in recipe.steps] == ["x", "x"]
     assert recipe.warnings == ()
 
 
-# What is refused -----------------------------------------------------------------------------
+# Errors ----------
 
 
-def test_every_fault_is_told_at_once_with_its_place() -> None:
+def test_all_errors_are_reported_with_their_positions() -> None:
     text = """\
 name: bad name!
 descripton: d
@@ -243,11 +241,11 @@ steps:
     told = [(e.line, e.column, e.message) for e in faults(text)]
     expected = [
         (1, 7, "not a recipe name"),
-        (2, 1, "'description' is missing; is 'descripton' meant for it?"),
-        (3, 10, 'write text with three parts, as "1.0.0"'),
+        (2, 1, "'description' is missing; did you write 'descripton' instead?"),
+        (3, 10, 'write text with three parts, such as "1.0.0"'),
         (5, 32, "Unknown key 'steps.0.timout'; did you mean 'timeout'?"),
-        (6, 8, "Two steps are named 'a'."),
-        (6, 36, "Step 'a' is of type bash and can't have `agent`."),
+        (6, 8, "Two steps have the id 'a'."),
+        (6, 36, "Step 'a' has type bash and can't have `agent`."),
         (7, 45, "Step 'd' does not come earlier"),
         (7, 58, "-1 is not a number of seconds above 0"),
         (8, 42, "(nearest: 'continue')"),
@@ -260,8 +258,8 @@ steps:
 @pytest.mark.parametrize(
     "keys, said",
     [
-        ("prompt: p", "Step 'a' has no `agent`. Say who is asked."),
-        ("agent: x", "Step 'a' has no `prompt`. Say what it is asked."),
+        ("prompt: p", "Step 'a' has no `agent`. Add the name of an agent."),
+        ("agent: x", "Step 'a' has no `prompt`. Add the agent's task."),
         ("type: bash", "Step 'a' has no `command`."),
         ("type: bash, command: '  '", "Step 'a' has no `command`."),
         ("type: recipe", "Step 'a' has no `recipe`."),
@@ -281,25 +279,34 @@ steps:
         ("agent: x, prompt: p, foreach: '{{f}}', as: a b", "'a b' can't be a variable"),
         ("agent: x, prompt: p, foreach: '{{f}}', collect: recipe", "set by the run itself"),
         ("agent: x, prompt: p, timeout: 0", "0 is not a number of seconds above 0"),
-        ("agent: x, prompt: p, timeout: soon", "write a number of seconds above 0, or a {{var"),
+        ("agent: x, prompt: p, timeout: soon", "write a number of seconds above 0 or a {{var"),
         ("agent: x, prompt: p, timeout: .inf", "inf is not a number of seconds"),
         ("agent: x, prompt: p, timeout: true", "True is not a number"),
-        ("agent: x, prompt: p, retry: {max_attempts: 0}", "0 is not a whole number from 1"),
+        ("agent: x, prompt: p, retry: {max_attempts: 0}", "0 is not a whole number >= 1"),
         ("agent: x, prompt: p, retry: {max_attempts: 1.5}", "1.5 is not a whole number"),
         ("agent: x, prompt: p, retry: {backoff: linaer}", "(nearest: 'linear')"),
         ("agent: x, prompt: p, retry: 3", "steps.0.retry"),
-        ("agent: x, prompt: p, foreach: files", "`foreach` takes one variable"),
-        ("agent: x, prompt: p, foreach: '{{a}} {{b}}'", "`foreach` takes one variable"),
-        ("agent: x, prompt: p, foreach: '{{a}}', parallel: 0", "0 is not a whole number from 1"),
-        ("agent: x, prompt: p, foreach: '{{a}}', while_condition: true", "not both"),
+        ("agent: x, prompt: p, foreach: files", "`foreach` must be a single variable"),
+        ("agent: x, prompt: p, foreach: '{{a}} {{b}}'", "`foreach` must be a single variable"),
+        ("agent: x, prompt: p, foreach: '{{a}}', parallel: 0", "0 is not a whole number >= 1"),
+        (
+            "agent: x, prompt: p, foreach: '{{a}}', while_condition: true",
+            "can't have both `foreach`",
+        ),
         ("agent: x, prompt: p, parallel: true", "`parallel` needs `foreach`"),
         ("agent: x, prompt: p, checkpoint_iterations: true", "needs `foreach`"),
         (
             "agent: x, prompt: p, foreach: '{{a}}', parallel: 2, checkpoint_iterations: true",
-            "for a loop that is not parallel",
+            "can't be combined",
         ),
-        ("agent: x, prompt: p, while_condition: 'yes'", "`while_condition` needs a {{variable}}"),
-        ("agent: x, prompt: p, while_condition: false", "`while_condition` needs a {{variable}}"),
+        (
+            "agent: x, prompt: p, while_condition: 'yes'",
+            "`while_condition` must contain a {{variable}}",
+        ),
+        (
+            "agent: x, prompt: p, while_condition: false",
+            "`while_condition` must contain a {{variable}}",
+        ),
         (
             "agent: x, prompt: p, while_condition: true, max_while_iterations: 1001",
             "1001 is not a whole number from 1 to 1000",
@@ -307,25 +314,25 @@ steps:
         ("agent: x, prompt: p, break_when: '{{a}}'", "`break_when` needs `while_condition` or"),
         ("agent: x, prompt: p, update_context: {a: 1}", "`update_context` needs"),
         ("steps: [{id: b, agent: x, prompt: p}]", "Nested `steps` need `foreach`"),
-        ("foreach: '{{a}}', steps: [{id: a, agent: x, prompt: p}]", "Two steps are named 'a'"),
+        ("foreach: '{{a}}', steps: [{id: a, agent: x, prompt: p}]", "Two steps have the id 'a'"),
         ("foreach: '{{a}}', steps: [no]", "steps.0: it is not a mapping of keys."),
-        ("agent: x, prompt: p, provider: o, model_role: fast", "given in one way"),
+        ("agent: x, prompt: p, provider: o, model_role: fast", "Keep one of the three"),
         (
             "agent: x, prompt: p, model_role: fast, provider_preferences: [{class: c}]",
-            "given in one way",
+            "Keep one of the three",
         ),
-        ("agent: x, prompt: p, provider_preferences: [{model: m}]", "names a `provider` or"),
+        ("agent: x, prompt: p, provider_preferences: [{model: m}]", "needs a `provider` or"),
         ("agent: x, prompt: p, depends_on: a", "does not come earlier"),
-        ("agent: x, prompt: p, depends_on: zzz", "No step 'zzz'."),
-        ("agent: x, prompt: p, approval: {required: true}", "only a stage has a gate"),
+        ("agent: x, prompt: p, depends_on: zzz", "There is no earlier step 'zzz'."),
+        ("agent: x, prompt: p, approval: {required: true}", "only a stage can have a gate"),
         (
             "agent: x, prompt: p, requires_approval: true",
-            "only a stage has one, as `approval_requi",
+            "for a gate, write `approval_requi",
         ),
         ("agent: x, prompt: p, spawn_mode: thread", "spawn_mode"),
     ],
 )
-def test_a_wrong_step_is_refused_in_its_line(keys: str, said: str) -> None:
+def test_invalid_step_error_has_its_line(keys: str, said: str) -> None:
     found = step_faults(keys)
     assert said in found[0].message
     assert found[0].line == 5 and found[0].column is not None
@@ -335,7 +342,7 @@ def test_a_wrong_step_is_refused_in_its_line(keys: str, said: str) -> None:
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("- a list\n", "The file holds a list; a recipe is a mapping with `name:`"),
+        ("- a list\n", "The file contains a list; a recipe is a mapping with `name:`"),
         (HEAD, "A recipe needs `steps` or `stages`"),
         (f"{HEAD}steps: []\n", "A recipe needs `steps` or `stages`"),
         (f"{HEAD}stesp:\n{AGENT}", "did you mean 'steps'?"),
@@ -345,7 +352,7 @@ def test_a_wrong_step_is_refused_in_its_line(keys: str, said: str) -> None:
         (f"{HEAD}steps:\n- id: a\n  agent: x\n  prompt: {{{{name}}}}\n", "Put the value in quotes"),
         (f"{HEAD}steps:\n- id: a\n  prompt: {{{{a}}}} and {{{{b}}}}\n", "Put the value in quotes"),
         (f"{HEAD}stages: [no]\n", "stages.0: it is not a mapping of keys."),
-        (f"{HEAD}approval_required: true\nsteps:\n{AGENT}", "only a stage has a gate"),
+        (f"{HEAD}approval_required: true\nsteps:\n{AGENT}", "only a stage can have a gate"),
         (f"{HEAD}context: [1]\nsteps:\n{AGENT}", "context: "),
         (f"{HEAD}context: {{a: .nan}}\nsteps:\n{AGENT}", "it is not plain data"),
         (f"{HEAD}context: {{a: !!binary aGk=}}\nsteps:\n{AGENT}", "it is not plain data"),
@@ -357,7 +364,7 @@ def test_a_wrong_step_is_refused_in_its_line(keys: str, said: str) -> None:
             f"{HEAD}rate_limiting: {{backoff: {{max_delay_ms: 500}}}}\nsteps:\n{AGENT}",
             "max_delay_ms 500 is below initial_delay_ms 1000",
         ),
-        (f"{HEAD}rate_limiting: {{backoff: {{multiplier: 0.5}}}}\nsteps:\n{AGENT}", "from 1"),
+        (f"{HEAD}rate_limiting: {{backoff: {{multiplier: 0.5}}}}\nsteps:\n{AGENT}", ">= 1"),
         (HEAD.replace("1.0.0", "v1.0.0") + f"steps:\n{AGENT}", "'v1.0.0' is not a version"),
         (HEAD.replace("1.0.0", "1.0.0-rc1") + f"steps:\n{AGENT}", "is not a version"),
         (HEAD.replace("1.0.0", "1") + f"steps:\n{AGENT}", "1 is a number"),
@@ -366,47 +373,47 @@ def test_a_wrong_step_is_refused_in_its_line(keys: str, said: str) -> None:
         (f'{HEAD}steps: [{{id: "a\\nb", agent: x, prompt: p}}]', "is not a name"),
     ],
 )
-def test_a_wrong_recipe_is_refused(text: str, said: str) -> None:
+def test_invalid_recipe_is_an_error(text: str, said: str) -> None:
     assert any(said in each.message for each in faults(text))
 
 
 @pytest.mark.parametrize(
     "keys, said",
     [
-        ("approval: {required: true}", "The gate of stage 's' has no prompt."),
-        ("approval_required: true", "The gate of stage 's' has no prompt."),
-        ("approval: {required: true, prompt: ' '}", "The gate of stage 's' has no prompt."),
-        ("approval: {timeout: -1}", "-1 is not a number of seconds from 0"),
+        ("approval: {required: true}", "The gate of stage 's' has no question."),
+        ("approval_required: true", "The gate of stage 's' has no question."),
+        ("approval: {required: true, prompt: ' '}", "The gate of stage 's' has no question."),
+        ("approval: {timeout: -1}", "-1 is not a number of seconds >= 0"),
         ("approval: {default: aprove}", "(nearest: 'approve')"),
         ("aproval: {required: true}", "did you mean 'approval'?"),
-        ("approval: true", "a gate is written `approval: {required: true, prompt: What it asks}`"),
-        ("approval: Go on?", "a gate is written `approval: {required: true, prompt: What it"),
+        ("approval: true", "write a gate as `approval: {required: true, prompt: Your question}`"),
+        ("approval: Go on?", "write a gate as `approval: {required: true, prompt: Your"),
         (
             "approval_required: true, approval_prompt: Go?",
-            "what the gate asks is `approval_message`",
+            "the question of a gate is `approval_message`",
         ),
-        ("approval: {required: true, message: Go?}", "what the gate asks is `prompt`"),
-        ("requires_approval: true", "as `approval_required: true` with `approval_message: …`"),
-        ("confirm: Go on?", "is a gate meant? as `approval_required: true` with"),
-        ("human_gate: true", "is a gate meant?"),
+        ("approval: {required: true, message: Go?}", "the question of a gate is `prompt`"),
+        ("requires_approval: true", "write `approval_required: true` and `approval_message: …`"),
+        ("confirm: Go on?", "for a gate, write `approval_required: true` and"),
+        ("human_gate: true", "for a gate, write"),
     ],
 )
-def test_a_wrong_gate_is_refused(keys: str, said: str) -> None:
+def test_invalid_gate_is_an_error(keys: str, said: str) -> None:
     assert [said in each.message for each in stage_faults(keys)] == [True]
 
 
 @pytest.mark.parametrize("key", ["on", "no", "12", "1.5", "~", "2026-11-27"])
-def test_a_key_that_yaml_takes_for_another_value_is_text(key: str) -> None:
+def test_non_string_yaml_key_becomes_text(key: str) -> None:
     (told,) = load(f"{HEAD}{key}: push\nsteps:\n{AGENT}").warnings
     assert (told.message, told.line) == (f"Unknown key {key!r} is ignored.", 4)
 
 
-def test_stages_and_their_steps_have_different_names() -> None:
+def test_duplicate_stage_and_step_names_are_errors() -> None:
     stage = "- {name: s, steps: [{id: a, agent: x, prompt: p}]}\n"
     found = [each.message for each in faults(f"{HEAD}stages:\n{stage}{stage}")]
     assert found == [
-        "Two stages are named 's'. Rename one.",
-        "Two steps are named 'a'. Rename one.",
+        "Two stages have the name 's'. Rename one.",
+        "Two steps have the id 'a'. Rename one.",
     ]
     assert "needs at least one step" in faults(f"{HEAD}stages: [{{name: s}}]")[0].message
     assert (
@@ -437,7 +444,7 @@ NESTED = """\
         ("a", "gg", False),
     ],
 )
-def test_a_step_depends_on_earlier_ones_of_its_list_and_of_those_around_it(
+def test_step_can_depend_only_on_earlier_steps_in_scope(
     deep: str, flat: str, is_fine: bool
 ) -> None:
     text = HEAD + "steps:\n" + NESTED.replace("DEEP", deep).replace("FLAT", flat)
@@ -447,21 +454,21 @@ def test_a_step_depends_on_earlier_ones_of_its_list_and_of_those_around_it(
         assert len(faults(text)) == 1
 
 
-def test_a_step_may_depend_on_one_of_an_earlier_stage() -> None:
+def test_step_can_depend_on_an_earlier_stage() -> None:
     one = "- {name: s, steps: [{id: a, agent: x, prompt: p}]}\n"
     load(f"{HEAD}stages:\n{one}{one.replace('s,', 't,').replace('a,', 'b, depends_on: a,')}")
 
 
-def test_a_file_that_is_missing_or_no_recipe_is_refused(tmp_path: Path) -> None:
+def test_missing_file_or_other_content_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         Recipe.from_file(tmp_path / "none.yaml")
-    with pytest.raises(ConfigError, match="Give the path of a recipe"):
+    with pytest.raises(ConfigError, match="Pass the path of a recipe"):
         Recipe.from_file(tmp_path)
-    with pytest.raises(ConfigError, match="Nested too deeply: not a recipe"):
+    with pytest.raises(ConfigError, match="Nested too deeply for a recipe"):
         load("{a: " * 4000 + "}" * 4000)
 
 
-# What is told of -----------------------------------------------------------------------------
+# Warnings ----------
 
 
 @pytest.mark.parametrize(
@@ -469,10 +476,10 @@ def test_a_file_that_is_missing_or_no_recipe_is_refused(tmp_path: Path) -> None:
     [
         (f"{HEAD}metadata: 1\nsteps:\n{AGENT}", 4, 1, "Unknown key 'metadata' is ignored."),
         (
-            HEAD + "steps:\n- {id: a, agent: x, prompt: p, while_steps: 1}",
+            HEAD + "steps:\n- {id: a, agent: x, prompt: p, substeps: 1}",
             5,
             32,
-            "Unknown key 'steps.0.while_steps' is ignored. The nearest key is 'steps'.",
+            "Unknown key 'steps.0.substeps' is ignored. The nearest key is 'steps'.",
         ),
         (
             HEAD + "steps:\n- {id: a, type: bash, command: l, working_dir: /}",
@@ -483,8 +490,8 @@ def test_a_file_that_is_missing_or_no_recipe_is_refused(tmp_path: Path) -> None:
         (HEAD + "steps:\n- {id: a, agent: x, prompt: p, agent_config: {t: 1}}", 5, 32, "not used"),
         (HEAD + "steps:\n- {id: a, agent: x, prompt: p, spawn_mode: subprocess}", 5, 32, "own"),
         (HEAD + "steps:\n- {id: a, agent: x, prompt: p, collect: c}", 5, 32, "is not a loop"),
-        (HEAD + "steps:\n- {id: a, agent: x, prompt: p, cwd: /}", 5, 32, "of type agent"),
-        (HEAD + "steps:\n- {id: a, type: bash, command: l, model: m}", 5, 35, "of type bash"),
+        (HEAD + "steps:\n- {id: a, agent: x, prompt: p, cwd: /}", 5, 32, "has type agent"),
+        (HEAD + "steps:\n- {id: a, type: bash, command: l, model: m}", 5, 35, "has type bash"),
         (
             HEAD
             + "steps:\n- {id: a, foreach: '{{l}}', prompt: p, steps:\n  "
@@ -507,7 +514,7 @@ def test_a_file_that_is_missing_or_no_recipe_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_means_nothing_is_told_with_its_place(
+def test_keys_without_effect_are_reported_with_their_position(
     text: str, line: int, column: int, said: str
 ) -> None:
     if "nested" in said:
@@ -518,7 +525,7 @@ def test_what_means_nothing_is_told_with_its_place(
     assert str(found).startswith(f"r.yaml:{line}:{column}: ")
 
 
-def test_free_keys_of_authors_are_no_warnings() -> None:
+def test_descriptive_keys_have_no_warning() -> None:
     head = "author: a\ncreated: 2026-01-01\nupdated: 2026-01-02\ntags: [a]\n"
     config = "orchestrator: {config: {min_delay_between_calls_ms: 5}}\n"
     recipe = load(f"{HEAD}{head}{config}steps:\n{AGENT}")
@@ -526,7 +533,7 @@ def test_free_keys_of_authors_are_no_warnings() -> None:
     assert recipe.orchestrator.config.min_delay_between_calls_ms == 5
 
 
-# Numbers -------------------------------------------------------------------------------------
+# Numbers ----------
 
 
 @pytest.mark.parametrize(
@@ -547,7 +554,7 @@ def test_free_keys_of_authors_are_no_warnings() -> None:
         (recipe_values.WHILE_ITERATIONS, "9" * 9000, None),
     ],
 )
-def test_a_range_reads_numbers_and_what_templates_give(
+def test_range_parses_numbers_and_template_results(
     range_: Range, value: object, number: float | None
 ) -> None:
     if number is None:
@@ -557,7 +564,7 @@ def test_a_range_reads_numbers_and_what_templates_give(
         assert range_.number(value) == number
 
 
-# Very many steps -----------------------------------------------------------------------------
+# Many steps ----------
 
 MANY = {
     "in order": "- {{id: s{n}, type: bash, command: 'echo'}}",
@@ -577,7 +584,7 @@ def _many(kind: str, count: int) -> str:
 
 
 def _lines_run(text: str) -> int:
-    """How many lines of Python run until a recipe is loaded or refused."""
+    """Return how many lines of Python run while a recipe is loaded."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
@@ -595,25 +602,27 @@ def _lines_run(text: str) -> int:
 
 
 @pytest.mark.parametrize("kind", MANY)
-def test_the_work_of_loading_grows_with_the_steps_and_not_with_their_square(kind: str) -> None:
+def test_loading_time_is_linear_in_the_number_of_steps(kind: str) -> None:
     some, more = _lines_run(_many(kind, 60)), _lines_run(_many(kind, 240))
     assert more < 5 * some
 
 
-def test_five_thousand_steps_are_loaded_and_twenty_thousand_refused_by_the_limit() -> None:
+def test_five_thousand_steps_load_and_twenty_thousand_exceed_the_limit() -> None:
     assert len(load(_many("in order", 5000)).steps) == 5000
-    with pytest.raises(ConfigError, match="More than 40000 keys and values in one file. Split it."):
+    with pytest.raises(
+        ConfigError, match="The file has more than 40000 keys and values. Split it."
+    ):
         load(_many("in order", 20_000))
 
 
-def test_of_very_many_faults_some_are_told_and_that_there_are_more() -> None:
+def test_many_errors_are_reported_in_part() -> None:
     with pytest.raises(ConfigError) as caught:
         load(_many("that lack a key", 500))
     assert len(caught.value.others) == 10
-    assert str(caught.value.others[-1]).endswith("90 more faults at least.")
+    assert str(caught.value.others[-1]).endswith("At least 90 more errors.")
 
 
-# Anything ------------------------------------------------------------------------------------
+# Arbitrary content ----------
 
 KEYS = [*Step.model_fields, "as", "class", "name", "stages", "approval", "version", "zzz", ""]
 TREES = st.recursive(
@@ -630,7 +639,7 @@ TREES = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(KEYS), TREES, max_size=8))
-def test_whatever_a_file_holds_it_becomes_a_recipe_or_faults_with_places(
+def test_any_content_is_a_recipe_or_errors_with_positions(
     data: dict[str, Any],
 ) -> None:
     try:

@@ -6,15 +6,20 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from nb_agents.config.backends import BACKEND_TYPES
-from nb_agents.config.secret_names import MIN_SECRET_CHARS, is_distinctive, is_place, is_secret_name
+from nb_agents.config.secret_names import (
+    MIN_SECRET_CHARS,
+    is_distinctive,
+    is_existing_path,
+    is_secret_name,
+)
 from nb_agents.events import KINDS
+from tests.kit.models import BACKEND_TYPES
 
 
 @pytest.mark.parametrize(
     "name", sorted({name for row in BACKEND_TYPES.values() for name in row.variables})
 )
-def test_every_variable_of_a_models_key_is_a_secret(name: str) -> None:
+def test_api_key_variables_are_secret(name: str) -> None:
     assert is_secret_name(name)
 
 
@@ -22,14 +27,14 @@ def test_every_variable_of_a_models_key_is_a_secret(name: str) -> None:
     "name",
     ["OPENAI_APIKEY", "AWS_ACCESS_KEY_ID", "GITHUB_PAT", "MYSQL_PWD", "DB_PASS", "JWT", "my_jwt"],
 )
-def test_variables_of_passwords_and_tokens_are_secrets(name: str) -> None:
+def test_password_and_token_variables_are_secret(name: str) -> None:
     assert is_secret_name(name)
 
 
 @pytest.mark.parametrize(
     "name", ["PATH", "PWD", "OLDPWD", "TOKENIZERS_PARALLELISM", "MAX_TOKENS", "COMPASS", "BYPASSED"]
 )
-def test_other_variables_are_none(name: str) -> None:
+def test_other_variables_are_not_secret(name: str) -> None:
     assert not is_secret_name(name)
 
 
@@ -51,7 +56,7 @@ def test_other_variables_are_none(name: str) -> None:
         "пароль-очень-секретный",
     ],
 )
-def test_a_key_can_be_told_from_ordinary_text(value: str) -> None:
+def test_keys_are_distinctive(value: str) -> None:
     assert is_distinctive(value)
 
 
@@ -78,16 +83,16 @@ def test_a_key_can_be_told_from_ordinary_text(value: str) -> None:
         "************ab",
     ],
 )
-def test_words_and_short_values_cannot(value: str) -> None:
+def test_words_and_short_values_are_not_distinctive(value: str) -> None:
     assert not is_distinctive(value)
 
 
-def test_random_keys_can_be_told() -> None:
+def test_random_keys_are_distinctive() -> None:
     shapes = (lambda: secrets.token_hex(16), lambda: f"sk-{secrets.token_urlsafe(24)}")
     assert all(is_distinctive(shape()) for shape in shapes for _ in range(500))
 
 
-def test_no_word_of_our_own_in_an_event_can_be_taken_for_a_key() -> None:
+def test_event_names_are_not_distinctive() -> None:
     words = {
         word
         for kind in KINDS.values()
@@ -99,12 +104,16 @@ def test_no_word_of_our_own_in_an_event_can_be_taken_for_a_key() -> None:
     assert [word for word in words if is_distinctive(word)] == []
 
 
-def test_the_path_of_what_is_there_is_a_place(tmp_path: Path) -> None:
-    assert is_place(str(tmp_path)) and not is_place(str(tmp_path / "none"))
-    assert not is_place("") and not is_place("/\0") and not is_place(tmp_path.name)
+def test_existing_path_is_a_place(tmp_path: Path) -> None:
+    assert is_existing_path(str(tmp_path)) and not is_existing_path(str(tmp_path / "none"))
+    assert (
+        not is_existing_path("")
+        and not is_existing_path("/\0")
+        and not is_existing_path(tmp_path.name)
+    )
 
 
-def test_the_shortest_key_has_so_many_characters() -> None:
+def test_minimum_length_of_a_key() -> None:
     key = "a1B2c3D4e5F6"
     assert len(key) == MIN_SECRET_CHARS
     assert is_distinctive(key) and not is_distinctive(key[1:])

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.secrets import (
     has_secret_argument,
     secrets_of_environment,
     secrets_of_server,
     secrets_of_team,
 )
-from nb_agents.config.team import TeamSpec
+from tests.kit.teams import TeamSpec
+from tests.kit.tools import McpServerSpec
 
 KEY = "tk-1f9Qz7LmX02p"
 
@@ -28,14 +28,14 @@ def values(*found: Any) -> dict[str, tuple[str, ...]]:
     return {secret.value: secret.names for secret in found}
 
 
-def test_variables_that_are_called_a_secret_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_with_a_secrets_name_are_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", KEY)
     monkeypatch.setenv("OTHER", "not-this-1f9Qz7")
     found = values(*secrets_of_environment())
     assert found[KEY] == ("MY_TOKEN",) and "not-this-1f9Qz7" not in found
 
 
-def test_a_password_in_any_variables_address_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_in_a_variables_url_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", f"postgres://ann:{KEY}%2B@db/x")
     monkeypatch.setenv("BROKEN_URL", "http://[::1")
     found = values(*secrets_of_environment())
@@ -43,14 +43,14 @@ def test_a_password_in_any_variables_address_is(monkeypatch: pytest.MonkeyPatch)
     assert base64.b64encode(f"ann:{KEY}+".encode()).decode() in found
 
 
-def test_a_models_key_goes_by_the_names_of_requests_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_key_has_the_names_used_in_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     assert {"OPENAI_API_KEY", "api_key", "authorization"} <= {
         *values(*secrets_of_environment())["k"]
     }
 
 
-def test_a_teams_keys_and_addresses_are_of_those_that_it_may_call_too() -> None:
+def test_secrets_of_callable_agents_are_included() -> None:
     def agent(name: str, **keys: Any) -> dict[str, Any]:
         return {"id": name, "backend": {"type": "openai", "model": "m", **keys}}
 
@@ -85,7 +85,7 @@ def test_a_teams_keys_and_addresses_are_of_those_that_it_may_call_too() -> None:
         ({"command": ["run", "--quiet", "file"]}, {}),
     ],
 )
-def test_what_a_tool_server_is_told_is(
+def test_values_of_a_tool_server_are_secret(
     keys: dict[str, Any], found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IT", KEY)
@@ -94,13 +94,13 @@ def test_what_a_tool_server_is_told_is(
     assert {value.removeprefix("Bearer ") for value, _ in told} == found.keys()
 
 
-def test_a_basic_headers_password_is() -> None:
+def test_basic_authentication_password_is_secret() -> None:
     basic = base64.b64encode(f"ann:{KEY}".encode()).decode()
     it = server(url="http://h", headers={"Authorization": f"Basic {basic}"})
     assert {KEY, basic} <= values(*secrets_of_server(it)).keys()
 
 
-def test_a_model_is_told_of_servers_variables_that_are_not_called_a_secret() -> None:
+def test_server_variables_without_a_secrets_name_are_not_masked_for_models() -> None:
     it = server(env={"A_TOKEN": "t", "DATABASE": "d"})
     assert values(*secrets_of_server(it, named=True)).keys() == {"t"}
 
@@ -116,10 +116,10 @@ def test_a_model_is_told_of_servers_variables_that_are_not_called_a_secret() -> 
         (["--token=${IT}", "https://h/x", "--port", "80"], False),
     ],
 )
-def test_a_token_among_the_arguments_is_never_stored(args: list[str], written: bool) -> None:
+def test_token_in_arguments_is_never_stored(args: list[str], written: bool) -> None:
     it = server(args=args)
     assert has_secret_argument(it) == written
 
 
-def test_no_value_is_in_a_secrets_repr() -> None:
+def test_secret_repr_hides_the_value() -> None:
     assert KEY not in repr(list(secrets_of_server(server(env={"A": KEY}))))

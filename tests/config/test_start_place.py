@@ -1,27 +1,28 @@
-"""A relative path in a file means where the run is started, whichever process works on it."""
+"""Relative paths in a file start at the directory in which the run is started."""
 
 from pathlib import Path
 
 import pytest
 
-from nb_agents.config.mcp_servers import McpServerSpec
-from nb_agents.config.spec import started_in
-from nb_agents.config.team import TeamSpec
+from tests.kit.teams import TeamSpec, use_start_directory
+from tests.kit.tools import McpServerSpec
 
 
 @pytest.fixture
 def team(tmp_path: Path) -> TeamSpec:
-    """A team of another process's, of which one path is there."""
+    """A team that another process has loaded, with a path in that process's directory."""
     (tmp_path / "notes").mkdir()
     agents = [{"id": "a", "backend": {"type": "demo"}}]
     paths = ["notes", "gone", "/", "~"]
-    with started_in(tmp_path):
+    with use_start_directory(tmp_path):
         return TeamSpec.model_validate(
             {"agents": agents, "workspace": "project", "orchestrator": {"context_paths": paths}}
         )
 
 
-def test_a_context_path_and_the_project_are_there(team: TeamSpec, tmp_path: Path) -> None:
+def test_context_path_and_project_start_at_the_start_directory(
+    team: TeamSpec, tmp_path: Path
+) -> None:
     assert [each.path for each in team.orchestrator.context_paths] == [
         str(tmp_path / "notes"),
         str(tmp_path / "gone"),
@@ -33,7 +34,7 @@ def test_a_context_path_and_the_project_are_there(team: TeamSpec, tmp_path: Path
     assert str(tmp_path / "gone") in str(missing)
 
 
-def test_it_stays_there_when_a_journal_is_read_elsewhere(
+def test_paths_are_unchanged_when_a_journal_is_read_elsewhere(
     team: TeamSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -47,7 +48,9 @@ def test_it_stays_there_when_a_journal_is_read_elsewhere(
     "given, meant",
     [(None, ""), ("", ""), ("a/b", "a/b"), ("/a", "/a"), ("~/a", None), ("${A}", None)],
 )
-def test_a_server_works_there(tmp_path: Path, given: str | None, meant: str | None) -> None:
-    with started_in(tmp_path):
+def test_server_runs_in_the_start_directory(
+    tmp_path: Path, given: str | None, meant: str | None
+) -> None:
+    with use_start_directory(tmp_path):
         server = McpServerSpec.model_validate({"name": "s", "command": "c", "cwd": given})
     assert server.cwd == (given if meant is None else str(tmp_path / meant))

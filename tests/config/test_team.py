@@ -1,4 +1,4 @@
-"""Team files: MassGen's YAML in, a validated team or one sentence with its place out."""
+"""Team files: MassGen's YAML becomes a validated team or an error with its position."""
 
 import unicodedata
 from pathlib import Path
@@ -11,14 +11,12 @@ from pydantic import ValidationError
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.config.backends import BackendSpec
-from nb_agents.config.orchestrator import DEFAULT_ORCHESTRATOR_TIMEOUT_S
-from nb_agents.config.spec import safe_name
-from nb_agents.config.team import TeamSpec
+from nb_agents.config.team import TeamSpec, team_from_options
 from nb_agents.errors import ConfigError
-from nb_agents.session.history import load_session
-from nb_agents.session.lookup import find_session
 from nb_agents.testing import Answer, ScriptedModel, scripted_team
+from tests.kit.models import BackendSpec
+from tests.kit.sessions import find_session, load_session
+from tests.kit.teams import DEFAULT_ORCHESTRATOR_TIMEOUT_S, safe_name
 
 SECRET = "sk-hunter2-hunter2"
 AGENT = {"id": "ada", "backend": {"type": "demo"}}
@@ -74,7 +72,7 @@ def test_a_massgen_file_is_a_team(tmp_path: Path) -> None:
     assert team.timeout_settings.orchestrator_timeout_seconds == 90
 
 
-def test_keys_that_mean_nothing_here_are_listed_once(tmp_path: Path) -> None:
+def test_ignored_keys_are_listed_once(tmp_path: Path) -> None:
     assert sorted(from_text(tmp_path, MASSGEN).ignored) == [
         "agents.backend.cwd",
         "agents.backend.enable_video_generation",
@@ -83,42 +81,42 @@ def test_keys_that_mean_nothing_here_are_listed_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_value_of_massgens_that_stands_for_another_is_listed(tmp_path: Path) -> None:
+def test_replaced_massgen_value_is_listed(tmp_path: Path) -> None:
     text = "agent: {backend: {type: demo}}\norchestrator: {voting_sensitivity: checklist_gated}\n"
     spec = from_text(tmp_path, text)
     assert spec.orchestrator.voting_sensitivity == "checklist_gated"
     assert spec.ignored == ("orchestrator.voting_sensitivity: checklist_gated (strict is used)",)
 
 
-def test_a_key_of_many_agents_is_ignored_once() -> None:
+def test_ignored_key_of_many_agents_is_listed_once() -> None:
     agents = [{"id": i, "backend": {"type": "demo", "cwd": i}} for i in "abc"]
     assert TeamSpec.model_validate({"agents": agents}).ignored == ("agents.backend.cwd",)
 
 
-def test_the_same_team_from_a_file_and_from_python_are_equal(tmp_path: Path) -> None:
+def test_equal_teams_from_file_and_python_compare_equal(tmp_path: Path) -> None:
     text = "agents: [{id: ada, backend: {type: demo}}]"
     assert from_text(tmp_path, text) == team()
     assert from_text(tmp_path, text) != team(orchestrator={"skip_voting": True})
 
 
-def test_massgens_table_of_rate_limits_loads_and_is_no_team(tmp_path: Path) -> None:
+def test_massgens_rate_limit_table_loads_without_agents(tmp_path: Path) -> None:
     spec = from_text(tmp_path, "gemini: {gemini-2.5-flash: {rpm: 9, tpm: 240000, rpd: 245}}")
     assert (spec.agents, spec.unknown) == ((), ("gemini",))
     with pytest.raises(ConfigError, match="rate limits, not a team"):
         spec.without_unsupported()
 
 
-def test_a_file_without_agents_is_otherwise_refused(tmp_path: Path) -> None:
+def test_other_file_without_agents_is_an_error(tmp_path: Path) -> None:
     for text in ("ui: {a: {rpm: 1}, b: 3}", "{}", "ui: {}", "orchestrator: {}"):
         assert "'agents' is missing" in refused(tmp_path, text).message
 
 
-def test_agent_and_agents_together_are_refused(tmp_path: Path) -> None:
+def test_agent_and_agents_together_are_an_error(tmp_path: Path) -> None:
     error = refused(tmp_path, "agent: {backend: {type: demo}}\nagents: []\n")
     assert "both `agent` and `agents`" in error.message
 
 
-# What can't run here ------------------------------------------------------------------------
+# Unsupported agents ------------------------------------------------------------------------
 
 MIXED = """\
 agents:
@@ -132,29 +130,31 @@ agents:
 """
 
 
-def test_agents_that_can_not_run_here_are_kept_and_listed_with_the_reason(tmp_path: Path) -> None:
+def test_unsupported_agents_are_listed_with_the_reason(tmp_path: Path) -> None:
     spec = from_text(tmp_path, MIXED)
     assert [a.id for a in spec.agents] == ["ada", "coder", "agent3"]
-    assert [(u.agent, u.type) for u in spec.unsupported] == [
+    assert [(u.id, u.backend.type) for u in spec.unsupported] == [
         ("coder", "antigravity_cli"),
         ("agent3", "ag2"),
     ]
     assert [a.id for a in spec.without_unsupported().agents] == ["ada"]
 
 
-def test_a_team_that_can_run_whole_is_left_as_it_is() -> None:
+def test_fully_supported_team_is_unchanged() -> None:
     spec = team()
     assert spec.unsupported == ()
     assert spec.without_unsupported() is spec
 
 
-def test_a_team_that_can_not_run_at_all_says_who_is_in_it() -> None:
+def test_fully_unsupported_team_error_lists_its_agents() -> None:
     spec = TeamSpec.model_validate({"agent": {"id": "coder", "backend": {"type": "uitars"}}})
-    with pytest.raises(ConfigError, match=r"None of its agents can run here: coder \(uitars\)"):
+    with pytest.raises(
+        ConfigError, match=r"None of the team's agents can run here: coder \(uitars\)"
+    ):
         spec.without_unsupported()
 
 
-def test_a_fault_that_shows_later_still_has_its_place(tmp_path: Path) -> None:
+def test_later_error_has_its_position(tmp_path: Path) -> None:
     spec = from_text(tmp_path, MIXED)
     for known in (spec, spec.without_unsupported()):
         error = known.fault("No.", "agents", "coder", "backend", "type")
@@ -163,7 +163,7 @@ def test_a_fault_that_shows_later_still_has_its_place(tmp_path: Path) -> None:
     assert team().fault("No.", "agents", "ada").line is None
 
 
-def test_a_lone_agents_fault_has_its_place(tmp_path: Path) -> None:
+def test_error_of_a_single_agent_has_its_position(tmp_path: Path) -> None:
     spec = from_text(tmp_path, "ui: {}\nagent:\n  backend: {type: uitars}\n")
     assert spec.fault("No.", "agents", "agent1", "backend", "type").line == 3
 
@@ -178,9 +178,19 @@ def test_a_lone_agents_fault_has_its_place(tmp_path: Path) -> None:
         ("ollama:llama3.2:1b", "ollama", "llama3.2:1b"),
         (" OpenAI : gpt-5 ", "openai", "gpt-5"),
         ("demo:", "demo", ""),
+        ("demo", "demo", ""),
+        ("gpt-5-mini", "openai", "gpt-5-mini"),
+        ("gpt-4o-mini", "openai", "gpt-4o-mini"),
+        ("chatgpt-4o-latest", "openai", "chatgpt-4o-latest"),
+        ("o1", "openai", "o1"),
+        ("o3-mini", "openai", "o3-mini"),
+        ("o4-mini", "openai", "o4-mini"),
+        ("Claude-sonnet-4-5", "claude", "Claude-sonnet-4-5"),
+        ("gemini-2.5-flash", "gemini", "gemini-2.5-flash"),
+        ("grok-4", "grok", "grok-4"),
     ],
 )
-def test_a_model_is_a_team_of_one_agent(text: str, kind: str, model: str) -> None:
+def test_model_name_makes_a_team_of_one_agent(text: str, kind: str, model: str) -> None:
     [agent] = TeamSpec.from_model(text).agents
     assert (agent.backend.type, agent.backend.model) == (kind, model)
 
@@ -188,18 +198,55 @@ def test_a_model_is_a_team_of_one_agent(text: str, kind: str, model: str) -> Non
 @pytest.mark.parametrize(
     "text, told",
     [
-        ("gpt-5-mini", "not type:model. Write, for example, openai:gpt-5-mini"),
-        ("", "not type:model"),
-        ("openai:", "not type:model"),
+        ("llama-3", "Model 'llama-3' has no provider prefix. Use 'provider:llama-3'."),
+        ("gpt-oss-20b", "has no provider prefix. Use 'provider:gpt-oss-20b'."),
+        ("o30", "Use 'provider:o30'."),
+        ("openai", "Model 'openai' has a provider but no model. Use 'openai:model'."),
+        ("", "Model '' is empty. Use 'provider:model', for example 'openai:gpt-5-mini'."),
+        ("openai:", "Model 'openai:' has a provider but no model. Use 'openai:model'."),
         ("opnai:gpt-5", "'opnai', which is not supported. Did you mean 'openai'"),
         (":gpt-5", "not supported"),
-        ("uitars:gpt-5", "It steers a screen"),
-        ("python:x", "give a TeamSpec instead"),
+        ("uitars:gpt-5", "It controls a screen"),
+        ("python:x", "Pass a TeamSpec"),
     ],
 )
-def test_what_is_no_model_is_told_in_a_sentence(text: str, told: str) -> None:
+def test_invalid_model_name_is_a_clear_error(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         TeamSpec.from_model(text)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "backend, model, kind, name",
+    [
+        ("openai", "gpt-4o-mini", "openai", "gpt-4o-mini"),
+        ("ollama", "llama3.2:1b", "ollama", "llama3.2:1b"),
+        ("openai", "openai:gpt-5", "openai", "gpt-5"),
+        ("openrouter", "claude-sonnet-4-5", "openrouter", "claude-sonnet-4-5"),
+        ("demo", None, "demo", ""),
+    ],
+)
+def test_backend_option_combines_with_the_model(
+    backend: str, model: str | None, kind: str, name: str
+) -> None:
+    team = team_from_options(None, model, backend=backend)
+    assert isinstance(team, TeamSpec)
+    assert (team.agents[0].backend.type, team.agents[0].backend.model) == (kind, name)
+
+
+@pytest.mark.parametrize(
+    "config, backend, model, told",
+    [
+        (None, "openai", None, "has a provider but no model"),
+        (None, "opnai", "gpt-5", "Did you mean 'openai'"),
+        ("team.yaml", "openai", None, "Remove --backend or --config"),
+    ],
+)
+def test_invalid_backend_option_is_a_clear_error(
+    config: str | None, backend: str, model: str | None, told: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        team_from_options(config, model, backend=backend)
     assert told in str(caught.value)
 
 
@@ -220,7 +267,7 @@ def test_a_json_file_is_a_team(tmp_path: Path) -> None:
     assert from_text(tmp_path, text, "team.json").agents[0].id == "ada"
 
 
-def test_empty_sections_are_as_if_left_out(tmp_path: Path) -> None:
+def test_empty_sections_count_as_omitted(tmp_path: Path) -> None:
     text = "agents: [{backend: {type: demo}}]\norchestrator:\ntimeout_settings:\nui:\n"
     limit = from_text(tmp_path, text).timeout_settings.orchestrator_timeout_seconds
     assert limit == DEFAULT_ORCHESTRATOR_TIMEOUT_S
@@ -239,7 +286,7 @@ SLIPS = [
         3,
         3,
     ),
-    # The same word elsewhere, where it means nothing, is not the place.
+    # The position is not that of the same word elsewhere in the file.
     (
         "ui:\n  temprature: 1\nagents:\n- backend: {type: demo}\n- backend:\n    type: demo\n"
         "    temprature: 1\n",
@@ -251,7 +298,7 @@ SLIPS = [
 
 
 @pytest.mark.parametrize("text, nearest, line, column", SLIPS)
-def test_a_slip_of_the_pen_names_the_nearest_key_and_the_place(
+def test_misspelled_key_error_has_the_nearest_key_and_position(
     tmp_path: Path, text: str, nearest: str, line: int, column: int
 ) -> None:
     error = refused(tmp_path, text)
@@ -259,7 +306,7 @@ def test_a_slip_of_the_pen_names_the_nearest_key_and_the_place(
     assert (error.line, error.column) == (line, column)
 
 
-def test_massgens_own_keys_are_no_slips(tmp_path: Path) -> None:
+def test_massgens_keys_are_not_misspellings(tmp_path: Path) -> None:
     keys = "top_k: 1, text: {}, reasoning: {}, max_output_tokens: 5, cwd: w, instance_id: i"
     spec = from_text(tmp_path, f"agent: {{backend: {{type: demo, {keys}}}}}")
     assert spec.ignored == ("agents.backend.cwd", "agents.backend.instance_id")
@@ -280,9 +327,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("text, what, line", FAULTS)
-def test_a_fault_is_told_with_its_path_and_line(
-    tmp_path: Path, text: str, what: str, line: int
-) -> None:
+def test_error_has_its_path_and_line(tmp_path: Path, text: str, what: str, line: int) -> None:
     error = refused(tmp_path, text)
     assert what in error.message
     assert error.line == line
@@ -292,7 +337,7 @@ BAD_SECONDS = ["true", "false", "0", "-1", "0.0", ".inf", ".nan", "'60'", "[60]"
 
 
 @pytest.mark.parametrize("value", BAD_SECONDS)
-def test_what_is_not_a_number_of_seconds_above_zero_is_refused(tmp_path: Path, value: str) -> None:
+def test_seconds_must_be_positive_numbers(tmp_path: Path, value: str) -> None:
     key = "orchestrator_timeout_seconds"
     error = refused(
         tmp_path, f"agent: {{backend: {{type: demo}}}}\ntimeout_settings:\n  {key}: {value}\n"
@@ -309,7 +354,7 @@ def test_seconds_may_be_whole_or_not(tmp_path: Path, value: str, seconds: float)
     assert from_text(tmp_path, text).timeout_settings.orchestrator_timeout_seconds == seconds
 
 
-def test_a_system_prompt_is_told_to_be_a_system_message(tmp_path: Path) -> None:
+def test_system_prompt_suggests_system_message(tmp_path: Path) -> None:
     text = "agents:\n- {id: a, system_prompt: Be brief., backend: {type: demo}}\n"
     assert "did you mean 'system_message'?" in str(refused(tmp_path, text))
 
@@ -322,7 +367,7 @@ UNSAFE = [
 
 
 @pytest.mark.parametrize("name", UNSAFE)
-def test_an_id_that_is_no_directory_name_everywhere_is_refused(name: str) -> None:
+def test_id_must_be_a_portable_directory_name(name: str) -> None:
     with pytest.raises(ValueError, match="directory name"):
         safe_name(name)
     with pytest.raises(ValidationError):
@@ -345,11 +390,11 @@ def test_an_id_that_is_no_directory_name_everywhere_is_refused(name: str) -> Non
         "शोध",
     ],
 )
-def test_ordinary_ids_are_fine_in_every_script(name: str) -> None:
+def test_ids_may_use_any_script(name: str) -> None:
     assert safe_name(name) == name
 
 
-def test_an_id_is_one_however_its_accents_are_written() -> None:
+def test_ids_are_unicode_normalized() -> None:
     assert safe_name("Zoe\u0308") == "Zo\u00eb"
     with pytest.raises(ValidationError, match="two agents are named 'Zoë'"):
         TeamSpec.model_validate(
@@ -357,7 +402,7 @@ def test_an_id_is_one_however_its_accents_are_written() -> None:
         )
 
 
-def test_a_session_and_agents_may_have_ids_of_every_script(tmp_path: Path) -> None:
+def test_session_and_agent_ids_may_use_any_script(tmp_path: Path) -> None:
     team = scripted_team(研究员=ScriptedModel(Answer("四十二")))
     run = nb_agents.start("问", team, "会话", options=RunOptions(session_root=tmp_path))
     assert run.wait(200) == "四十二"
@@ -378,8 +423,8 @@ def test_a_safe_name_stays_inside_its_directory(name: str) -> None:
     "ids, says",
     [
         (("ada", "ada"), "two agents are named 'ada'"),
-        (("ada", "ben", "ADA"), "'ada' and 'ADA' differ by case alone"),
-        (("ADA", "ada"), "'ADA' and 'ada' differ by case alone"),
+        (("ada", "ben", "ADA"), "'ada' and 'ADA' differ only in case"),
+        (("ADA", "ada"), "'ADA' and 'ada' differ only in case"),
     ],
 )
 def test_ids_must_differ_by_more_than_case(ids: tuple[str, ...], says: str) -> None:
@@ -388,7 +433,7 @@ def test_ids_must_differ_by_more_than_case(ids: tuple[str, ...], says: str) -> N
         TeamSpec.model_validate({"agents": agents})
 
 
-def test_a_team_can_not_be_changed() -> None:
+def test_a_team_cannot_be_changed() -> None:
     with pytest.raises(ValidationError):
         team().agents = ()  # type: ignore[misc]
 
@@ -400,7 +445,7 @@ def with_key(folder: Path) -> TeamSpec:
     return from_text(folder, f"agent: {{id: ada, backend: {{type: openai, api_key: {SECRET}}}}}")
 
 
-def test_a_key_is_shown_nowhere(tmp_path: Path) -> None:
+def test_key_is_not_in_any_representation(tmp_path: Path) -> None:
     spec = with_key(tmp_path)
     for shown in (repr(spec), str(spec), f"{spec}", spec.model_dump_json(), str(spec.model_dump())):
         assert SECRET not in shown
@@ -408,7 +453,7 @@ def test_a_key_is_shown_nowhere(tmp_path: Path) -> None:
     assert key is not None and key.get_secret_value() == SECRET
 
 
-def test_a_key_from_the_environment_is_shown_nowhere(
+def test_key_from_the_environment_is_not_in_any_representation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_SECRET", SECRET)
@@ -416,11 +461,13 @@ def test_a_key_from_the_environment_is_shown_nowhere(
     assert SECRET not in repr(spec) + spec.model_dump_json()
 
 
-def test_a_token_under_a_foreign_key_is_not_in_the_repr(tmp_path: Path) -> None:
+def test_value_of_an_unknown_key_is_not_in_the_repr(tmp_path: Path) -> None:
     spec = from_text(
         tmp_path, f"agent: {{backend: {{type: demo, env: {{GITHUB_TOKEN: {SECRET}}}}}}}"
     )
-    assert spec.notices == ("Ignored for agent1, whose type 'demo' starts no program: env",)
+    assert spec.notices == (
+        "Ignored for agent1, because type 'demo' is not an external agent: env",
+    )
     assert SECRET not in repr(spec)
 
 
@@ -445,13 +492,13 @@ def test_no_error_repeats_a_key(tmp_path: Path, backend: str) -> None:
     assert error.__context__ is None or error.__suppress_context__
 
 
-def test_a_mistake_made_in_python_does_not_repeat_a_key_either() -> None:
+def test_python_validation_error_does_not_repeat_a_key() -> None:
     with pytest.raises(ValidationError) as caught:
         BackendSpec.model_validate({"type": "openai", "api_key": [SECRET], "top_p": SECRET})
     assert SECRET not in str(caught.value)
 
 
-def test_a_python_backend_goes_with_its_instance_only() -> None:
+def test_python_backend_requires_an_instance() -> None:
     class Model:
         def stream(self) -> None: ...
 
@@ -477,7 +524,7 @@ def test_context_paths_are_strings_or_mappings_and_become_absolute(
 
 
 @pytest.mark.parametrize("path", ["nothing-here", "a\0b", "~nobody-at-all/x", "loop"])
-def test_a_context_path_that_does_not_exist_is_refused(
+def test_missing_context_path_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     (tmp_path / "loop").symlink_to("loop")
@@ -487,7 +534,7 @@ def test_a_context_path_that_does_not_exist_is_refused(
         _ = spec.context_paths
 
 
-def test_a_context_path_that_does_not_exist_has_its_place(tmp_path: Path) -> None:
+def test_missing_context_path_error_has_its_position(tmp_path: Path) -> None:
     paths = f"  - path: {tmp_path}\n  - /no/such/place\n"
     head = "agent: {backend: {type: demo}}\norchestrator:\n context_paths:\n"
     spec = from_text(tmp_path, head + paths)
@@ -530,7 +577,7 @@ _VALUES = st.recursive(
         st.sampled_from(["agents", "agent", "orchestrator", "timeout_settings"]), _VALUES
     )
 )
-def test_no_data_whatever_raises_anything_but_a_config_error(
+def test_any_data_raises_only_config_errors(
     tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]
 ) -> None:
     import yaml

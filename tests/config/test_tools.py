@@ -1,4 +1,4 @@
-"""Tools in a team file: MassGen's servers are read, tokens stay variables, the first rule wins."""
+"""Tools in a team file: servers, secrets, custom functions, rules and command limits."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from nb_agents import TeamSpec
-from nb_agents.config.backends import BackendSpec
-from nb_agents.config.mcp_servers import McpServerSpec, is_storable
-from nb_agents.config.permissions import CommandLimits
-from nb_agents.config.secrets import snapshot
 from nb_agents.config.tools import CustomFunction, ToolRule, rule_for
 from nb_agents.errors import ConfigError
+from tests.kit.models import BackendSpec
+from tests.kit.secrets import snapshot
+from tests.kit.tools import CommandLimits, McpServerSpec, is_storable
 
 TOKEN = "s3cret-token"
 
@@ -49,11 +48,11 @@ def test_servers_are_a_list_or_a_mapping(given: object) -> None:
     assert (*found.command, *found.args) == ("npx", "-y", "x")
 
 
-def test_an_address_alone_is_a_streamable_http_server() -> None:
+def test_url_alone_means_a_streamable_http_server() -> None:
     assert McpServerSpec.model_validate({"name": "s", "url": "http://h/mcp"}).type != "stdio"
 
 
-def test_values_that_yaml_made_of_texts_are_texts_again() -> None:
+def test_yaml_scalars_become_text_again() -> None:
     env = server(env={"PORT": 80, "ON": True}, args=["-n", 3]).env
     assert {name: value.get_secret_value() for name, value in env.items()} == {
         "PORT": "80",
@@ -64,14 +63,14 @@ def test_values_that_yaml_made_of_texts_are_texts_again() -> None:
 @pytest.mark.parametrize(
     "keys, told",
     [
-        ("{name: s, type: stdio}", "needs a `command`"),
-        ("{name: s, type: streamable-http}", "needs a `url`"),
-        ('{name: s, command: "a \'b"}', "a quote is open"),
+        ("{name: s, type: stdio}", "needs the key `command`"),
+        ("{name: s, type: streamable-http}", "needs the key `url`"),
+        ('{name: s, command: "a \'b"}', "a closing quote is missing"),
         ("{name: s, type: sse, url: x}", "'stdio' or 'streamable-http'"),
         ("{command: x}", "'agents.0.backend.mcp_servers.0.name' is missing"),
     ],
 )
-def test_a_faulty_server_is_told_with_its_place(tmp_path: Path, keys: str, told: str) -> None:
+def test_invalid_server_error_has_its_position(tmp_path: Path, keys: str, told: str) -> None:
     path = team_file(tmp_path, f"      mcp_servers:\n        - {keys}\n")
     with pytest.raises(ConfigError, match=r"team\.yaml:6:") as caught:
         TeamSpec.from_file(path)
@@ -81,17 +80,20 @@ def test_a_faulty_server_is_told_with_its_place(tmp_path: Path, keys: str, told:
 @pytest.mark.parametrize(
     "level, told",
     [
-        ({}, "allows no program 'docker'"),
-        ({"level": "high"}, "allows no program 'docker'"),
+        ({}, "does not allow the program 'docker'"),
+        ({"level": "high"}, "does not allow the program 'docker'"),
         ({"level": "permissive"}, ""),
         ({"allowed_executables": ["docker"]}, ""),
         ({"level": "permissive", "env": {"denied_vars": ["a"]}}, "denies the variable 'A'"),
-        ({"level": "permissive", "env": {"mode": "allowlist", "allowed_vars": "B"}}, "no variable"),
-        ({"level": "permissive", "resolve_dns": True}, "`security.resolve_dns` can't be kept"),
-        ({"level": "permissive", "signed_only": 1}, "`security.signed_only` can't be kept"),
+        (
+            {"level": "permissive", "env": {"mode": "allowlist", "allowed_vars": "B"}},
+            "not allow the variable",
+        ),
+        ({"level": "permissive", "resolve_dns": True}, "`security.resolve_dns` can't be enforced"),
+        ({"level": "permissive", "signed_only": 1}, "`security.signed_only` can't be enforced"),
     ],
 )
-def test_a_server_is_what_its_security_allows(level: dict[str, Any], told: str) -> None:
+def test_security_restricts_programs_and_variables(level: dict[str, Any], told: str) -> None:
     found = server(command="/usr/bin/docker", env={"A": "1"}, security=level)
     assert told in found.fault and bool(told) == bool(found.fault)
 
@@ -108,16 +110,14 @@ def test_a_server_is_what_its_security_allows(level: dict[str, Any], told: str) 
         ("http://[::1", {}, False),
     ],
 )
-def test_a_server_lives_where_its_security_allows(
-    url: str, security: dict[str, Any], is_allowed: bool
-) -> None:
+def test_security_restricts_hosts(url: str, security: dict[str, Any], is_allowed: bool) -> None:
     found = McpServerSpec.model_validate({"name": "s", "url": url, "security": security})
     assert (found.fault == "") == is_allowed
 
 
 @pytest.mark.parametrize("keys", [{"disabled": True}, {"enabled": False}, {"read_only_mode": 1}])
-def test_a_server_with_a_restriction_that_nobody_keeps_is_left_out(keys: dict[str, Any]) -> None:
-    assert "can't be kept here" in server(**keys).fault
+def test_server_with_an_unenforceable_restriction_is_withheld(keys: dict[str, Any]) -> None:
+    assert "can't be enforced here" in server(**keys).fault
     assert server(disabled=False, enabled=True, colour="red").fault == ""
 
 
@@ -130,7 +130,7 @@ def test_a_server_with_a_restriction_that_nobody_keeps_is_left_out(keys: dict[st
         ({"allowed_tools": ["read_file"]}, ["read_file"], True),
         ({"allowed_tools": ["read_file"]}, ["write_file"], False),
         ({"allowed_tools": []}, ["read_file"], False),
-        # MassGen's names for what ours do.
+        # MassGen's names of our tools.
         ({"exclude_tools": ["execute_command"]}, ["run_command"], False),
         ({"exclude_tools": ["execute_command"]}, ["run_python"], False),
         ({"exclude_tools": ["mcp__filesystem__write_file"]}, ["write_file"], False),
@@ -141,13 +141,13 @@ def test_a_server_with_a_restriction_that_nobody_keeps_is_left_out(keys: dict[st
         ({"exclude_file_operation_mcps": True}, ["write_file"], True),
     ],
 )
-def test_tools_are_given_by_any_of_their_names(
+def test_tools_match_by_any_of_their_names(
     keys: dict[str, Any], names: list[str], is_taken: bool
 ) -> None:
     assert backend(**keys).takes(*names) is is_taken
 
 
-def test_a_servers_list_goes_before_the_agents_and_both_leave_out() -> None:
+def test_servers_tool_list_overrides_the_agents() -> None:
     shop = server(allowed_tools=["a", "mcp__s__b"], exclude_tools="c")
     agent = backend(allowed_tools=["z"], exclude_tools=["a"])
     assert agent.takes("b", "mcp__s__b", server=shop)
@@ -159,7 +159,7 @@ def test_a_servers_list_goes_before_the_agents_and_both_leave_out() -> None:
 # Secrets
 
 
-def test_a_servers_variables_stay_variables_when_a_file_is_read(
+def test_server_variables_are_not_expanded_when_a_file_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", TOKEN)
@@ -186,7 +186,7 @@ def test_a_servers_variables_stay_variables_when_a_file_is_read(
         ({"url": "http://[::1"}, False),
     ],
 )
-def test_a_token_that_is_written_out_is_never_stored(keys: dict[str, Any], storable: bool) -> None:
+def test_literal_token_is_never_stored(keys: dict[str, Any], storable: bool) -> None:
     it = server(**keys)
     assert is_storable(it) == storable
     agents = [{"id": "a", "backend": {"type": "demo", "mcp_servers": [it]}}]
@@ -208,7 +208,7 @@ def test_a_token_that_is_written_out_is_never_stored(keys: dict[str, Any], stora
         ({"function": ["f", "g"], "name": "n"}, [("f", "f", ""), ("g", "g", "")]),
     ],
 )
-def test_functions_of_files_are_named_by_a_text_or_a_list(
+def test_custom_functions_are_a_string_or_a_list(
     given: dict[str, Any], read: list[tuple[str, str, str]]
 ) -> None:
     (found,) = backend(custom_tools=[{"path": "t.py", **given}]).custom_tools
@@ -218,12 +218,12 @@ def test_functions_of_files_are_named_by_a_text_or_a_list(
 @pytest.mark.parametrize(
     "keys, told",
     [
-        ("{path: t.py, func: f}", "function' is missing; is 'func' meant for it?"),
-        ("{path: t.py, functoin: f}", "function' is missing; is 'functoin' meant for it?"),
+        ("{path: t.py, func: f}", "function' is missing; did you write 'func' instead?"),
+        ("{path: t.py, functoin: f}", "function' is missing; did you write 'functoin' instead?"),
         ("{path: t.py, function: f, nmae: n}", "did you mean 'name'?"),
     ],
 )
-def test_a_faulty_custom_tool_is_told_with_its_place(tmp_path: Path, keys: str, told: str) -> None:
+def test_invalid_custom_tool_error_has_its_position(tmp_path: Path, keys: str, told: str) -> None:
     path = team_file(tmp_path, f"      custom_tools:\n        - {keys}\n")
     with pytest.raises(ConfigError, match=r"team\.yaml:6:") as caught:
         TeamSpec.from_file(path)
@@ -233,7 +233,7 @@ def test_a_faulty_custom_tool_is_told_with_its_place(tmp_path: Path, keys: str, 
 # Commands and rules
 
 
-def test_the_first_rule_that_fits_decides_and_without_one_a_call_is_allowed() -> None:
+def test_first_matching_rule_applies_and_default_is_allow() -> None:
     rules = [
         ToolRule(match="mcp__shop__list", action="allow"),
         ToolRule(match="mcp__shop__*", action="ask"),
@@ -241,25 +241,25 @@ def test_the_first_rule_that_fits_decides_and_without_one_a_call_is_allowed() ->
     ]
     chosen = {name: rule_for(name, rules) for name in ("mcp__shop__list", "mcp__shop__buy")}
     assert list(chosen.values()) == rules[:2]
-    assert rule_for("mcp__other__x", rules) is None  # patterns heed case, as names do
+    assert rule_for("mcp__other__x", rules) is None  # patterns are case-sensitive
     assert rule_for("write_file", rules) is None
     everything = ToolRule(match="*", action="deny")
     assert rule_for("anything", [everything, *rules]) == everything
 
 
-def test_a_denial_is_told_to_the_model_unless_the_file_says_that_it_stops() -> None:
+def test_denial_goes_to_the_model_by_default() -> None:
     assert ToolRule(match="*", action="ask").on_denial == "tell"
     with pytest.raises(ValueError, match="on_denial"):
         ToolRule.model_validate({"match": "*", "action": "ask", "on_denial": "explode"})
 
 
-def test_a_rule_with_an_unknown_action_is_refused(tmp_path: Path) -> None:
+def test_rule_with_an_unknown_action_is_an_error(tmp_path: Path) -> None:
     lines = '      tool_policy: [{match: "mcp__*", action: alow}]\n'
     with pytest.raises(ConfigError, match="nearest: 'allow'"):
         TeamSpec.from_file(team_file(tmp_path, lines))
 
 
-def test_keys_that_are_honoured_are_not_ignored_and_a_servers_own_others_are() -> None:
+def test_only_unsupported_server_keys_are_ignored() -> None:
     keys = {
         "mcp_servers": [{"name": "s", "command": "x", "security": {"level": "high"}}],
         "enable_mcp_command_line": True,
@@ -277,15 +277,13 @@ def test_keys_that_are_honoured_are_not_ignored_and_a_servers_own_others_are() -
 
 
 @pytest.mark.parametrize("text, confined", [("off", False), ("false", False), ("on", True)])
-def test_a_person_turns_the_sandbox_off_in_the_file(
-    tmp_path: Path, text: str, confined: bool
-) -> None:
+def test_sandbox_can_be_turned_off_in_the_file(tmp_path: Path, text: str, confined: bool) -> None:
     team = TeamSpec.from_file(team_file(tmp_path, f"      sandbox: {text}\n"))
     assert team.agents[0].backend.sandbox is confined
     assert backend().sandbox
 
 
-def test_limits_of_commands_are_set_one_by_one_and_kept_for_a_resume(tmp_path: Path) -> None:
+def test_command_limits_are_set_individually_and_survive_a_resume(tmp_path: Path) -> None:
     keys = "      limits: {processes: 20, memory_mb: 300}\n      pass_env: [PIP_INDEX_URL]\n"
     team = TeamSpec.from_file(team_file(tmp_path, keys))
     stored = json.loads(json.dumps(snapshot(team)))
@@ -304,10 +302,13 @@ def test_limits_of_commands_are_set_one_by_one_and_kept_for_a_resume(tmp_path: P
         ("limits: {cpus: 2}", "agents.0.backend.limits.cpus: Extra inputs are not permitted."),
         ("limits: {memory_mb: 0}", "agents.0.backend.limits.memory_mb: Input should be greater"),
         ("sandbox: docker", "agents.0.backend.sandbox: Input should be a valid boolean"),
-        ("pass_env: [A=s3cret-token]", "agents.0.backend.pass_env.0: it must be a variable's name"),
+        (
+            "pass_env: [A=s3cret-token]",
+            "agents.0.backend.pass_env.0: it must be the name of an environment variable",
+        ),
     ],
 )
-def test_a_limit_that_would_not_hold_is_refused(tmp_path: Path, keys: str, told: str) -> None:
+def test_unknown_or_invalid_limit_is_an_error(tmp_path: Path, keys: str, told: str) -> None:
     with pytest.raises(ConfigError) as refused:
         TeamSpec.from_file(team_file(tmp_path, f"      {keys}\n"))
     assert told in str(refused.value) and TOKEN not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Whatever lies in a directory, and whatever a path says: nothing beyond it is touched."""
+"""Path lookups in a directory never reach anything outside it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nb_agents.disk import entry as entries
 from nb_agents.disk.directory import MAX_DEPTH, Directory, read_file
-from nb_agents.disk.entry import RefusedError, join_names, printable_name
+from tests.kit.disk import RefusedError, join_names, printable_name
+from tests.kit.disk import entry as entries
 
 NAMES = ("a", "b", "c")
 TEXTS = st.lists(st.sampled_from([*NAMES, "..", ".", "", "no"]), min_size=1, max_size=5)
@@ -36,10 +36,10 @@ TREES = st.lists(
 
 
 def make(root: Path, tree: list[tuple[str, str]]) -> None:
-    """Make a tree; any word that is no kind is the text of a link."""
+    """Create a directory tree; a value that is not a kind is the text of a link."""
     for path, kind in tree:
         place = root / path
-        with suppress(OSError):  # its place is taken, or it leads nowhere
+        with suppress(OSError):  # the name is taken, or the link is broken
             if not Path(os.path.realpath(place.parent)).is_relative_to(root):
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -54,12 +54,16 @@ def make(root: Path, tree: list[tuple[str, str]]) -> None:
                 place.symlink_to(kind)
 
 
-def beneath(root: Path, path: str) -> os.stat_result | None:
-    """What Linux itself finds at a path that must not lead out; None for nothing.
+RESOLVE_BENEATH = 8
+RESOLVE_NO_SYMLINKS = 4
 
-    Source: openat2(2): RESOLVE_BENEATH is 8, its number 437 on every machine.
+
+def beneath(root: Path, path: str, resolve: int = RESOLVE_BENEATH) -> os.stat_result | None:
+    """Return what Linux finds at a path with RESOLVE_BENEATH; None if nothing.
+
+    Source: openat2(2), whose number is 437 on every machine.
     """
-    how = struct.pack("QQQ", os.O_PATH, 0, 8)
+    how = struct.pack("QQQ", os.O_PATH, 0, resolve)
     folder = os.open(root, os.O_RDONLY)
     try:
         found = ctypes.CDLL(None, use_errno=True).syscall(
@@ -84,16 +88,16 @@ def beneath(root: Path, path: str) -> os.stat_result | None:
 def has_openat2() -> bool:
     try:
         return sys.platform == "linux" and beneath(Path("/"), "usr") is not None
-    except AssertionError:  # an old kernel, or a container that does not let it
+    except AssertionError:  # an old kernel, or a container without permission
         return False
 
 
 HAS_OPENAT2 = has_openat2()
 
 
-def found(root: Path, path: str) -> tuple[str, bytes] | None:
-    """The kind and content at a path, as `Directory` finds them."""
-    with Directory.real(root) as directory:
+def found(root: Path, path: str, *, follows_links: bool = True) -> tuple[str, bytes] | None:
+    """Return the kind and content of a path, as `Directory` finds them."""
+    with Directory.real(root, follows_links=follows_links) as directory:
         try:
             kind = directory.kind(path)
             return kind, directory.read(path) if kind == "file" else b""
@@ -102,19 +106,19 @@ def found(root: Path, path: str) -> tuple[str, bytes] | None:
 
 
 def descriptors() -> set[str]:
-    """Those of tests' files: other threads of this process open and close some of their own."""
+    """Return the open descriptors of the test's files; other threads open and close others."""
     return {each for each in os.listdir("/dev/fd") if "/pytest-of-" in _target(each)}
 
 
 def _target(descriptor: str) -> str:
     try:
         return os.readlink(f"/dev/fd/{descriptor}")
-    except OSError:  # closed meanwhile, as the one that lists them is
+    except OSError:  # closed meanwhile, like the descriptor of the listing itself
         return ""
 
 
 @given(TREES, PATHS)
-def test_a_path_finds_what_the_system_finds_that_keeps_it_beneath(
+def test_lookup_agrees_with_openat2_resolve_beneath(
     tmp_path_factory: pytest.TempPathFactory, tree: list[tuple[str, str]], path: str
 ) -> None:
     root = tmp_path_factory.mktemp("any").resolve() / "root"
@@ -134,8 +138,44 @@ def test_a_path_finds_what_the_system_finds_that_keeps_it_beneath(
         assert (kind_and_data and kind_and_data[0]) == kind
 
 
+@given(TREES, PATHS)
+def test_without_links_lookup_is_the_same_if_links_are_not_followed(
+    tmp_path_factory: pytest.TempPathFactory, tree: list[tuple[str, str]], path: str
+) -> None:
+    root = tmp_path_factory.mktemp("any").resolve() / "root"
+    root.mkdir()
+    make(root, tree)
+    before = descriptors()
+    kind_and_data = found(root, path, follows_links=False)
+    assert descriptors() == before
+    if HAS_OPENAT2:
+        expected = beneath(root, path, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)
+        kind = None if expected is None else entries.kind_of(expected.st_mode)
+        assert (kind_and_data and kind_and_data[0]) == kind
+
+
+@pytest.mark.parametrize("verb", ["inner", "make", "replace", "status", "target"])
+def test_inner_directory_follows_links_like_its_parent(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "outer" / "real").mkdir(parents=True)
+    (tmp_path / "outer" / "link").symlink_to("real")
+    (tmp_path / "outer" / "real" / "a").symlink_to("b")
+    with Directory.at(tmp_path, follows_links=False) as outer, outer.inner("outer") as inner:
+        changes: dict[str, Callable[[], object]] = {
+            "inner": lambda: inner.inner("link"),
+            "make": lambda: inner.make("link/new"),
+            "replace": lambda: inner.replace("link/new", b""),
+            "status": lambda: inner.status("link/a"),
+            "target": lambda: inner.target("link/a"),
+        }
+        with pytest.raises(RefusedError, match="goes through a symlink"):
+            changes[verb]()
+        assert (inner.kind("link", follow=False), inner.target("real/a")) == ("link", "b")
+        assert stat.S_ISLNK(inner.status("real/a").st_mode)
+    assert os.listdir(tmp_path / "outer" / "real") == ["a"]
+
+
 @given(TREES, PATHS, st.sampled_from(["replace", "create", "make", "remove", "link"]))
-def test_no_path_changes_anything_outside(
+def test_no_path_changes_a_file_outside(
     tmp_path_factory: pytest.TempPathFactory, tree: list[tuple[str, str]], path: str, verb: str
 ) -> None:
     root = tmp_path_factory.mktemp("any").resolve() / "root"
@@ -163,7 +203,7 @@ def test_no_path_changes_anything_outside(
 
 
 @given(TREES)
-def test_a_walk_names_everything_once_and_opens_files_alone(
+def test_walk_lists_each_entry_once_and_opens_only_files(
     tmp_path_factory: pytest.TempPathFactory, tree: list[tuple[str, str]]
 ) -> None:
     root = tmp_path_factory.mktemp("any").resolve()
@@ -187,16 +227,16 @@ def test_a_walk_names_everything_once_and_opens_files_alone(
     assert seen.keys() == {p.relative_to(root).as_posix() for p in root.rglob("*")}
 
 
-def test_magic_links_are_followed_by_their_text_alone(tmp_path: Path) -> None:
+def test_magic_links_are_followed_only_by_their_text(tmp_path: Path) -> None:
     (tmp_path / "environ").symlink_to("/proc/self/environ")
     (tmp_path / "root").symlink_to("/proc/self/root")
     with Directory.real(tmp_path.resolve()) as directory:
         for path in ("environ", "root/etc/passwd", "root/proc/self/environ"):
-            with pytest.raises(RefusedError, match="leads out"):
+            with pytest.raises(RefusedError, match="is outside"):
                 directory.read(path)
 
 
-def test_an_absolute_link_within_is_followed_and_one_out_is_not(tmp_path: Path) -> None:
+def test_absolute_link_is_followed_only_inside_the_directory(tmp_path: Path) -> None:
     root = tmp_path.resolve() / "root"
     (root / "deep").mkdir(parents=True)
     (root / "deep" / "a").write_text("inside")
@@ -210,11 +250,11 @@ def test_an_absolute_link_within_is_followed_and_one_out_is_not(tmp_path: Path) 
         with opened as directory:
             assert directory.read("in/a") == directory.read("itself/deep/a") == b"inside"
             for path in ("nearly", "back"):
-                with pytest.raises(RefusedError, match="leads out"):
+                with pytest.raises(RefusedError, match="is outside"):
                     directory.read(path)
 
 
-def test_a_directory_that_is_a_link_by_its_own_name_is_not_opened(tmp_path: Path) -> None:
+def test_directory_that_is_a_link_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "real" / "inner").mkdir()
@@ -227,7 +267,7 @@ def test_a_directory_that_is_a_link_by_its_own_name_is_not_opened(tmp_path: Path
         pass
 
 
-def test_a_file_is_read_by_its_own_name_alone(tmp_path: Path) -> None:
+def test_file_is_read_only_by_its_real_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to("file")
     os.mkfifo(tmp_path / "pipe")
@@ -239,7 +279,7 @@ def test_a_file_is_read_by_its_own_name_alone(tmp_path: Path) -> None:
         read_file(tmp_path / "file", 0)
 
 
-def test_what_came_in_the_place_of_a_file_is_neither_followed_nor_waited_for(
+def test_replacement_of_a_file_is_neither_followed_nor_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("x")
@@ -258,7 +298,9 @@ def test_what_came_in_the_place_of_a_file_is_neither_followed_nor_waited_for(
     assert descriptors() == before
 
 
-def test_each_kind_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_file_has_a_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     with socket.socket(socket.AF_UNIX) as server:
@@ -271,7 +313,7 @@ def test_each_kind_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             directory.read("null")
 
 
-def test_a_tree_without_end_is_walked_so_far_down(tmp_path: Path) -> None:
+def test_very_deep_tree_is_walked_to_the_maximum_depth(tmp_path: Path) -> None:
     at = os.open(tmp_path, os.O_RDONLY)
     for _ in range(3 * MAX_DEPTH):
         os.mkdir("d", dir_fd=at)
@@ -283,11 +325,11 @@ def test_a_tree_without_end_is_walked_so_far_down(tmp_path: Path) -> None:
         kinds = [entry.kind for entry in directory.walk()]
         assert kinds == ["folder"] * MAX_DEPTH + ["deep"]
         directory.make("/".join("d" * MAX_DEPTH))
-        with pytest.raises(RefusedError, match="too far down"):
+        with pytest.raises(RefusedError, match="nested too deeply"):
             directory.make("/".join("d" * (MAX_DEPTH + 1)))
 
 
-def test_what_vanishes_during_a_walk_is_left_out(
+def test_entries_deleted_during_a_walk_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):
@@ -309,7 +351,7 @@ def test_what_vanishes_during_a_walk_is_left_out(
         assert [entry.path for entry in walk] == ["d"]
 
 
-def test_a_file_is_replaced_whole_and_keeps_its_permissions(tmp_path: Path) -> None:
+def test_file_is_replaced_atomically_and_keeps_its_permissions(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
     (tmp_path / "a").chmod(0o4750)
     inode = (tmp_path / "a").stat().st_ino
@@ -324,7 +366,7 @@ def test_a_file_is_replaced_whole_and_keeps_its_permissions(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("call", ["replace", "fchmod", "unlink", "mkdir", "open"])
-def test_a_change_that_fails_leaves_what_was_there(
+def test_failed_change_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     (tmp_path / "a").write_text("old")
@@ -352,7 +394,7 @@ from contextlib import suppress
 from pathlib import Path
 from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import RefusedError
-if os.geteuid() == 0:  # who may read all, unless a container took that away
+if os.geteuid() == 0:  # root can read all files, except in some containers
     with suppress(PermissionError):
         os.setgroups([])
         os.setresgid(65534, 65534, 65534)
@@ -372,13 +414,13 @@ with Directory.real(Path(sys.argv[1])) as directory:
 
 @pytest.fixture
 def everybodys() -> Iterator[Path]:
-    """Give a temporary directory that any user may enter, as pytest's own are not."""
+    """Yield a temporary directory that any user can enter, unlike pytest's."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder).resolve()
 
 
-def test_what_may_not_be_read_is_named_and_a_passage_needs_no_right_to_list(
+def test_unreadable_directory_is_listed_and_can_be_traversed(
     everybodys: Path,
 ) -> None:
     for name in ("closed", "named", "passed/inner"):
@@ -404,12 +446,19 @@ def test_what_may_not_be_read_is_named_and_a_passage_needs_no_right_to_list(
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("a b", "a b"), ("a\nb\x1b[2J", "a\\nb\\x1b[2J"), ("\udcff", "\\udcff"), ("…é", "…é")],
+    [
+        ("a b", "a b"),
+        ("a\nb\x1b[2J", "a\\nb\\x1b[2J"),
+        ("\udcff", "\\udcff"),
+        ("a\u202eb", "a\\u202eb"),
+        ("\U0001f468\u200d\U0001f467", "\U0001f468\u200d\U0001f467"),
+        ("…é", "…é"),
+    ],
 )
-def test_a_name_is_told_on_one_line(name: str, told: str) -> None:
+def test_printable_name_is_on_one_line(name: str, told: str) -> None:
     assert printable_name(name) == told
 
 
-def test_of_many_names_the_first_are_told() -> None:
+def test_join_names_lists_the_first_names() -> None:
     assert join_names(["a", "b"]) == "a, b"
     assert join_names(map(str, range(12))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"

@@ -1,4 +1,4 @@
-"""Whether somebody holds a lock, for those who may not take it or can't look."""
+"""Checking locks without permission to acquire them or without free descriptors."""
 
 import os
 import sys
@@ -6,22 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
-from nb_agents.disk.lock import is_held
+from nb_agents.disk.lock import FileLock, is_held
 from tests.processes import BOUND_BY_PERMISSIONS, output
 
 LOOK = """
 import sys
-from filelock import FileLock
-from nb_agents.disk.lock import is_held
+from nb_agents.disk.lock import FileLock, is_held
 print(is_held(FileLock(sys.argv[1])))
 """
 
 LOOK_WITHOUT_FILES = """
 import os, resource, sys
-from filelock import FileLock
-from nb_agents.disk.lock import is_held
+from nb_agents.disk.lock import FileLock, is_held
 lock = FileLock(sys.argv[1])
 before = is_held(lock)
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -41,7 +38,7 @@ def lock(tmp_path: Path) -> FileLock:
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_who_may_only_read_is_told_the_same_as_who_may_write(lock: FileLock, held: bool) -> None:
+def test_is_held_gives_the_same_result_for_a_read_only_lock(lock: FileLock, held: bool) -> None:
     path = Path(lock.lock_file)
     if held:
         lock.acquire()
@@ -54,24 +51,22 @@ def test_who_may_only_read_is_told_the_same_as_who_may_write(lock: FileLock, hel
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_who_has_no_file_left_to_look_with_takes_no_owner_for_dead(
-    lock: FileLock, held: bool
-) -> None:
+def test_is_held_is_true_without_free_file_descriptors(lock: FileLock, held: bool) -> None:
     if held:
         lock.acquire()
     assert output(LOOK_WITHOUT_FILES, lock.lock_file) == f"{[held, True, held]}\n"
 
 
-def test_a_lock_that_nobody_has_made_is_held_by_nobody_and_not_made(tmp_path: Path) -> None:
+def test_missing_lock_is_not_held_and_not_created(tmp_path: Path) -> None:
     assert not is_held(FileLock(tmp_path / "owner.lock"))
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no shared locks")
-def test_who_checks_is_not_taken_for_the_owner_by_who_checks_at_the_same_time(
+def test_concurrent_checks_do_not_see_each_other_as_owner(
     lock: FileLock,
 ) -> None:
-    """With many at once, one has it open at any moment."""
+    """With many concurrent checks, the lock is open at any time."""
 
     def look(_: int) -> bool:
         return is_held(lock)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from markdown_it import MarkdownIt
 
 __all__ = ["PAGES", "ROOT", "Block", "blocks"]
 
@@ -17,21 +19,21 @@ PAGES = [
     *sorted(p for part in ("start", "howto", "explain") for p in (_DOCS / part).glob("*.md")),
     _DOCS / "index.md",
 ]
-"""The pages that people write; those of the reference are made from the code."""
+"""The hand-written pages. The reference is generated from the code."""
 
-_FENCE = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 Kind = Literal["cell", "shell", "yaml", "python", "other"]
 _KINDS: dict[str, Kind] = {"sh": "shell", "yaml": "yaml", "python": "python"}
+_PROGRAMS = ("pip ", "make ", "nb-agents ")
 
 
 class Block(NamedTuple):
     """A fenced block of a page.
 
     Attributes:
-        page: The page, from the checkout's top.
-        line: Where it begins.
-        kind: What it is; a block without a language that begins with ``%`` is a cell.
-        text: What it holds.
+        page: The page's path, relative to the checkout.
+        line: The line of the opening fence, starting at 1.
+        kind: The language. A block without one is a cell if it begins with ``%``.
+        text: The content.
     """
 
     page: str
@@ -44,15 +46,25 @@ class Block(NamedTuple):
 
 
 def blocks(*kinds: Kind, pages: list[Path] = PAGES) -> Iterator[Block]:
-    """Yield the blocks of some kinds, page by page."""
+    """Yield the blocks of the given kinds, page by page."""
     for page in pages:
-        text = page.read_text("utf-8")
-        for found in _FENCE.finditer(text):
-            kind = _KINDS.get(found[1], "other")
-            if not found[1] and found[2].startswith("%"):
-                kind = "cell"
-            elif not found[1] and found[2].startswith(("pip ", "make ", "nb-agents ")):
-                kind = "shell"
-            if kind in kinds:
-                line = text.count("\n", 0, found.start()) + 1
-                yield Block(page.relative_to(ROOT).as_posix(), line, kind, found[2])
+        yield from (block for block in _blocks_of(page) if block.kind in kinds)
+
+
+@cache
+def _blocks_of(page: Path) -> list[Block]:
+    name = page.relative_to(ROOT).as_posix()
+    tokens = MarkdownIt().parse(page.read_text("utf-8"))
+    return [
+        Block(name, token.map[0] + 1, _kind(token.info.strip(), token.content), token.content)
+        for token in tokens
+        if token.type == "fence" and token.map
+    ]
+
+
+def _kind(language: str, text: str) -> Kind:
+    if language:
+        return _KINDS.get(language, "other")
+    if text.startswith("%"):
+        return "cell"
+    return "shell" if text.startswith(_PROGRAMS) else "other"

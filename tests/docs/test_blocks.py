@@ -1,7 +1,7 @@
-"""What README and docs show works as it is written: each cell, command line, YAML and Python block.
+"""The examples of README and docs work as written: each cell, command line, YAML and Python block.
 
-Cells and command lines are parsed by what would run them; the pages of *Start* run in a kernel,
-from top to bottom, with the demo model in the place of others.
+What would run a cell or a command line parses it, and the examples of each page run in the order of
+the page in one kernel, with the demo model instead of providers' models.
 """
 
 from __future__ import annotations
@@ -14,26 +14,23 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 import yaml
-from nbclient import NotebookClient
 from typer.testing import CliRunner
 
-from nb_agents.cli import app
-from nb_agents.config.recipe import Recipe
-from nb_agents.config.team import TeamSpec
-from nb_agents.jupyter.ipython import parse_line, parse_message
-from nb_agents.jupyter.magic import AgentsMagics
-from nb_agents.jupyter.verbs import VERBS
-from nb_agents.verbs.table import VERBS as TABLE
-from tests import warm
-from tests.docs.blocks import ROOT, Block, blocks
-from tests.run_demo import without_ports
+from tests.docs.blocks import PAGES, ROOT, Block, blocks
+from tests.docs.reader import Reader
+from tests.kit.cells import VERBS, AgentsMagics, parse_line, parse_message
+from tests.kit.recipes import Recipe
+from tests.kit.teams import TeamSpec
+from tests.kit.terminal import app
+from tests.kit.verbs import VERBS as TABLE
 
-STARTS = sorted((ROOT / "docs" / "start").glob("*.md"))
-OTHERS_PROGRAMS = {"export", "papermill", "jupyter", "dask"}
-"""Programs of others, and of the shell, that the pages name."""
+RUN = [page for page in PAGES if any(blocks("cell", "python", pages=[page]))]
+"""Pages with examples for a notebook."""
+
+OTHER_PROGRAMS = {"curl", "dask", "export", "jupyter", "papermill", "pytest"}
+"""Programs that the pages use besides nb_agents."""
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
     "optional-dependencies"
@@ -46,10 +43,10 @@ def each(*kinds: Any) -> Any:
 
 
 @each("cell")
-def test_a_cell_is_one_that_the_magics_take(block: Block) -> None:
+def test_documented_cells_are_accepted_by_the_magics(block: Block) -> None:
     for line in [line for line in block.text.splitlines() if line.startswith("%")]:
         magic, _, rest = line.partition(" ")
-        if magic.endswith("?") or magic in ("%load_ext", "%env"):
+        if magic.endswith("?") or magic in ("%load_ext", "%%writefile"):
             continue
         if magic == "%%agents" or rest.startswith("--"):
             parse_line(AgentsMagics.agents, rest)
@@ -63,7 +60,7 @@ def test_a_cell_is_one_that_the_magics_take(block: Block) -> None:
 
 
 @each("shell")
-def test_a_command_line_is_one_that_its_program_takes(block: Block) -> None:
+def test_documented_command_lines_are_accepted_by_their_programs(block: Block) -> None:
     for line in block.text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if not words:
@@ -78,7 +75,7 @@ def test_a_command_line_is_one_that_its_program_takes(block: Block) -> None:
         elif program == "make":
             assert {word for word in rest if "=" not in word} <= TARGETS | {".venv/.test"}, line
         else:
-            assert program in OTHERS_PROGRAMS or line.startswith(".venv/bin/"), line
+            assert program in OTHER_PROGRAMS or line.startswith(".venv/bin/"), line
 
 
 def _known(words: list[str]) -> list[str]:
@@ -93,7 +90,7 @@ def _known(words: list[str]) -> list[str]:
 
 
 @each("yaml")
-def test_a_yaml_block_is_a_team_or_a_recipe(block: Block, tmp_path: Path) -> None:
+def test_each_yaml_block_is_a_team_or_a_recipe(block: Block, tmp_path: Path) -> None:
     data = yaml.safe_load(block.text)
     if "steps" in data or "stages" in data:
         assert Recipe.from_text(block.text, str(block)).warnings == ()
@@ -106,7 +103,7 @@ def test_a_yaml_block_is_a_team_or_a_recipe(block: Block, tmp_path: Path) -> Non
 
 
 @each("python")
-def test_a_python_block_can_be_compiled_and_imports_what_there_is(block: Block) -> None:
+def test_python_block_compiles_and_imports_existing_names(block: Block) -> None:
     tree = compile(
         block.text, str(block), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     )
@@ -117,33 +114,8 @@ def test_a_python_block_can_be_compiled_and_imports_what_there_is(block: Block) 
             assert hasattr(sys.modules["nb_agents"], node.attr), node.attr
 
 
-@pytest.mark.parametrize("page", STARTS, ids=lambda page: page.stem)
-def test_a_page_of_start_runs_from_top_to_bottom(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = []
-    for block in blocks("cell", "python", "yaml", pages=[page]):
-        text = _offline(block.text)
-        if block.kind == "yaml":
-            (tmp_path / "data").mkdir()
-            (tmp_path / "team.yaml").write_text(text)
-            continue
-        cells.append(nbformat.v4.new_code_cell(text))
-    if cells and "%load_ext" not in cells[0].source:
-        cells.insert(0, nbformat.v4.new_code_cell("%load_ext nb_agents"))
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-    where = {"metadata": {"path": str(tmp_path)}}
-    monkeypatch.setenv("JUPYTER_PATH", warm.kernel_path(tmp_path / "jupyter"))
-    NotebookClient(
-        notebook, config=without_ports(tmp_path), timeout=120, resources=where, allow_errors=False
-    ).execute()
-    # A time limit of a page ends its run on purpose; all else is complete or stopped by the page.
-    said = "".join(str(cell.get("outputs", "")) for cell in notebook.cells)
-    assert "UsageError" not in said
-
-
-def _offline(text: str) -> str:
-    """Return a block with the demo model in the place of the providers'."""
-    text = re.sub(r"type: \w+, model: [\w.-]+", "type: demo, words_per_second: 200", text)
-    return text.replace("openai:gpt-5-mini", "demo:demo")
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_the_examples_of_a_page_run_in_the_order_of_the_page(page: Path, tmp_path: Path) -> None:
+    with Reader(tmp_path, page) as reader:
+        reader.try_page()
+        assert reader.failed == []

@@ -1,4 +1,4 @@
-"""Every public name, key, option, event and error is in the reference, with a sentence."""
+"""Every public name, key, option, event and error is described in the reference."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import importlib
 import inspect
 import pkgutil
 import re
+from dataclasses import fields
 from pathlib import Path
+
+from markdown_it import MarkdownIt
 
 import nb_agents
 from docs import reference_pages as reference
 from nb_agents import errors
-from nb_agents.config.faults import specs_in
-from nb_agents.config.recipe import Recipe
-from nb_agents.config.spec import Spec
-from nb_agents.config.team import TeamSpec
 from nb_agents.events import KINDS
-from nb_agents.jupyter.magic import AgentsMagics
-from nb_agents.jupyter.verbs import VERBS
-from nb_agents.server.openapi import document
+from tests.kit.cells import VERBS, AgentsMagics
+from tests.kit.recipes import Recipe
+from tests.kit.servers import document
+from tests.kit.teams import Spec, TeamSpec, specs_in
 
 SHOWN_AS_THEY_ARE = {"nb_agents.events"}
 """Public modules whose names have a page of their own."""
@@ -39,14 +39,15 @@ def specs(spec: type[Spec], seen: set[type[Spec]]) -> set[type[Spec]]:
     return seen
 
 
-def test_every_public_name_is_on_the_page_of_the_python_api_and_says_what_it_is() -> None:
+def test_every_public_name_is_documented_on_the_python_api_page() -> None:
     page = reference.python_page() + reference.errors_page()
     missing, silent = [], []
     for module_name in reference.PUBLIC:
         module = importlib.import_module(module_name)
         for name in module.__all__:
             missing += [f"{module_name}.{name}"] if f"## {name}\n" not in page else []
-            silent += [name] if not inspect.getdoc(getattr(module, name)) else []
+            said = reference.data_says(module_name, name) or inspect.getdoc(getattr(module, name))
+            silent += [name] if not said else []
     assert (missing, silent) == ([], [])
 
 
@@ -55,7 +56,7 @@ def test_every_module_with_public_names_has_a_page() -> None:
     assert public_modules() - doors - SHOWN_AS_THEY_ARE <= set(reference.PUBLIC)
 
 
-def test_every_key_of_a_team_file_and_of_a_recipe_has_a_sentence() -> None:
+def test_every_key_of_team_files_and_recipes_has_a_description() -> None:
     silent = [
         f"{spec.__name__}.{key}"
         for top in (TeamSpec, Recipe)
@@ -66,14 +67,14 @@ def test_every_key_of_a_team_file_and_of_a_recipe_has_a_sentence() -> None:
     assert silent == []
 
 
-def test_every_section_of_a_team_file_and_of_a_recipe_is_on_its_page() -> None:
+def test_every_section_of_team_files_and_recipes_is_documented() -> None:
     for top, page in ((TeamSpec, reference.team_page()), (Recipe, reference.recipe_page())):
         for spec in specs(top, set()):
             for key, *_ in reference.spec_keys(spec):
                 assert f"| `{key}` |" in page, f"{spec.__name__}.{key}"
 
 
-def test_every_option_of_a_cell_and_of_each_verb_is_on_the_page_of_magics() -> None:
+def test_every_option_of_cells_and_verbs_is_on_the_magics_page() -> None:
     page = reference.magics_page()
     for name, function in {"%agents": AgentsMagics.agents, **VERBS}.items():
         for option, _, said in reference.options_of(function):
@@ -91,29 +92,29 @@ def test_every_command_and_option_of_the_command_line_is_on_its_page() -> None:
                 assert f"`{', '.join(each.opts)}`" in page, f"{name} {each.name}"
 
 
-def test_every_route_is_on_the_page_of_rest_with_a_summary() -> None:
+def test_every_route_is_on_the_rest_page_with_a_summary() -> None:
     page = reference.rest_page()
     for path, item in document("")["paths"].items():
         for method in item:
             assert re.search(rf"## {method.upper()} {re.escape(path)}\n\n\w", page), path
 
 
-def test_every_event_and_each_of_its_fields_has_a_sentence() -> None:
+def test_every_event_and_event_field_has_a_description() -> None:
     page = reference.events_page()
     for kind, cls in KINDS.items():
         assert re.search(rf"^## {kind}\n\n\w", page, re.MULTILINE), kind
-        for field in set(cls.__dataclass_fields__) - {"seq", "at", "kind"}:
+        for field in {each.name for each in fields(cls)} - {"seq", "at", "kind"}:
             assert reference.field_says(cls, field), f"{kind}.{field}"
 
 
-def test_every_error_says_why_it_comes() -> None:
+def test_every_error_documents_its_cause() -> None:
     said = {name: cause for name, cause, _ in reference.sentences_of()}
     kinds = [getattr(errors, name) for name in errors.__all__]
     assert said.keys() == {kind.__name__ for kind in kinds if isinstance(kind, type)}
     assert all(said.values())
 
 
-def test_pages_are_written_anew_only_where_the_code_has_changed(tmp_path: Path) -> None:
+def test_only_pages_of_changed_code_are_written_again(tmp_path: Path) -> None:
     reference.write(tmp_path)
     page = tmp_path / "errors.md"
     before = page.stat().st_mtime_ns
@@ -121,3 +122,22 @@ def test_pages_are_written_anew_only_where_the_code_has_changed(tmp_path: Path) 
     reference.write(tmp_path)
     assert page.stat().st_mtime_ns == before
     assert (tmp_path / "events.md").read_text() != "old"
+
+
+def shown(page: str) -> str:
+    """The text that a reader of a page sees, without its line breaks."""
+    tokens = MarkdownIt().enable("table").parse(page)
+    leaves = [leaf for token in tokens for leaf in (token.children or [token])]
+    return " ".join(" ".join(leaf.content for leaf in leaves).split())
+
+
+def test_help_is_shown_literally() -> None:
+    magics = {"": AgentsMagics.agents, **VERBS}
+    told = [reference.prose_of(magic) for magic in magics.values()]
+    told += [help_ for magic in magics.values() for *_, help_ in reference.options_of(magic)]
+    commands = reference.commands().values()
+    typed = [command.help for command in commands]
+    typed += [getattr(p, "help", "") or "" for command in commands for p in command.params]
+    for page, texts in ((reference.magics_page(), told), (reference.cli_page(), typed)):
+        seen = shown(page).replace(" ", "")
+        assert [text for text in texts if "".join(text.split()) not in seen] == []

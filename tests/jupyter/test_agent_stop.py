@@ -1,4 +1,4 @@
-"""The Stop button of one agent: when there is one, and what its message does."""
+"""The Stop button of an agent's row: when it is shown, and the effect of its message."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.jupyter.kernel import do_as_asked
-from nb_agents.presentation.panel_state import panel_state
-from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, Vote
-from nb_agents.view.fold import fold
-from nb_agents.view.run_view import RunView
 from tests.jupyter.test_panel import view_of
+from tests.kit.cards import panel_state
+from tests.kit.cells import handle_page_request
+from tests.kit.runs import Run
+from tests.kit.views import RunView, fold
 from tests.model_server import wait_until
 from tests.team_kit import finish, outcomes, start
 
@@ -41,12 +40,12 @@ OFFERED: dict[str, tuple[list[ev.Event], Any]] = {
 
 
 @pytest.mark.parametrize("when", OFFERED)
-def test_a_row_offers_to_stop_its_agent(when: str) -> None:
+def test_row_has_a_stop_button_for_its_agent(when: str) -> None:
     events, button = OFFERED[when]
     assert buttons(view_of(*events))[0] == button
 
 
-def test_an_agent_that_was_called_has_its_own_until_it_has_answered() -> None:
+def test_called_agent_has_a_stop_button_until_it_answers() -> None:
     fields = {"caller": "ada", "name": "critic", "model": "m", "workspace": "w", "input": "i"}
     called = ev.AgentCalled(agent="ada/critic#1", **fields)
     ended = ev.AgentEnded(agent="ada/critic#1", outcome="finished")
@@ -54,7 +53,7 @@ def test_an_agent_that_was_called_has_its_own_until_it_has_answered() -> None:
     assert buttons(view_of(called, ended))[1] is None
 
 
-def test_a_team_of_one_has_the_big_button_alone() -> None:
+def test_team_of_one_has_only_the_run_stop_button() -> None:
     agents = (ev.AgentInfo(id="ada", model="m"),)
     started = ev.TurnStarted(session="s", turn=1, task="t", agents=agents, timeout_s=1, at=1000.0)
     assert buttons(fold([started])) == [None]
@@ -62,18 +61,18 @@ def test_a_team_of_one_has_the_big_button_alone() -> None:
 
 def ask(run: Run, now: bool) -> tuple[bool, str]:
     content = {"run": run.id, "agent": "ada", "immediate": now}
-    facts = do_as_asked("stop", content).facts
+    facts = handle_page_request("stop", content).facts
     return facts["changed"], facts["status"]
 
 
-def test_a_press_stops_that_agent_and_a_second_one_cuts_it(tmp_path: Path) -> None:
+def test_agent_stop_is_graceful_first_and_immediate_second(tmp_path: Path) -> None:
     gate = Gate()
     ada = ScriptedModel(Turn(text="some words ", hang=True))
     ben = ScriptedModel(Answer("B's", gate=gate), Vote("agent2"), Turn(text="fin"))
     run = start(tmp_path, ada=ada, ben=ben)
     wait_until(lambda: run.view.agents["ada"].partial == "some words ")
     assert ask(run, False) == (True, "stopping")
-    assert ask(run, False) == (False, "stopping")  # on the other way
+    assert ask(run, False) == (False, "stopping")  # the same message, through the other channel
     wait_until(lambda: buttons(run.view)[0] == {"now": True})
     assert ask(run, True) == (True, "stopping-now")
     wait_until(lambda: run.view.agents["ada"].outcome == "killed")
@@ -96,11 +95,11 @@ def test_a_press_stops_that_agent_and_a_second_one_cuts_it(tmp_path: Path) -> No
         {"run": "r-unknown", "agent": "a", "immediate": True},
     ],
 )
-def test_a_message_that_makes_no_sense_stops_nothing(tmp_path: Path, content: Any) -> None:
+def test_invalid_message_does_not_stop_the_run(tmp_path: Path, content: Any) -> None:
     gate = Gate()
     run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
     if isinstance(content, dict) and content.get("run") == "RUN":
         content = {**content, "run": run.id}
-    assert do_as_asked("stop", content).refusal
+    assert handle_page_request("stop", content).refusal
     gate.open()
     assert finish(run).result == "A's"

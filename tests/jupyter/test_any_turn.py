@@ -1,4 +1,4 @@
-"""Whatever is in a journal, a person gets a panel, a card and its page of what happened."""
+"""A panel, a card and a timeline can be created from any sequence of events."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from nb_agents import events as ev
 from nb_agents.errors import UserError
-from nb_agents.launch.resume_plan import what_resumes
-from nb_agents.presentation.cards import card_bundle
-from nb_agents.presentation.panel_state import panel_state
-from nb_agents.view.fold import fold
-from nb_agents.view.timeline import fold_timeline
+from tests.kit.cards import card_bundle, panel_state
+from tests.kit.runs import what_resumes
+from tests.kit.views import fold, fold_timeline
 from tests.strategies import EVENTS, STARTED
 
 CHILD = ev.AgentCalled(
@@ -31,7 +29,7 @@ ENDINGS = st.sampled_from(["completed", "cancelled", "failed", None])
 @given(BEGINNINGS, st.lists(EVENTS, max_size=20), ENDINGS)
 @example([STARTED, CHILD], [], "completed")
 @example([STARTED, CHILD], [], "cancelled")
-def test_any_turn_can_be_shown(
+def test_any_sequence_of_events_can_be_shown(
     beginning: list[ev.Event], events: list[ev.Event], status: str | None
 ) -> None:
     events = [*beginning, *events]

@@ -1,4 +1,4 @@
-"""What the completer offers behind the magics."""
+"""Tab completion of the magics' arguments."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 from nb_agents import RunOptions
 from nb_agents.jupyter.completion import completions
-from nb_agents.jupyter.verbs import VERBS
 from nb_agents.testing import Answer, Gate, ScriptedModel
+from tests.kit.cells import VERBS
 from tests.team_kit import finish, start
 
 
-def test_a_line_begins_with_a_verb_or_with_an_option() -> None:
+def test_completion_offers_verbs_or_options_first() -> None:
     assert completions("%agents st", {}) == ["stop"]
     assert completions("%agents ", {}) == [verb for verb in VERBS if verb]
     assert "--recipe" in completions("%agents --re", {})
@@ -32,11 +32,13 @@ def test_a_line_begins_with_a_verb_or_with_an_option() -> None:
         ("sorted(--con", []),
     ],
 )
-def test_each_magic_has_its_own_options(line: str, offered: list[str]) -> None:
+def test_completion_offers_the_options_of_each_magic(line: str, offered: list[str]) -> None:
     assert completions(line, {}) == offered
 
 
-def test_an_option_offers_what_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_offers_the_values_of_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("team.yaml", "teams.txt", ".hidden.yaml", "two words.yaml"):
         Path(name).touch()
@@ -51,7 +53,7 @@ def test_an_option_offers_what_it_takes(tmp_path: Path, monkeypatch: pytest.Monk
     assert completions("%%agents --options q", names) == ["quiet"]
 
 
-def test_runs_and_sessions_are_offered_by_name(
+def test_completion_offers_runs_and_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NB_AGENTS_SESSIONS", str(tmp_path))

@@ -1,7 +1,7 @@
-"""Bad sessions of every kind beside good ones: each door says a sentence, and works for others.
+"""Damaged sessions next to undamaged ones: every entry point reports a sentence and still works.
 
-The doors are tried in a process of its own, in a shell as a terminal has it, bound by permissions
-also as root. A pipe that is waited for would be a process that does not end.
+The entry points run in a subprocess with a terminal's shell, which obeys permissions even for root.
+Waiting for a named pipe would keep the subprocess from ending.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nb_agents.session.journal import MAX_BYTES
-from nb_agents.session.layout import TurnPaths
 from tests.damage import small_sessions
+from tests.kit.sessions import MAX_BYTES, TurnPaths
 from tests.processes import BOUND_BY_PERMISSIONS, ROOT
 
 DOORS = f"""
@@ -70,14 +69,14 @@ print(json.dumps(told))
 
 
 class Bad(NamedTuple):
-    """What is done to a session, and what it then says.
+    """A damage to a session, and its expected effects.
 
     Attributes:
-        of: The session that it is done to.
-        spoil: Does it.
+        of: The session to damage.
+        spoil: Damages the session.
         listed: Whether it is still in the list.
-        unread: Part of the sentence that says what can't be read; "" when all can be.
-        goes_on: Whether a new turn of it begins.
+        unread: Part of the sentence about what can't be read, or "" if everything can be read.
+        goes_on: Whether a new turn can start.
     """
 
     of: str
@@ -164,7 +163,7 @@ def slug(how: str) -> str:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
-    """What each door said, of all the bad sessions and of the good ones, in one root."""
+    """Return the output of each entry point for damaged and undamaged sessions in one root."""
     root = tmp_path_factory.mktemp("root")
     small_sessions(root)
     for how, bad in BAD.items():
@@ -179,7 +178,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
             command, env=env, capture_output=True, text=True, timeout=200, check=False
         )
     finally:
-        for how in BAD:  # pytest takes them away
+        for how in BAD:  # pytest deletes them
             for path in (root / slug(how), root / slug(how) / "turn_1"):
                 path.chmod(0o755)
     assert done.returncode == 0, done.stderr
@@ -187,13 +186,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
 
 
 def sentence(door: dict[str, Any]) -> str:
-    """What a door said; it drew no traceback."""
+    """Return the message of an entry point, and check that it shows no traceback."""
     assert "defect" not in door, door["defect"]
     assert "Traceback" not in door["said"]
     return str(door["said"])
 
 
-def test_loading_says_a_sentence_of_each_that_can_not_be_read(
+def test_loading_reports_each_unreadable_session_in_a_sentence(
     told: dict[str, dict[str, Any]],
 ) -> None:
     lines = sentence(told["load"]).splitlines()
@@ -204,7 +203,7 @@ def test_loading_says_a_sentence_of_each_that_can_not_be_read(
 
 
 @pytest.mark.parametrize("how", BAD)
-def test_a_bad_session_gets_a_sentence_at_every_door(
+def test_every_entry_point_reports_a_damaged_session_in_a_sentence(
     told: dict[str, dict[str, Any]], how: str
 ) -> None:
     bad, doors, listed = BAD[how], told[slug(how)], sentence(told["sessions"])
@@ -217,13 +216,15 @@ def test_a_bad_session_gets_a_sentence_at_every_door(
         assert bad.unread in sentence(doors[door])
     assert ("[stopped]" in doors["show"]["said"]) == bad.listed
     _, *warning = sentence(doors["resume --preview"]).strip().splitlines()
-    assert not warning or warning[0].startswith("Not made by you")
+    assert not warning or warning[0].startswith("Not created by you")
     assert len(sentence(doors["resume"]).strip().splitlines()) == 1
     assert ("Done." in sentence(doors["continue"])) == bad.goes_on
 
 
 @pytest.mark.parametrize("name", ["team", "recipe"])
-def test_the_doors_work_for_the_others(told: dict[str, dict[str, Any]], name: str) -> None:
+def test_entry_points_work_for_undamaged_sessions(
+    told: dict[str, dict[str, Any]], name: str
+) -> None:
     doors = told[name]
     assert f"\n{name} " in sentence(told["sessions"])
     assert "[stopped]" in sentence(doors["show"])

@@ -1,4 +1,4 @@
-"""What a person decides in a panel: at that gate and no other, once, however often it is sent."""
+"""Decisions in a panel apply to their gate only, and only once even if sent twice."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nb_agents.errors import UserError
-from nb_agents.jupyter.kernel import do_as_asked
-from nb_agents.runs.run import Run
+from tests.kit.cells import handle_page_request
+from tests.kit.runs import Run
 from tests.model_server import wait_until
 from tests.recipes.live import begin, over, wait_for_gate, write
 from tests.team_kit import WAIT_S
@@ -26,9 +26,9 @@ stages:
 
 
 def ask(run: str, verb: str, message: str, message_id: str) -> str:
-    """Ask for a decision of the first gate; return why it was refused, or ""."""
+    """Send a decision for the first gate, and return the refusal or ""."""
     content = {"run": run, "gate": "first", "message": message, "id": message_id}
-    return do_as_asked(verb, content).refusal
+    return handle_page_request(verb, content).refusal
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
     over(run)
 
 
-def test_a_decision_that_comes_twice_counts_once(run: Run) -> None:
+def test_decision_sent_twice_counts_once(run: Run) -> None:
     said = [ask(run.id, "approve", "go", "decision-1") for _ in range(2)]
     assert said == ["", ""]
     assert [(a.address, a.approved, a.message) for a in run.view.approvals] == [
@@ -48,17 +48,17 @@ def test_a_decision_that_comes_twice_counts_once(run: Run) -> None:
     ]
 
 
-def test_a_decision_for_a_gate_that_is_decided_changes_no_other(run: Run) -> None:
+def test_decision_for_a_decided_gate_does_not_change_another(run: Run) -> None:
     run.approve("go")
     wait_until(lambda: list(run.view.gates) == ["second"], WAIT_S, "the second gate")
     refusal = ask(run.id, "deny", "late", "decision-2")
-    assert refusal == f"Run {run.id} waits at no gate 'first'; it is awaiting."
+    assert refusal == f"Run {run.id} is not waiting at a gate 'first'; it is awaiting."
     assert list(run.view.gates) == ["second"]
     assert len(run.view.approvals) == 1
 
 
-def test_a_gate_is_decided_by_its_address(run: Run) -> None:
-    with pytest.raises(UserError, match="waits at no gate 'second'"):
+def test_gate_is_decided_by_its_address(run: Run) -> None:
+    with pytest.raises(UserError, match="is not waiting at a gate 'second'"):
         run.decide(True, gate="second")
     run.decide(True, "use mmap", gate="first")
     wait_until(lambda: list(run.view.gates) == ["second"], WAIT_S, "the second gate")
@@ -66,10 +66,10 @@ def test_a_gate_is_decided_by_its_address(run: Run) -> None:
     assert over(run).result == {"b": "use mmap"}
 
 
-def test_a_run_that_is_not_there_refuses() -> None:
+def test_decision_for_an_unknown_run_is_refused() -> None:
     assert "No run named 'r0'" in ask("r0", "approve", "", "decision-3")
 
 
-def test_a_recipe_that_stops_at_a_gate_says_what_is_next(run: Run) -> None:
+def test_recipe_stopped_at_a_gate_shows_the_next_steps(run: Run) -> None:
     run.stop()
     assert over(run).view.next == ("first",)

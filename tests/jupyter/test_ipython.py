@@ -1,4 +1,4 @@
-"""What is displayed leaves by one door, which lets through no control sequence and no raw HTML."""
+"""All output goes through `display`, which removes control sequences and raw HTML."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.presentation.markdown import harmless
+from tests.kit.cards import sanitize
 
 JUPYTER = Path(__file__).parents[2] / "nb_agents/jupyter"
 
@@ -22,14 +22,14 @@ def imported_names(path: Path) -> set[str]:
     }
 
 
-def test_a_bundle_is_made_harmless_by_its_mime_types() -> None:
+def test_bundle_is_sanitized_by_mime_type() -> None:
     bundle = {
         "text/plain": "a <b> \x1b[2Jc",
         "text/markdown": "a <b> \x1b[2Jc",
         "text/html": "<b>c</b>",
         "application/x": {"any": 1},
     }
-    assert harmless(bundle) == {
+    assert sanitize(bundle) == {
         "text/plain": "a <b> c",
         "text/markdown": "a &lt;b> c",
         "text/html": "<b>c</b>",
@@ -37,7 +37,7 @@ def test_a_bundle_is_made_harmless_by_its_mime_types() -> None:
     }
 
 
-def test_there_is_no_other_door() -> None:
+def test_only_display_shows_output() -> None:
     using = [
         p.name for p in JUPYTER.rglob("*.py") if "IPython.display.display" in imported_names(p)
     ]
@@ -46,13 +46,13 @@ def test_there_is_no_other_door() -> None:
     assert prints == []
 
 
-def test_nothing_that_is_displayed_shows_a_secret_of_this_process(
+def test_displayed_output_contains_no_secret_of_this_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     key = "tk-1f9Qz7LmX02p"
     monkeypatch.setenv("MY_TOKEN", key)
     bundle = {"text/plain": key, "text/html": f"<b>{key}</b>", "application/x+json": {"a": [key]}}
-    assert harmless(bundle) == {
+    assert sanitize(bundle) == {
         "text/plain": "[key]",
         "text/html": "<b>[key]</b>",
         "application/x+json": {"a": ["[key]"]},

@@ -1,4 +1,4 @@
-"""What the panel draws is a function of the view and the clock; what pages send is taken once."""
+"""The state of a panel depends on view and clock only. Messages of pages are handled once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.cli.live_view import _cells
-from nb_agents.jupyter.kernel import on_page_message
-from nb_agents.presentation.panel_state import panel_state
-from nb_agents.presentation.sweep_card import sweep_state
-from nb_agents.sweeps.sweep_fold import LiveRow, SweepView
-from nb_agents.view.fold import fold
-from nb_agents.view.run_view import RunView
+from tests.kit.cards import display_of, panel_state
+from tests.kit.cells import on_page_message
+from tests.kit.sweeps import LiveRow, SweepView, sweep_state
+from tests.kit.views import RunView, fold
 from tests.presentation.recipe_views import began, recipe
 
 USAGE = ev.Usage(input_tokens=8000, output_tokens=214, cost=0.019)
@@ -31,25 +28,25 @@ def view_of(*events: ev.Event) -> RunView:
     return fold([started, *events])
 
 
-def test_the_meter_is_worded_as_in_massgens_documents() -> None:
+def test_elapsed_time_has_massgens_wording() -> None:
     state = panel_state(view_of(ev.RoundStarted(agent="ada", number=3)), "r1", 1234.0)
     assert (state["round"], state["elapsed"]) == ("Round: 3/∞", "Elapsed: 234s / 1800s (13%)")
     assert state["fraction"] == pytest.approx(0.13)
 
 
-def test_a_running_panel_offers_a_graceful_stop() -> None:
+def test_running_panel_offers_a_graceful_stop() -> None:
     button = panel_state(view_of(), "r1", 1000.0)["button"]
     assert (button["label"], button["now"]) == ("Stop", False)
 
 
-def test_a_stopping_panel_counts_down_and_offers_to_stop_now() -> None:
+def test_stopping_panel_counts_down_and_offers_stop_now() -> None:
     stop = ev.StopRequested(level="requested", source="widget", grace_s=30.0, at=1010.0)
     state = panel_state(view_of(stop), "r1", 1013.0)
     assert state["chip"] == "Stopping… (after current LLM call completes)"
     assert (state["button"]["label"], state["button"]["now"]) == ("Stop now · 27 s", True)
 
 
-def test_each_row_says_for_how_long_a_model_is_silent() -> None:
+def test_rows_show_how_long_a_model_is_silent() -> None:
     def chips(now: float) -> list[str]:
         row = LiveRow("row-1", "r1", view)
         sweep = SweepView("ask", "running", 1, 0, 0, 0, 0.0, 1.0, None, (row,), (), ())
@@ -57,7 +54,7 @@ def test_each_row_says_for_how_long_a_model_is_silent() -> None:
             *(r["chip"] for r in panel_state(view, "r1", now)["agents"] if r["id"] == "ada"),
             *(row["chip"] for row in panel_state(steps, "r1", now)["agents"]),
             *(r["chip"].removeprefix("ada: ") for r in sweep_state(sweep, "t", "p", now)["rows"]),
-            *(chip for name, chip, _ in _cells(view, now, 9) if name == "ada"),
+            *(chip for name, chip, _ in display_of(view).lines(view, now, 9) if name == "ada"),
         ]
 
     asked = ev.ModelStarted(agent="ada", call=1, at=1010.0)
@@ -78,7 +75,7 @@ def test_each_row_says_for_how_long_a_model_is_silent() -> None:
     assert chips(1200.0)[0] == "waiting"
 
 
-def test_nothing_is_left_to_press_once_the_stop_is_immediate() -> None:
+def test_panel_has_no_button_after_an_immediate_stop() -> None:
     stop = ev.StopRequested(level="immediate", source="widget", at=1010.0)
     assert panel_state(view_of(stop), "r1", 1011.0)["button"] is None
 
@@ -97,12 +94,12 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_says_what_its_agent_does(name: str) -> None:
+def test_row_shows_the_activity_of_its_agent(name: str) -> None:
     events, chip = ROWS[name]
     assert panel_state(view_of(*events), "r1", 1000.0)["agents"][0]["chip"] == chip
 
 
-def test_a_row_shows_the_last_words_and_the_numbers() -> None:
+def test_row_shows_latest_text_and_usage() -> None:
     state = panel_state(
         view_of(
             ev.ModelFinished(agent="ada", call=1, response={}, usage=USAGE),
@@ -119,20 +116,20 @@ def test_a_row_shows_the_last_words_and_the_numbers() -> None:
     assert state["in_flight"] == "1 call in flight: ada"
 
 
-def test_a_row_shows_the_last_of_what_a_running_tool_writes() -> None:
+def test_row_shows_latest_output_of_a_running_tool() -> None:
     begun = ev.ToolStarted(agent="ada", call_id="1", tool="run_command", summary="make test")
-    told = ev.ToolTold(agent="ada", text="step 1\nstep 2\n")
+    told = ev.ToolNotice(agent="ada", text="step 1\nstep 2\n")
     over = ev.ToolFinished(agent="ada", call_id="1", tool="run_command", outcome="ok")
     rows = [
         panel_state(view_of(*events), "r1", 1000.0)["agents"][0]
         for events in ([begun], [begun, told], [begun, told, over])
     ]
     assert [row["says"] for row in rows] == ["make test", "step 1 step 2", ""]
-    long = panel_state(view_of(begun, ev.ToolTold(agent="ada", text="x" * 500)), "r1", 1000.0)
+    long = panel_state(view_of(begun, ev.ToolNotice(agent="ada", text="x" * 500)), "r1", 1000.0)
     assert long["agents"][0]["says"] == "…" + "x" * 160
 
 
-def test_a_file_that_is_being_written_shows_as_words_and_not_as_json() -> None:
+def test_row_shows_a_file_being_written_as_text() -> None:
     text = '{"path": "a.py", "content": "import os'
     streamed = ev.TextStreamed(agent="ada", call=1, channel="call", tool="write_file", text=text)
     row = panel_state(view_of(streamed), "r1", 1000.0)["agents"][0]
@@ -140,7 +137,7 @@ def test_a_file_that_is_being_written_shows_as_words_and_not_as_json() -> None:
 
 
 class Page:
-    """Sends to a widget as ipykernel does: asks the comm for the route, then the shell calls."""
+    """Sends to a widget like ipykernel: asks the comm for its route, then calls it on the shell."""
 
     def __init__(self, take: Callable[[Any], object]) -> None:
         self.comm: Any = SimpleNamespace()
@@ -154,17 +151,17 @@ class Page:
 
 
 @pytest.mark.parametrize("kind", ["stop", "say", "approve", "pause"])
-def test_what_must_not_wait_is_taken_before_the_shell_comes_to_it_and_not_again(kind: str) -> None:
+def test_verb_message_is_handled_once_without_waiting_for_the_shell(kind: str) -> None:
     taken: SimpleQueue[Any] = SimpleQueue()
     page = Page(taken.put)
     sent = {"type": kind, "run": "r1"}
-    for _ in range(2):  # each press is one
+    for _ in range(2):  # each click counts
         assert page.route({"method": "custom", "content": sent}) == "as sent"
         assert taken.get(timeout=200) == sent
     page.by_shell(sent)
     page.by_shell(sent)
     assert taken.empty()
-    page.by_shell(sent)  # of which no route was asked
+    page.by_shell(sent)  # without a question for the route before
     assert taken.get(timeout=200) == sent
 
 
@@ -178,7 +175,7 @@ def test_what_must_not_wait_is_taken_before_the_shell_comes_to_it_and_not_again(
         None,
     ],
 )
-def test_all_else_waits_for_the_shell(data: Any) -> None:
+def test_other_messages_wait_for_the_shell(data: Any) -> None:
     taken: list[Any] = []
     page = Page(taken.append)
     assert page.route(data) == "as sent"

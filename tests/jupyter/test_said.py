@@ -1,4 +1,4 @@
-"""Follow-up texts on panel and card, and that a panel's two messages are one text."""
+"""Messages to agents on panel and card. A panel's message that arrives twice counts once."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from nb_agents import events as ev
-from nb_agents.jupyter.kernel import do_as_asked
-from nb_agents.presentation.cards import card_bundle
-from nb_agents.presentation.panel_state import panel_state
 from nb_agents.testing import Answer, Gate, ScriptedModel
-from nb_agents.view.fold import fold
-from nb_agents.view.run_view import RunView
+from tests.kit.cards import card_bundle, panel_state
+from tests.kit.cells import handle_page_request
+from tests.kit.views import RunView, fold
 from tests.team_kit import finish, start
 
-SAID = ev.Said(text="And <b>briefly</b>.")
+SAID = ev.UserMessage(text="And <b>briefly</b>.")
 
 
 def view_of(*events: ev.Event) -> RunView:
@@ -26,7 +24,7 @@ def view_of(*events: ev.Event) -> RunView:
 
 
 def hears(agent: str, heard: int = 1) -> ev.Event:
-    return ev.Told(agent=agent, text="t", heard=heard)
+    return ev.NoteSent(agent=agent, text="t", heard=heard)
 
 
 def state(*events: ev.Event) -> dict[str, object]:
@@ -34,7 +32,7 @@ def state(*events: ev.Event) -> dict[str, object]:
     return {name: shown[name] for name in ("can_say", "said")}
 
 
-def test_a_running_panel_takes_a_text_and_shows_who_has_read_the_last() -> None:
+def test_running_panel_accepts_messages_and_shows_who_read_the_last() -> None:
     assert state() == {"can_say": True, "said": None}
     text = "And <b>briefly</b>."
     assert state(SAID)["said"] == {"text": text, "read": "read by 0 of 3"}
@@ -43,24 +41,24 @@ def test_a_running_panel_takes_a_text_and_shows_who_has_read_the_last() -> None:
         "text": text,
         "read": "read by all",
     }
-    later = state(SAID, hears("ben"), ev.Said(text="Two."), hears("ada", 2))
+    later = state(SAID, hears("ben"), ev.UserMessage(text="Two."), hears("ada", 2))
     assert later["said"] == {"text": "Two.", "read": "read by 1 of 3"}
 
 
-def test_one_that_is_out_is_not_waited_for_to_read_it() -> None:
+def test_finished_agent_does_not_count_as_reader() -> None:
     out = ev.AgentFailed(agent="cleo", error="e")
     read = [SAID, hears("ada"), hears("ben"), out]
     assert state(*read)["said"] == {"text": "And <b>briefly</b>.", "read": "read by all"}
 
 
-def test_one_that_is_called_is_not_waited_for_to_read_it() -> None:
+def test_called_agent_does_not_count_as_reader() -> None:
     fields = {"name": "critic", "model": "m", "workspace": "w", "input": "i"}
     called = ev.AgentCalled(agent="ada/critic#1", caller="ada", **fields)
     read = [called, SAID, *map(hears, ("ada", "ben", "cleo"))]
     assert state(*read)["said"] == {"text": "And <b>briefly</b>.", "read": "read by all"}
 
 
-def test_while_presenting_the_presenter_alone_is_to_read_it() -> None:
+def test_only_the_presenter_counts_as_reader_while_presenting() -> None:
     presents = ev.PresentationStarted(agent="ben")
     assert state(presents, SAID)["said"] == {
         "text": "And <b>briefly</b>.",
@@ -68,14 +66,14 @@ def test_while_presenting_the_presenter_alone_is_to_read_it() -> None:
     }
 
 
-def test_a_panel_that_is_stopping_or_over_takes_no_text() -> None:
+def test_stopping_or_finished_panel_accepts_no_message() -> None:
     stop = ev.StopRequested(level="requested", source="widget")
     assert state(stop)["can_say"] is False
     over = ev.TurnEnded(status="completed", phase="presenting", winner="ada", answer="x")
     assert state(over)["can_say"] is False
 
 
-def test_a_text_clears_the_votes_and_shows_nobody_as_having_voted() -> None:
+def test_message_clears_votes() -> None:
     given = ev.AnswerGiven(agent="ada", answer="x")
     vote = ev.VoteCast(agent="ben", target="ada", reason="best", seen={"ada": 1})
     view = view_of(given, vote, SAID)
@@ -85,22 +83,22 @@ def test_a_text_clears_the_votes_and_shows_nobody_as_having_voted() -> None:
     assert presented.votes == {"ada": 1}
 
 
-def test_the_card_names_the_texts_that_nobody_had_read_and_no_other() -> None:
+def test_card_lists_only_unread_messages() -> None:
     ended = ev.TurnEnded(status="cancelled", phase="coordinating", at=1010.0)
     stop = ev.StopRequested(level="immediate", source="widget")
-    read, late = ev.Said(text="Read."), ev.Said(text="Late <i>one</i>.")
+    read, late = ev.UserMessage(text="Read."), ev.UserMessage(text="Late <i>one</i>.")
     card = card_bundle(view_of(read, hears("ada"), late, stop, ended), "p")
-    line = "No agent had read this yet; the next turn has it: “Late <i>one</i>.”"
+    line = "No agent has read this message yet. The next turn includes it: “Late <i>one</i>.”"
     assert f"> {line}" in card["text/plain"]
     assert line.replace("<", "&lt;").replace(">", "&gt;") in card["text/html"]
     assert "“Read.”" not in card["text/plain"]
 
 
 def refusal(run: str, text: str, message_id: str) -> str:
-    return do_as_asked("say", {"run": run, "text": text, "id": message_id}).refusal
+    return handle_page_request("say", {"run": run, "text": text, "id": message_id}).refusal
 
 
-def test_a_panels_two_messages_are_one_text_and_two_texts_are_two(tmp_path: Path) -> None:
+def test_message_sent_twice_counts_once_and_two_messages_count_twice(tmp_path: Path) -> None:
     gate = Gate()
     run = start(tmp_path, solo=ScriptedModel(Answer("A", gate=gate), Answer("B")))
     gate.wait_reached()
@@ -112,13 +110,13 @@ def test_a_panels_two_messages_are_one_text_and_two_texts_are_two(tmp_path: Path
     finish(run)
 
 
-def test_a_text_that_is_refused_is_so_in_a_sentence_and_may_be_sent_again(tmp_path: Path) -> None:
+def test_refused_message_has_a_reason_and_can_be_sent_again(tmp_path: Path) -> None:
     assert "No run" in refusal("nobody", "x", "id-3")
     gate = Gate()
     run = start(tmp_path, solo=ScriptedModel(Answer("A", gate=gate), Answer("B")))
     gate.wait_reached()
     assert refusal(run.id, "  ", "id-4") == (
-        "The text is empty. Write what the agents should know."
+        "The message is empty. Write what the agents should know."
     )
     assert refusal(run.id, "x", "id-4") == ""
     gate.open()

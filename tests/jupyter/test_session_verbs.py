@@ -1,4 +1,4 @@
-"""The list of sessions and the news of dead turns: one at a time, whatever one of them does."""
+"""A session that can't be shown does not affect lists of sessions or reports of dead turns."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from nb_agents.jupyter import verbs
-from nb_agents.session import history
-from nb_agents.verbs import on_sessions
 from tests.damage import small_sessions
+from tests.kit.cells import verbs
+from tests.kit.sessions import history
+from tests.kit.verbs import on_sessions
 
 SHELL = SimpleNamespace(user_ns={})
 
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts that are displayed."""
+    """Return the list of displayed texts."""
     texts: list[str] = []
 
     def display(bundle: dict[str, Any]) -> None:
@@ -30,7 +30,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-def test_a_defect_of_ours_in_one_session_hides_no_other(
+def test_bug_in_one_session_does_not_hide_others(
     tmp_path: Path, shown: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_sessions(tmp_path)
@@ -48,22 +48,19 @@ def test_a_defect_of_ours_in_one_session_hides_no_other(
     assert said == "Session 'team' can't be shown: RuntimeError: a defect."
 
 
-def test_a_session_says_what_of_it_is_not_read_in_one_sentence(
+def test_unread_parts_of_a_session_are_reported_in_one_sentence(
     tmp_path: Path, shown: list[str]
 ) -> None:
     team, _ = small_sessions(tmp_path)
     journal = team / "turn_1" / "events.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join([lines[0], b"rubbish\n", *lines[1:], b'{"kind": "x"}\n']))
+    journal.write_bytes(b"".join([lines[0], b"rubbish\n", *lines[1:]]))
     verbs.VERBS["sessions"](SHELL, SimpleNamespace(session_root=tmp_path, all=False))
     [_, said] = shown
-    assert said == (
-        "Not read: team/1: events.jsonl: 2 lines can't be read and were skipped "
-        "(the first is line 2)."
-    )
+    assert said == "Not read: team/1: events.jsonl: line 2 can't be read and was skipped."
 
 
-def test_the_table_of_sessions_is_one_line_a_session(tmp_path: Path, shown: list[str]) -> None:
+def test_sessions_table_has_one_line_per_session(tmp_path: Path, shown: list[str]) -> None:
     team, _ = small_sessions(tmp_path)
     team.rename(tmp_path / "te\nam\x1b[2J")
     verbs.VERBS["sessions"](SHELL, SimpleNamespace(session_root=tmp_path, all=False))
@@ -71,7 +68,7 @@ def test_the_table_of_sessions_is_one_line_a_session(tmp_path: Path, shown: list
     assert "te am" in shown[0] and "\x1b" not in shown[0]
 
 
-def test_a_long_list_opens_those_alone_that_it_shows(
+def test_long_list_loads_only_the_sessions_it_shows(
     tmp_path: Path, shown: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     team, recipe = small_sessions(tmp_path)
@@ -86,7 +83,7 @@ def test_a_long_list_opens_those_alone_that_it_shows(
     monkeypatch.setattr(on_sessions, "load_session", load)
     verbs.VERBS["sessions"](SHELL, SimpleNamespace(session_root=tmp_path, all=False))
     assert opened == [recipe.name]
-    assert shown[-1] == "1 older session not listed: --all lists all."
+    assert shown[-1] == "1 older session not listed. --all lists all."
     opened.clear()
     verbs.VERBS["sessions"](SHELL, SimpleNamespace(session_root=tmp_path, all=True))
     assert opened == [recipe.name, team.name]

@@ -1,4 +1,4 @@
-"""What the panel and the card of a sweep say, and what a page can ask for on them."""
+"""The panel and card of a sweep, and the requests that a page can send."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from IPython.core.formatters import DisplayFormatter
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.jupyter import formatters, panel
-from nb_agents.presentation.asking import TERMINAL
-from nb_agents.presentation.sweep_card import (
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
+from tests.kit.cards import TERMINAL
+from tests.kit.cells import formatters, panel
+from tests.kit.runs import registry
+from tests.kit.sweeps import (
     MAX_FAILURES,
     MAX_LIVE,
     MAX_TABLE,
+    LiveRow,
     OpenedRow,
+    RowResult,
+    Sweep,
+    SweepView,
     sweep_bundle,
     sweep_state,
     sweep_text,
 )
-from nb_agents.runs import registry
-from nb_agents.sweeps.notes import RowResult
-from nb_agents.sweeps.sweep import Sweep
-from nb_agents.sweeps.sweep_fold import LiveRow, SweepView
-from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
-from nb_agents.view.run_view import RunView
+from tests.kit.views import RunView
 from tests.model_server import wait_until
 from tests.presentation.recipe_views import asked, began, recipe, wrote
 from tests.presentation.test_cards import EVIL, STOPPED, Page, turn
@@ -83,7 +84,7 @@ def failures(count: int, why: str = "no key") -> tuple[RowResult, ...]:
 # The panel
 
 
-def test_the_rows_are_counted_by_how_they_stand_with_those_that_need_a_person_first() -> None:
+def test_rows_are_counted_by_state_with_waiting_rows_first() -> None:
     state = drawn(completed=20, failed=2, live=live(WRITING, WAITING), to_go=75)
     assert [each["text"] for each in state["counts"]] == [
         "2 failed",
@@ -96,20 +97,20 @@ def test_the_rows_are_counted_by_how_they_stand_with_those_that_need_a_person_fi
     assert (state["round"], state["fraction"]) == ("22 of 100 rows", 0.22)
 
 
-def test_a_row_that_failed_and_is_tried_again_makes_no_count_negative() -> None:
+def test_retried_row_does_not_make_a_count_negative() -> None:
     state = drawn(total=3, completed=1, failed=1, live=live(WRITING), to_go=1)
     texts = [each["text"] for each in state["counts"]]
     assert texts == ["1 failed", "1 at work", "1 complete", "1 to go"]
 
 
-def test_the_meter_tells_the_time_to_go_what_was_used_and_the_score() -> None:
+def test_panel_shows_remaining_time_usage_and_score() -> None:
     state = drawn(left_s=190.0, tokens=8214, cost=0.019, scores=(0.5, 1.0, 0.75))
     assert state["elapsed"] == "1 min 5 s · about 3 min 10 s to go"
     assert state["cost"].replace("\N{NO-BREAK SPACE}", " ") == "8 214 tok · $0.019"
     assert state["in_flight"] == "score 0.75 ± 0.25 (3)"
 
 
-def test_an_unknown_price_and_a_time_that_nobody_can_tell_are_left_out() -> None:
+def test_unknown_price_and_remaining_time_are_left_out() -> None:
     state = drawn(tokens=5, cost=None, left_s=9.0, status="paused")
     assert (state["cost"], state["elapsed"]) == ("5 tok", "1 min 5 s")
 
@@ -118,7 +119,7 @@ def test_an_unknown_price_and_a_time_that_nobody_can_tell_are_left_out() -> None
     "status, rows, chip, status_of_page, now, hold",
     [
         ("running", (WRITING,), "running", "running", False, "pause"),
-        ("paused", (WRITING,), "paused", "running", False, "continue"),
+        ("paused", (WRITING,), "paused", "running", False, "unpause"),
         (
             "stopping",
             (STOPPING, CUT),
@@ -132,7 +133,7 @@ def test_an_unknown_price_and_a_time_that_nobody_can_tell_are_left_out() -> None
         ("completed", (), "complete", "complete", None, ""),
     ],
 )
-def test_the_chip_and_the_buttons_follow_from_how_it_stands(
+def test_chip_and_buttons_depend_on_the_state(
     status: str, rows: Any, chip: str, status_of_page: str, now: bool | None, hold: str
 ) -> None:
     state = drawn(status=status, live=live(*rows))
@@ -140,7 +141,7 @@ def test_the_chip_and_the_buttons_follow_from_how_it_stands(
     assert (state["button"] or {"now": None})["now"] is now
 
 
-def test_a_row_says_what_its_team_does_and_can_be_stopped_alone() -> None:
+def test_row_shows_its_activity_and_has_a_stop_button() -> None:
     row = drawn(live=live(WRITING))["rows"][0]
     assert (row["id"], row["run"], row["model"]) == ("row-0", "r0", "compare caches")
     assert (row["chip"], row["says"], row["writing"]) == ("ada: writing", "so far so good", True)
@@ -148,18 +149,18 @@ def test_a_row_says_what_its_team_does_and_can_be_stopped_alone() -> None:
     assert stops == [{"now": False}, {"now": True}, None]
 
 
-def test_a_row_of_a_recipe_says_which_step_it_is_at() -> None:
+def test_recipe_row_shows_its_current_step() -> None:
     row = drawn(live=live(recipe(*wrote("gather/draft", "so far "))))["rows"][0]
     assert (row["chip"], row["says"]) == ("writing", "so far")
 
 
-def test_rows_that_wait_for_a_person_come_first_with_their_question() -> None:
+def test_waiting_rows_come_first_with_their_question() -> None:
     first = drawn(live=live(WRITING, WAITING))["rows"][0]
     assert (first["id"], first["chip"], first["tone"]) == ("row-1", "awaiting approval", "ing")
     assert first["says"] == "Shall it go on?"
 
 
-def test_hundreds_of_rows_are_no_more_to_send_than_a_person_can_look_at() -> None:
+def test_number_of_rows_sent_is_limited() -> None:
     task = turn(task="long " * 10_000)
     state = drawn(
         failed=900, failures=failures(80, "why " * 5000), live=live(*[task] * 300), total=5000
@@ -172,14 +173,14 @@ def test_hundreds_of_rows_are_no_more_to_send_than_a_person_can_look_at() -> Non
     assert len(json.dumps(state)) < 80_000
 
 
-def test_the_row_that_is_open_is_drawn_as_the_panel_of_its_run() -> None:
+def test_open_row_is_drawn_as_the_panel_of_its_run() -> None:
     state = drawn(OpenedRow("row-0", "r0", WRITING), live=live(WRITING, WRITING))
     assert [row["current"] for row in state["rows"]] == [True, False]
     assert state["open"]["row"] == "row-0"
     assert (state["open"]["state"]["run"], state["open"]["state"]["chip"]) == ("r0", "running")
 
 
-def test_a_row_that_ends_while_it_is_open_leaves_its_card() -> None:
+def test_open_row_shows_its_card_when_it_ends() -> None:
     state = drawn(OpenedRow("gone", "r9", STOPPED, "<b>card</b>"), live=live(WRITING))
     assert state["open"]["state"]["card"] == "<b>card</b>"
     assert [row["current"] for row in state["rows"]] == [False]
@@ -197,11 +198,11 @@ def card(table: list[dict[str, Any]] | None = None, **more: Any) -> dict[str, An
     return sweep_bundle(view(**more), "Answer: {{q}}", "here/ask", table or [])
 
 
-def test_a_stopped_card_says_how_to_go_on_and_a_complete_one_has_nothing_to_add() -> None:
+def test_only_the_card_of_a_stopped_sweep_shows_how_to_continue() -> None:
     stopped = card(status="cancelled", completed=60, failed=1, reason="lunch")
     for text in stopped["text/html"], stopped["text/plain"]:
-        assert "Run the cell again: it goes on with the 39 missing rows" in text
-        assert "and pays for nothing twice." in text
+        assert "Run the cell again to continue with the 39 missing rows" in text
+        assert "Finished rows are not repeated." in text
         assert "Stopped after 1 min 5 s (lunch). 60 of 100 rows are complete." in text
     complete = card(status="completed", completed=99, failed=1)
     assert "Run the cell again" not in complete["text/html"] + complete["text/plain"]
@@ -209,20 +210,20 @@ def test_a_stopped_card_says_how_to_go_on_and_a_complete_one_has_nothing_to_add(
     assert "✓ complete" in complete["text/html"]
 
 
-def test_a_card_has_failures_first_and_then_the_first_rows() -> None:
+def test_card_lists_failures_and_then_the_first_rows() -> None:
     table = [record(f"row-{i}", "complete", answer=f"so {i}") for i in range(30)]
     ended = {"status": "completed", "completed": 29, "failed": 2, "failures": failures(2)}
     made = card([record("bad-0", "failed", error="no key"), *table], total=31, **ended)
     text = made["text/plain"]
     assert text.index("FAILED bad-0: no key") < text.index("row-0: complete · so 0")
-    assert made["text/html"].count("no key") == 2  # of each failure once, and not in the table
+    assert made["text/html"].count("no key") == 2  # once per failure, and not again in the table
     assert f"row-{MAX_TABLE - 2}: complete" in text
     assert f"row-{MAX_TABLE - 1}: complete" not in text
     assert "11 more rows" in text
     assert "--retry-failed" in text
 
 
-def test_a_card_tells_scores_costs_and_where_it_is() -> None:
+def test_card_shows_scores_costs_and_path() -> None:
     row = record("a", "complete", answer="x", score=0.5)
     made = card([row], status="completed", tokens=10, cost=0.01, scores=(0.5, 1.0))
     for text in made["text/html"], made["text/plain"]:
@@ -231,7 +232,7 @@ def test_a_card_tells_scores_costs_and_where_it_is() -> None:
         assert "$0.010" in text
 
 
-def test_a_score_that_failed_and_the_outputs_of_a_recipe_are_in_the_table() -> None:
+def test_table_contains_failed_scores_and_recipe_outputs() -> None:
     scored = record("a", "complete", answer="x", error="The score function failed: KeyError: 1")
     ended = record("b", "complete")
     tail = {key: ended.pop(key) for key in ("error", "tokens", "cost", "seconds", "score")}
@@ -243,7 +244,7 @@ def test_a_score_that_failed_and_the_outputs_of_a_recipe_are_in_the_table() -> N
 
 
 @pytest.mark.parametrize("status", ["running", "paused", "stopping", "cancelled", "completed"])
-def test_nothing_that_strangers_wrote_becomes_markup(status: str) -> None:
+def test_untrusted_text_is_escaped(status: str) -> None:
     evil = EVIL + "\x1b[2J"
     table = [record(evil, "complete", answer=evil), record("b", "failed", error=evil)]
     more = {"failed": 1, "failures": failures(1, evil), "reason": evil, "status": status}
@@ -260,17 +261,17 @@ def test_long_answers_and_reasons_are_cut() -> None:
     assert len(made["text/html"]) < 10_000
 
 
-def test_what_is_shown_while_it_is_live_is_true_later() -> None:
+def test_static_part_of_a_live_sweep_stays_true() -> None:
     text = card(completed=3, live=live(WRITING))["text/plain"]
     assert "This sweep was live when this was written: 3 of 100 rows are complete." in text
-    assert "If its kernel is gone: run the cell again" in text
+    assert "If its kernel has ended: run the cell again" in text
 
 
-# What a page asks for
+# Requests of a page
 
 
 class Outputs:
-    """Stands for the widget and the outputs of cells."""
+    """A substitute for the widget and the outputs of cells."""
 
     def __init__(self, state: Callable[[], dict[str, Any]], take: Any) -> None:
         self._make, self.state, self.ask = state, state(), take
@@ -292,7 +293,7 @@ class Outputs:
 
 @pytest.fixture
 def outputs(monkeypatch: pytest.MonkeyPatch) -> list[Outputs]:
-    """The outputs that panels have made."""
+    """Return the list of outputs that panels have created."""
     made: list[Outputs] = []
 
     def make(shown: str, state: Callable[[], dict[str, Any]], take: Any) -> Outputs:
@@ -305,7 +306,7 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[Outputs]:
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Iterator[Sweep]:
-    """A sweep of three rows, two of which hold still after two words."""
+    """A sweep of three rows. Two of them wait after two words."""
     gate = Gate()
     model = ScriptedModel(replace(Answer("So."), text="two words ", gate=gate))
     options = RunOptions(session_root=tmp_path)
@@ -320,8 +321,8 @@ def sweep(tmp_path: Path) -> Iterator[Sweep]:
         sweep.wait(WAIT_S)
 
 
-def test_a_page_opens_a_row_and_closes_it(sweep: Sweep, outputs: list[Outputs]) -> None:
-    panel.show_sweep(sweep)
+def test_page_opens_and_closes_a_row(sweep: Sweep, outputs: list[Outputs]) -> None:
+    panel.show_group(sweep)
     (out,) = outputs
     wait_until(lambda: len(out.state["rows"]) == 2)
     name = out.state["rows"][1]["id"]
@@ -334,10 +335,10 @@ def test_a_page_opens_a_row_and_closes_it(sweep: Sweep, outputs: list[Outputs]) 
     assert out.state["open"] is None
 
 
-def test_a_page_stops_one_row_and_the_card_of_the_open_row_stays(
+def test_page_stops_one_row_and_the_open_row_shows_its_card(
     sweep: Sweep, outputs: list[Outputs]
 ) -> None:
-    panel.show_sweep(sweep)
+    panel.show_group(sweep)
     (out,) = outputs
     wait_until(lambda: len(out.state["rows"]) == 2)
     row = out.state["rows"][0]
@@ -348,7 +349,7 @@ def test_a_page_stops_one_row_and_the_card_of_the_open_row_stays(
     assert sweep.status == "running"
 
 
-def test_what_rows_at_work_have_used_is_counted_and_once_when_they_are_resumed(
+def test_usage_of_live_rows_is_counted_once_after_a_resume(
     tmp_path: Path,
 ) -> None:
     gate, used = Gate(), []
@@ -364,35 +365,36 @@ def test_what_rows_at_work_have_used_is_counted_and_once_when_they_are_resumed(
         used.append(shown[-1].tokens)
         sweep.stop(now=True)
         used.append(sweep.wait(WAIT_S).tokens)
-    assert used == [used[0]] * 4
-    assert used[0] > 0
+    finished, cut = used[0], used[1] - used[0]
+    assert finished > 0 and cut > 0
+    assert used == [finished, finished + cut, finished + cut, finished + 2 * cut]
 
 
-def test_a_page_holds_all_rows_and_lets_them_go_on(sweep: Sweep, outputs: list[Outputs]) -> None:
-    panel.show_sweep(sweep)
+def test_page_pauses_and_unpauses_all_rows(sweep: Sweep, outputs: list[Outputs]) -> None:
+    panel.show_group(sweep)
     (out,) = outputs
     out.ask({"type": "pause", "sweep": sweep.name})
     wait_until(lambda: out.state["chip"] == "paused")
-    out.ask({"type": "resume", "sweep": sweep.name})
+    out.ask({"type": "unpause", "sweep": sweep.name})
     wait_until(lambda: out.state["chip"] == "running")
 
 
-def test_a_page_stops_the_sweep_which_leaves_one_card(sweep: Sweep, outputs: list[Outputs]) -> None:
-    panel.show_sweep(sweep)
-    panel.show_sweep(sweep)  # in a second cell
+def test_page_stops_the_sweep_which_leaves_one_card(sweep: Sweep, outputs: list[Outputs]) -> None:
+    panel.show_group(sweep)
+    panel.show_group(sweep)  # in a second cell
     (out,) = outputs
     out.ask({"type": "stop", "sweep": sweep.name, "immediate": False})
     wait_until(lambda: out.state["chip"].startswith("Stopping…"))
     out.ask({"type": "stop", "sweep": sweep.name, "immediate": True})
     sweep.wait(WAIT_S)
     (bundle,) = out.frozen
-    assert "Run the cell again: it goes on with the 3 missing rows" in bundle["text/html"]
+    assert "Run the cell again to continue with the 3 missing rows" in bundle["text/html"]
     in_a_terminal = sweep_text(sweep.view, "", "", sweep.table(), TERMINAL)
-    assert "Run the same command again: it goes on with the 3 missing rows" in in_a_terminal
+    assert "Run the same command again to continue with the 3 missing rows" in in_a_terminal
     assert out.state["button"] is None
     end = out.state
     out.ask({"type": "open", "row": ""})
-    out.ask({"type": "resume", "sweep": sweep.name})  # would begin another sweep
+    out.ask({"type": "unpause", "sweep": sweep.name})  # would start another sweep
     assert out.state is end
     assert sweep.name not in [group.name for group in registry.groups()]
 
@@ -400,19 +402,17 @@ def test_a_page_stops_the_sweep_which_leaves_one_card(sweep: Sweep, outputs: lis
 @pytest.mark.parametrize(
     "message", [None, "stop", {}, {"type": "stop"}, {"type": "pause"}, {"type": "open", "row": 1}]
 )
-def test_a_message_that_makes_no_sense_does_nothing(
-    sweep: Sweep, outputs: list[Outputs], message: Any
-) -> None:
-    panel.show_sweep(sweep)
+def test_invalid_message_is_ignored(sweep: Sweep, outputs: list[Outputs], message: Any) -> None:
+    panel.show_group(sweep)
     outputs[0].ask(message)
     assert sweep.status == "running"
     assert outputs[0].state["open"] is None
 
 
-def test_the_static_part_is_written_at_changes_of_state_alone(
+def test_static_part_is_written_only_when_the_state_changes(
     sweep: Sweep, outputs: list[Outputs]
 ) -> None:
-    panel.show_sweep(sweep)
+    panel.show_group(sweep)
     (out,) = outputs
     shown: list[SweepView] = []
     sweep.subscribe(shown.append)
@@ -429,7 +429,7 @@ def shell() -> Any:
     return SimpleNamespace(display_formatter=DisplayFormatter(), kernel=object())
 
 
-def test_a_sweep_at_the_end_of_a_cell_shows_its_panel_and_its_view_a_table(
+def test_sweep_displays_its_panel_and_its_view_a_table(
     sweep: Sweep, outputs: list[Outputs]
 ) -> None:
     ip = shell()
@@ -443,16 +443,18 @@ def test_a_sweep_at_the_end_of_a_cell_shows_its_panel_and_its_view_a_table(
     assert ip.display_formatter.format(sweep)[0]["text/plain"] == repr(sweep)
 
 
-def test_an_extension_that_is_loaded_loads_nothing_of_sweeps() -> None:
+def test_loading_the_extension_imports_only_what_the_verbs_of_sweeps_need() -> None:
     code = (
         "import sys\n"
         "from types import SimpleNamespace\n"
         "from IPython.core.formatters import DisplayFormatter\n"
         "from nb_agents.jupyter import formatters, magic\n"
         "formatters.register(SimpleNamespace(display_formatter=DisplayFormatter(), kernel=1))\n"
-        "print([m for m in sys.modules if m.startswith('nb_agents.sweeps.')])"
+        "loaded = (name for name in sys.modules if name.startswith('nb_agents.'))\n"
+        "print(sorted(m.rpartition('.')[2] for m in loaded if '.sweeps.' in m))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=os.environ, capture_output=True, text=True
     )
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+    verbs = ["sweep_file", "sweep_fold", "sweep_handle", "sweep_kind", "sweep_prune", "sweep_verbs"]
+    assert (done.stdout.strip(), done.stderr) == (str(["manifest", "notes", *verbs]), "")

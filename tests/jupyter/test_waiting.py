@@ -1,4 +1,4 @@
-"""A cell that waits for its run, and an interrupt at any moment of it."""
+"""Interrupts of a cell that waits for its run, at any moment."""
 
 import signal
 from pathlib import Path
@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents.jupyter import kernel, sweep_cell, waiting
-from nb_agents.jupyter.magic import AgentsMagics
+from nb_agents.jupyter import waiting
 from nb_agents.options import RunOptions
-from nb_agents.runs.run import Run
-from nb_agents.sweeps import mapping
-from nb_agents.sweeps.sweep import Sweep
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
+from tests.kit.cells import AgentsMagics, kernel
+from tests.kit.runs import Run
+from tests.kit.sweeps import Sweep, mapping, sweep_cells
 
 
-def test_an_interrupt_while_the_panel_is_made_stops_the_run_and_not_the_cell(
+def test_interrupt_while_the_panel_is_made_stops_the_run_but_not_the_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate()
@@ -38,7 +37,7 @@ def test_an_interrupt_while_the_panel_is_made_stops_the_run_and_not_the_cell(
 
 
 class Cell:
-    """A cell that is interrupted as soon as there is a run, which waits until it is shown."""
+    """A cell that is interrupted right after its run starts. The run waits until it is shown."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, is_watched: bool) -> None:
         self.gate = Gate()
@@ -56,7 +55,7 @@ class Cell:
 
 
 @pytest.mark.parametrize(("wait", "is_watched"), [(True, True), (True, False), (False, False)])
-def test_an_interrupt_as_soon_as_there_is_a_run_stops_it_where_its_cell_waits(
+def test_interrupt_right_after_the_start_stops_the_run_of_a_waiting_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool, is_watched: bool
 ) -> None:
     cell = Cell(tmp_path, monkeypatch, is_watched)
@@ -66,7 +65,7 @@ def test_an_interrupt_as_soon_as_there_is_a_run_stops_it_where_its_cell_waits(
     assert cell.run.view.stop.source == "interrupt"
 
 
-def test_an_interrupt_of_a_cell_that_does_not_wait_is_none_of_its_run(
+def test_interrupt_of_a_cell_that_does_not_wait_does_not_stop_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = Cell(tmp_path, monkeypatch, is_watched=True)
@@ -77,12 +76,12 @@ def test_an_interrupt_of_a_cell_that_does_not_wait_is_none_of_its_run(
     assert cell.run.view.stop is None
 
 
-def test_an_interrupt_as_soon_as_there_is_a_sweep_stops_it_where_its_cell_waits(
+def test_interrupt_right_after_the_start_stops_the_sweep_of_a_waiting_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, made = Gate(), list[Sweep]()
     team = scripted_team(a=ScriptedModel(Answer("So.", gate=gate)))
-    start_all = mapping.map
+    start_all = mapping.map_verbatim
 
     def begin(*args: Any, **more: Any) -> Sweep:
         made.append(start_all(*args, **more))
@@ -91,10 +90,10 @@ def test_an_interrupt_as_soon_as_there_is_a_sweep_stops_it_where_its_cell_waits(
         gate.open()
         return made[0]
 
-    monkeypatch.setattr(mapping, "map", begin)
+    monkeypatch.setattr(sweep_cells, "map_verbatim", begin)
     shell = SimpleNamespace(user_ns={"rows": [{"q": "one"}, {"q": "two"}]})
     args = AgentsMagics.agents.parser.parse_args(["--over", "rows", "--limit", "1", "--wait"])
     options = RunOptions(session_root=tmp_path)
-    monkeypatch.setattr(sweep_cell, "chosen_team", lambda *_: team)
-    assert sweep_cell.work_over(shell, args, "Why {{q}}?", options) is made[0]
+    monkeypatch.setattr(sweep_cells, "team_from_options", lambda *_: team)
+    assert sweep_cells.start_sweep(shell, args, "Why {{q}}?", options) is made[0]
     assert (made[0].status, made[0].view.completed) == ("cancelled", 1)

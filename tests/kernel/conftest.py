@@ -1,4 +1,4 @@
-"""Kernels are shared by a module's tests where they leave no trace; servers and sessions never."""
+"""Kernels are shared within a module if tests leave no trace; servers and sessions never."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def loaded() -> Iterator[Kernel]:
 
 @pytest.fixture
 def notebook(loaded: Kernel, server: ModelServer, tmp_path: Path) -> Iterator[Notebook]:
-    """The module's kernel with a server and a session root of the test's own."""
+    """The module's kernel, with the test's own server and session root."""
     notebook = Notebook(loaded, server, tmp_path)
     yield notebook
     notebook.end_all()
@@ -37,7 +37,7 @@ def notebook(loaded: Kernel, server: ModelServer, tmp_path: Path) -> Iterator[No
 
 @pytest.fixture
 def open_notebook(server: ModelServer, tmp_path: Path) -> Iterator[Callable[..., Notebook]]:
-    """Give a function that opens a notebook in a kernel of its own, for tests that end kernels."""
+    """Return a function that opens a notebook in its own kernel, for tests that end kernels."""
     with ExitStack() as stack:
 
         def open_one(load: bool = True, headless: bool = False, cold: bool = False) -> Notebook:

@@ -1,4 +1,4 @@
-"""The doors to a run of a kernel: what tests and benchmarks press."""
+"""The entry points with which tests and benchmarks stop a run of a kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.server.conftest import JupyterServer
 __all__ = ["ELSEWHERE", "OF_THE_KERNEL", "REPLY_S", "Doors", "open_doors", "stops"]
 
 REPLY_S = 0.3
-"""So long the plugin waits for the kernel; see js/src/doors.ts."""
+"""Seconds that the plugin waits for the kernel; see js/src/doors.ts."""
 
 OF_THE_KERNEL = ("cell", "panel", "panel, shell only", "■")
 """Some front ends use neither the control channel nor subshells."""
@@ -27,7 +27,7 @@ ELSEWHERE = ("other kernel", "command line", "REST", "plugin", "client")
 
 
 class Doors:
-    """All ways to stop a run of a kernel, none of which waits for it."""
+    """All ways to stop a run of a kernel. None of them waits for the end."""
 
     def __init__(
         self, notebook: Notebook, other: Kernel, jupyter: JupyterServer, client: nb_agents.Client
@@ -36,7 +36,7 @@ class Doors:
         self.said: dict[str, Callable[[], str]] = {}
 
     def press(self, door: str, turn: Turn, now: bool) -> None:
-        """Ask for a stop; what is answered can be read in `said` later."""
+        """Request a stop; `said` contains the reply later."""
         flag = " --now" if now else ""
         kernel = self.notebook.kernel
         match door:
@@ -88,14 +88,14 @@ class Doors:
         return "over" if result.status == "finished" else result.status
 
     def _as_the_plugin(self, turn: Turn, now: bool) -> str:
-        """Ask the server, as where the kernel has not replied in time."""
+        """Send the request to the server, as a page does if the kernel has not replied in time."""
         time.sleep(REPLY_S)
         return self._post(turn, now)
 
 
 @contextmanager
 def open_doors(jupyter: JupyterServer, server: ModelServer) -> Iterator[Doors]:
-    """Open a notebook and another kernel, both in the folder that a server serves."""
+    """Open a notebook and another kernel in the directory that a server serves."""
     place = jupyter.sessions.parent
     place.mkdir(exist_ok=True)
     with Kernel(cwd=place) as kernel, Kernel(cwd=place) as other:
@@ -108,6 +108,6 @@ def open_doors(jupyter: JupyterServer, server: ModelServer) -> Iterator[Doors]:
 
 
 def stops(turn: Turn) -> list[tuple[str, str, float]]:
-    """Each stop of the turn as a whole: its level, its door and its moment."""
+    """Return the level, entry point and time of each stop of the whole turn."""
     found = [e for e in turn.events("stop_requested") if not e["agent"]]
     return [(e["level"], e["source"], e["at"]) for e in found]

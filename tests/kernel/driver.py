@@ -7,9 +7,9 @@
         kernel.interrupt()
         assert kernel.result(blocked).error.ename == "KeyboardInterrupt"
 
-Messages are read on demand, by whoever waits: every wait and every look drains all sockets first,
-so what comes after a cell's end (late prints, display updates, widget state) isn't lost. Use one
-`Kernel` from one thread.
+Messages are read on demand: every wait and every query drains all sockets first, so messages after
+a cell's end (late prints, display updates, widget state) are not lost. Use a `Kernel` in only one
+thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["CellError", "Comm", "Display", "Kernel", "KernelDied", "Result"]
 
 _ROOT = Path(__file__).parents[2]
 _START_S = 60
-_GRACE_S = 60  # JupyterLab gives 5, on a machine that is less busy
+_GRACE_S = 60  # JupyterLab waits for 5 s, on machines that are less busy
 
 
 class KernelDied(RuntimeError):
@@ -66,10 +66,10 @@ class Display:
 
 @dataclass(frozen=True)
 class Result:
-    """What came back for one message so far. `Kernel.outputs_of` gives a later look.
+    """The replies to one message so far. `Kernel.outputs_of` returns later ones.
 
     Attributes:
-        reply: The content of the reply; empty while there is none.
+        reply: The content of the reply. Empty until it arrives.
         messages: All iopub messages whose parent it is, oldest first.
     """
 
@@ -78,7 +78,7 @@ class Result:
     messages: list[dict[str, Any]] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        """What a person would see: the messages themselves hold whole scripts of widgets."""
+        """Show the outputs as a user sees them, because messages contain whole widget scripts."""
         shown = [d.data.get("text/plain", sorted(d.data)) for d in self.displays]
         seen = {"stdout": self.stdout, "stderr": self.stderr, "displays": shown}
         told = "".join(f", {name}={value!r}" for name, value in seen.items() if value)
@@ -86,12 +86,12 @@ class Result:
 
     @property
     def status(self) -> str | None:
-        """`ok`, `error`, `aborted`, or None while there is no reply."""
+        """`ok`, `error`, `aborted`, or None until the reply arrives."""
         return self.reply.get("status")
 
     @property
     def is_busy(self) -> bool:
-        """Whether the kernel has begun with it and not ended."""
+        """Whether the kernel is working on the message."""
         return self._states[-1:] == ["busy"]
 
     @property
@@ -117,7 +117,7 @@ class Result:
 
     @property
     def displays(self) -> list[Display]:
-        """What the cell displayed, its last expression included, as it was at first."""
+        """The cell's first displays, including its last expression, without later updates."""
         return self._displays("display_data", "execute_result")
 
     @property
@@ -157,7 +157,7 @@ class Comm:
 
     Attributes:
         cell: The message id of the cell in which the kernel opened it.
-        state: The widget's state as the kernel has told it so far.
+        state: The widget's state as sent by the kernel so far.
         custom: Contents of the custom messages from the kernel.
     """
 
@@ -170,7 +170,7 @@ class Comm:
 
 
 class _ThisPython(KernelSpecManager):
-    """Knows one kernel: ipykernel in the Python that runs the tests, whatever is installed."""
+    """A provider of one kernel: ipykernel in the Python that runs the tests."""
 
     def __init__(self, cold: bool) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class Kernel:
         env: Variables added to this process's environment.
         headless: Behave like nbclient: no stdin, no notebook path.
         ipython_config: Text of an `ipython_config.py`, to load extensions at start.
-        cold: Start Python anew, and don't fork it from where all is imported (see `tests.warm`).
+        cold: Start a new Python instead of a fork with everything imported (see `tests.warm`).
     """
 
     def __init__(
@@ -206,7 +206,9 @@ class Kernel:
         self._home = Path(tempfile.mkdtemp(prefix="nb-kernel-"))
         self.cwd = cwd or self._home
         self.headless = headless
-        self._cold = cold or sys.platform != "linux"  # elsewhere not all that's imported may fork
+        self._cold = (
+            cold or sys.platform != "linux"
+        )  # on other systems, some imported libraries can't be forked
         self.comms: dict[str, Comm] = {}
         self.input_prompts: list[str] = []
         self._env = self._environment(env or {})
@@ -235,7 +237,7 @@ class Kernel:
     def __enter__(self) -> Kernel:
         try:
             self.start()
-        except BaseException:  # also pytest's timeout: no process is left behind
+        except BaseException:  # also on pytest's timeout, so that no process remains
             self.shutdown(now=True)
             raise
         return self
@@ -251,11 +253,11 @@ class Kernel:
     def start(self) -> None:
         """Start the process and wait until it answers."""
         self._context = zmq.Context()
-        # Asking a kernel that never answers must not fill a pipe, and block there for ever.
+        # Requests to a kernel that never answers must not fill a pipe and block forever.
         self._context.setsockopt(zmq.SNDHWM, 0)
         self._manager = KernelManager(
             context=self._context,
-            # Ports are looked for before the kernel takes them: by then they may be another's.
+            # Ports are chosen before the kernel opens them, and may be taken meanwhile.
             transport="ipc",
             connection_file=str(self._home / "connection.json"),
             kernel_spec_manager=_ThisPython(self._cold),
@@ -275,18 +277,18 @@ class Kernel:
         with self._log.open("ab") as log:
             start(cwd=str(self.cwd), env=self._env, stdout=log, stderr=log, **options)
         provisioner: Any = self._manager.provisioner
-        self._process: subprocess.Popen[bytes] = provisioner.process  # forgotten there at the end
+        self._process: subprocess.Popen[bytes] = provisioner.process  # removed there at the end
 
     def _wait_ready(self) -> None:
         asked: list[str] = []
 
-        # Asked again and again: output sent before iopub is connected is lost.
+        # Repeat the request, because output that is sent before iopub is connected is lost.
         def answers() -> bool:
             asked.append(self._send("shell", "kernel_info_request", {}))
             return any(self.outputs_of(msg_id).is_complete for msg_id in asked)
 
         self.wait_until(answers, _START_S, "the kernel to answer")
-        self.result(asked[-1])  # and no answer is left in the pipe
+        self.result(asked[-1])  # and no reply remains in the pipe
 
     def restart(self, now: bool = False) -> None:
         """Restart as JupyterLab does (interrupt, shutdown request, new process); forgets comms."""
@@ -300,15 +302,15 @@ class Kernel:
             known.clear()
 
     def kill(self) -> None:
-        """SIGKILL the kernel's process, and only it; returns when it's gone."""
+        """Send SIGKILL to the kernel's process only, and wait for its end."""
         os.kill(self.pid, signal.SIGKILL)
         self._process.wait(60)
 
     def shutdown(self, now: bool = False, grace_s: float = _GRACE_S) -> int | None:
-        """Shut down as JupyterLab does, or kill at once, and free everything. Idempotent.
+        """Shut down as JupyterLab does, or kill immediately, and free everything. Idempotent.
 
         Args:
-            now: Kill it at once.
+            now: Kill it immediately.
             grace_s: Half of it ends in a SIGTERM, all of it in a SIGKILL.
 
         Returns:
@@ -337,7 +339,7 @@ class Kernel:
 
     @property
     def log(self) -> str:
-        """What the kernel's process wrote to its own output, outside any cell."""
+        """The output of the kernel's process outside any cell."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     # Cells
@@ -384,12 +386,12 @@ class Kernel:
         return self.outputs_of(msg_id)
 
     def outputs_of(self, msg_id: str) -> Result:
-        """What came back for a message until now."""
+        """Return the replies to a message until now."""
         self._drain(0)
         return Result(msg_id, dict(self._reply_to.get(msg_id, {})), list(self._iopub_of[msg_id]))
 
     def eval(self, expression: str, timeout_s: float = 60, subshell_id: str | None = None) -> Any:
-        """Evaluate a literal-valued expression silently, in no cell and without a trace.
+        """Evaluate an expression with a literal value, silently and outside of cells.
 
         While a cell blocks the main shell, pass a subshell's id.
         """
@@ -404,7 +406,7 @@ class Kernel:
         return ast.literal_eval(ast.literal_eval(answer["data"]["text/plain"]))
 
     def shown(self, display_id: str) -> Display | None:
-        """What a person sees under this display id now, wherever its updates came from."""
+        """Return what a user sees under this display id now, after all updates."""
         self._drain(0)
         return self._shown.get(display_id)
 
@@ -412,16 +414,16 @@ class Kernel:
         """Answer the kernel's last `input()`; its prompt is the last of `input_prompts`."""
         self._send("stdin", "input_reply", {"value": text})
 
-    # Doors beside the queue of cells
+    # Channels next to the queue of cells
 
     def interrupt(self) -> None:
         """Send SIGINT to the kernel's process group, as the toolbar's button does."""
         self._manager.interrupt_kernel()
 
     def interrupt_cell(self, msg_id: str) -> CellError | None:
-        """Interrupt the kernel until this cell is over, and give its error.
+        """Interrupt the kernel until this cell ends, and return its error.
 
-        One interrupt may be lost: Python ignores what is raised in a callback or a finaliser.
+        One interrupt may be lost: Python ignores exceptions in callbacks and finalizers.
         """
         self.interrupt()
         with suppress(TimeoutError):
@@ -438,11 +440,11 @@ class Kernel:
         return dict(self.wait_until(replied, timeout_s, f"a reply to {msg_type}"))
 
     def create_subshell(self) -> str:
-        """Make a subshell, which takes messages while the main shell is busy; returns its id."""
+        """Create a subshell, which handles messages while the main shell is busy. Return its id."""
         return str(self.control("create_subshell_request")["subshell_id"])
 
     def comm_msg(self, comm_id: str, data: Any, subshell_id: str | None = None) -> str:
-        """Send a message over a comm, as a widget in the browser does; returns its message id."""
+        """Send a message over a comm, as a widget in the browser does. Returns the message id."""
         content = {"comm_id": comm_id, "data": data}
         return self._send("shell", "comm_msg", content, subshell_id)
 
@@ -477,7 +479,7 @@ class Kernel:
         what: str = "the kernel's state",
         seen: Callable[[], object] | None = None,
     ) -> Any:
-        """Wait until a predicate is true, reading what the kernel sends meanwhile."""
+        """Wait until a predicate is true, and read the kernel's messages during the wait."""
         return wait_until(predicate, timeout_s, what, seen, self._pause)
 
     def wait_busy(self, msg_id: str, timeout_s: float = 60) -> None:
@@ -490,7 +492,7 @@ class Kernel:
         self.wait_until(printed, timeout_s, repr(text), lambda: self.outputs_of(msg_id))
 
     def _pause(self, seconds: float) -> None:
-        was_alive = self.is_alive  # asked first: what a kernel sends last is read after its end
+        was_alive = self.is_alive  # check first: the kernel's last messages are read after its end
         if not self._drain(seconds) and not was_alive:
             code = self._process.returncode
             raise KernelDied(f"The kernel ended with code {code}. Its log:\n{self.log[-2000:]}")
@@ -513,7 +515,7 @@ class Kernel:
         return str(message["header"]["msg_id"])
 
     def _drain(self, seconds: float) -> bool:
-        """Take in every message that is there, or the first that comes in so many seconds.
+        """Read every waiting message, or the first that arrives within the given seconds.
 
         Returns:
             Whether there was any.
@@ -549,7 +551,7 @@ class Kernel:
         if kind in ("display_data", "execute_result", "update_display_data"):
             display = _display(content)
             known = kind != "update_display_data" or display.display_id in self._shown
-            if display.display_id and known:  # like a page, which drops updates of the unknown
+            if display.display_id and known:  # like a page, which drops updates of unknown displays
                 self._shown[display.display_id] = display
         elif kind == "comm_open":
             state = dict(content["data"].get("state") or {})

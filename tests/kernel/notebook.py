@@ -1,7 +1,7 @@
-"""A notebook whose agents speak to a `ModelServer`: what the tests of stops and sessions share.
+"""A notebook with agents of a `ModelServer`, for the tests of stops and sessions.
 
 `Notebook` is a live kernel plus the server plus a team file of three agents (models m1, m2, m3).
-By default every model streams `WORDS` and then answers, votes or presents, as it is offered.
+By default each model streams `WORDS` and then answers, votes or presents.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nb_agents.session.layout import TurnPaths
 from tests import canaries
 from tests.kernel.driver import Comm, Kernel, Result
+from tests.kit.sessions import TurnPaths
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 
 __all__ = [
@@ -40,7 +40,7 @@ WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
 
 def play(request: Request) -> Reply:
-    """Play an agent's part: answer, vote for the first answer that there is, present."""
+    """Act as an agent: answer, vote for the first answer, or present."""
     if "<FINAL PRESENTATION>" in request.prompt:
         return Reply(text="The team's final answer.")
     if answered := re.search(r'<ANSWER from="(agent\d)">', request.prompt):
@@ -53,7 +53,7 @@ def play(request: Request) -> Reply:
 def write_team(
     path: Path, server: ModelServer, extra: str = "", backend: Mapping[str, str] | None = None
 ) -> Path:
-    """Write a team file of three agents that speak to the server."""
+    """Write a team file with three agents that use the server."""
     fields = {"type": "chatcompletion", "base_url": server.url, "api_key": canaries.KEY}
     lines = ["agents:"]
     for number, agent in enumerate(AGENTS, 1):
@@ -66,7 +66,7 @@ def write_team(
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn on disk, read anew at each look.
+    """A turn on disk, which is read again for each query.
 
     Attributes:
         run: The run's id in its kernel.
@@ -87,13 +87,13 @@ class Turn:
         return self.path.parent.name
 
     def events(self, kind: str = "") -> list[dict[str, Any]]:
-        """The journal's whole lines (of this kind)."""
+        """Return the complete events of the journal (of this kind)."""
         journal = self.path / "events.jsonl"
         lines = journal.read_text().split("\n")[:-1] if journal.exists() else []
         return [e for e in map(json.loads, lines) if kind in ("", e["kind"])]
 
     def streamed(self) -> dict[str, str]:
-        """The words of each agent that the journal has."""
+        """Return the streamed text of each agent in the journal."""
         texts: dict[str, str] = {}
         for event in self.events("text_streamed"):
             texts[event["agent"]] = texts.get(event["agent"], "") + event["text"]
@@ -120,7 +120,7 @@ class Turn:
         return bool(self.events("turn_ended"))
 
     def wait_streamed(self, words: str = HELD, agents: int = len(AGENTS)) -> None:
-        """Wait until so many agents' words are in the journal."""
+        """Wait until the journal has text of this number of agents."""
         there = lambda: [t for t in self.streamed().values() if words in t]  # noqa: E731
         wait_until(lambda: len(there()) >= agents, 60, f"{words!r} on disk", self.streamed)
 
@@ -131,7 +131,7 @@ class Turn:
         wait_until(lambda: wanted in stops(), 60, f"a stop {wanted}", stops)
 
     def wait_over(self) -> None:
-        """Wait until the turn has ended, its metadata say so and others may go on with it."""
+        """Wait until the turn has ended, its metadata is saved and its lock is released."""
         ended = lambda: self.metadata["run_status"] in ("completed", "cancelled", "failed")  # noqa: E731
         wait_until(ended, 60, "the turn's end", self.events)
         turn = TurnPaths(self.path)
@@ -142,8 +142,8 @@ class Notebook:
     """A kernel with nb_agents loaded, a model server and a team file.
 
     Args:
-        kernel: With nb_agents loaded.
-        server: Where the team's models are.
+        kernel: A kernel with nb_agents loaded.
+        server: The server of the team's models.
         place: A directory for the team file and the sessions.
     """
 
@@ -156,20 +156,20 @@ class Notebook:
         self.use(kernel)
 
     def use(self, kernel: Kernel) -> None:
-        """Work in this kernel from now on; its sessions are this notebook's."""
+        """Use this kernel from now on; its sessions belong to this notebook."""
         self.kernel = kernel
         kernel.eval(f"__import__('os').environ.update(NB_AGENTS_SESSIONS={str(self.root)!r})")
 
     def magic(self, options: str = "", task: str = "Count to six.") -> str:
-        """The source of a cell that starts the team."""
+        """Return the source of a cell that starts the team."""
         return f"%%agents --config {self.team} {options}\n{task}"
 
     def send(self, options: str = "", task: str = "Count to six.") -> Turn:
-        """Start the team in a cell, whether or not the cell ends, and give its turn."""
+        """Start the team in a cell, without waiting for the cell, and return its turn."""
         return self.turn_of(self.kernel.send(self.magic(options, task)))
 
     def turn_of(self, cell: str) -> Turn:
-        """Wait for the panel that a cell opens, and give its turn."""
+        """Wait for the panel of a cell and return its turn."""
 
         def new() -> list[Comm]:
             if self.kernel.outputs_of(cell).status == "error":
@@ -199,7 +199,7 @@ class Notebook:
         return turn
 
     def panels(self) -> dict[str, Comm]:
-        """All panels that the kernel ever opened, by their run."""
+        """Return all panels that the kernel has opened, by run."""
         self.kernel._drain(0)
         states = [(c, c.state.get("state")) for c in self.kernel.comms.values()]
         return {s["run"]: c for c, s in states if isinstance(s, dict) and "run" in s}
@@ -208,12 +208,12 @@ class Notebook:
         return self.panels()[turn.run]
 
     def press(self, turn: Turn, *, now: bool = False) -> str:
-        """Press the panel's Stop button; the message goes by the widget's comm alone."""
+        """Press the panel's Stop button; the message is sent only by the widget's comm."""
         content = {"type": "stop", "run": turn.run, "immediate": now}
         return self.kernel.send_custom(self.panel(turn).comm_id, content)
 
     def end_all(self) -> None:
-        """Stop every run of the kernel at once, even while a cell waits, and wait for it."""
+        """Stop all runs of the kernel immediately, even while a cell waits, and wait for them."""
         for run in self.panels():
             self.kernel.control("nb_agents_stop_request", {"run": run, "immediate": True})
         self.kernel.run(
@@ -221,14 +221,14 @@ class Notebook:
         )
 
     def text(self, result: Result) -> str:
-        """All plain text that a person sees of a cell."""
+        """Return all plain text of a cell that a user sees."""
         shown = [d.data.get("text/plain", "") for d in result.displays]
         error = [result.error.evalue] if result.error else []
         return "\n".join([result.stdout, result.stderr, *shown, *error])
 
 
 def assert_stopped_now(turn: Turn, server: ModelServer, source: str) -> None:
-    """Assert that an immediate stop closed all three streams and kept their words, on disk."""
+    """Assert that an immediate stop closed all three streams and saved their text."""
     assert server.endings() == ["client"] * 3
     turn.wait_over()
     _assert_incomplete(turn, source)
@@ -242,7 +242,7 @@ def assert_stopped_now(turn: Turn, server: ModelServer, source: str) -> None:
 
 
 def assert_stopped_gracefully(turn: Turn, server: ModelServer, source: str) -> None:
-    """Let the held streams go on; assert that they ended, were kept, and that no other began."""
+    """Release the held streams; assert that they ended and were saved, and no others started."""
     assert not turn.is_over
     server.release()
     turn.wait_over()

@@ -1,4 +1,4 @@
-"""A person's mistakes: one sentence each, no traceback, and nothing is started."""
+"""Mistakes of users: a sentence for each, no traceback, and nothing is started."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 import pytest
 
-from nb_agents.jupyter.verbs import VERBS
 from tests.kernel.driver import Kernel, Result
 from tests.kernel.notebook import Notebook
+from tests.kit.cells import VERBS
 
 NO_RUNS = "len(__import__('nb_agents').runs())"
 
 
 def sentence(result: Result) -> str:
-    """The one thing that a person is told; IPython prints a UsageError, and draws our own."""
+    """Return the only message for the user. IPython prints a UsageError; nb_agents draws others."""
     error = result.error
     told = result.stderr.strip()
     if error and error.ename != "UsageError":
@@ -40,19 +40,24 @@ CELLS = {
     ),
     "a cluster without a number": (
         "%%agents --cluster local:x\nCount.",
-        r"'local:x' names no number of workers. Write, for example, local:4",
+        r"'local:x' does not contain a number of workers. Write, for example, local:4",
     ),
     "unknown verb": (
         "%agents stahp",
-        r"no verb 'stahp'. Did you mean 'stop'\? It has: stop, pause, continue, say",
+        r"no verb 'stahp'. Did you mean 'stop'\? The verbs are: stop, pause, unpause, say",
     ),
     "unknown option of a verb": ("%agents stop --fast", r"--fast.*%agents\?"),
-    "open quote": ('%agents stop --reason "why', r"split into words"),
+    "open quote": ('%agents stop --reason "why', r"can.t be parsed"),
     "empty task": ("%%agents\n \n", r"The task is empty"),
+    "a comment above": (
+        "# Ask them.\n\n%%agents\nIs it, and why?",
+        r"%%agents must be the first line of its cell. Move the lines above",
+    ),
+    "code above": ("x = 1\n!true\n%%agents --config t\nIs it?", r"must be the first line"),
     "no task at all": ("%%agents", r"task is empty|cell body"),
-    "unknown name": ("%%agents\nDo {{nothing_here}}.", r"no variable 'nothing_here' is defined"),
+    "unknown name": ("%%agents\nDo {{nothing_here}}.", r"variable 'nothing_here' is not defined"),
     "timeout is no number": ("%%agents --orchestrator-timeout soon\nCount.", r"'soon'"),
-    "timeout of 0": ("%%agents --orchestrator-timeout 0\nCount.", r"0.0 seconds.*number over 0"),
+    "timeout of 0": ("%%agents --orchestrator-timeout 0\nCount.", r"0.0 seconds.*positive number"),
     "timeout below 0": ("%%agents --orchestrator-timeout -5\nCount.", r"-5"),
     "timeout nan": ("%%agents --orchestrator-timeout nan\nCount.", r"nan"),
     "timeout inf": ("%%agents --orchestrator-timeout inf\nCount.", r"inf"),
@@ -63,7 +68,7 @@ CELLS = {
     "unknown session": ("%agents show nowhere", r"nowhere"),
     "unknown session to continue": ("%%agents --continue --session nope\nGo on.", r"nope"),
     "nothing to continue": ("%%agents --continue\nGo on.", r"[Nn]o session"),
-    "unsafe session name": ("%%agents --session ../up\nCount.", r"'../up' can't be a directory"),
+    "unsafe session name": ("%%agents --session ../up\nCount.", r"No session 'up' in"),
     "missing file": ("%%agents --config gone.yaml\nCount.", r"gone\.yaml"),
     "a directory": ("%%agents --config /\nCount.", r"/"),
 }
@@ -90,7 +95,7 @@ FILES = {
         team("type: openia, model: x"),
         r"type 'openia', which is not supported. Did you mean 'openai'\?",
     ),
-    "no model": (team("type: openai, api_key: k"), r"names no model"),
+    "no model": (team("type: openai, api_key: k"), r"has no model"),
     "unset key variable": (
         team('type: openai, model: x, api_key: "${UNSET_KEY}"'),
         r"UNSET_KEY is not set",
@@ -111,8 +116,8 @@ FILES = {
         r"team\.yaml:4.*above 0",
     ),
     "empty file": ("", r"team\.yaml:1: The file is empty; a team file is a mapping with"),
-    "a list": ("- a\n", r"The file holds a list; a team file is a mapping"),
-    "no text": ("agents: \x00", r"character 9 can't be printed. Save it as plain text"),
+    "a list": ("- a\n", r"The file contains a list; a team file is a mapping"),
+    "no text": ("agents: \x00", r"character 9 is not printable. Save the file as plain text"),
     "a recipe": (
         "name: r\nsteps:\n  - {id: a, agent: x, prompt: p}\n",
         r"This is a recipe, not a team file. Start it with --recipe",
@@ -133,7 +138,7 @@ def test_a_mistake_in_the_team_file(notebook: Notebook, name: str) -> None:
     assert re.search(pattern, told), told
     assert notebook.kernel.eval(NO_RUNS) == before
     assert not list(notebook.root.glob("*"))
-    # From Python it's the same sentence, and no traceback either.
+    # In Python, the sentence is the same and there is no traceback either.
     code = f"__import__('nb_agents').start('Count.', config={str(notebook.team)!r})"
     assert re.search(pattern, sentence(notebook.kernel.run(code)))
 
@@ -154,22 +159,34 @@ def test_a_session_root_below_a_file(notebook: Notebook) -> None:
 def test_a_busy_session(notebook: Notebook) -> None:
     turn = notebook.start_held("--session busy")
     told = sentence(notebook.kernel.run(notebook.magic("--session busy")))
-    assert f"'busy' is running already (run {turn.run} in this kernel)" in told
+    assert f"'busy' is already running (run {turn.run} in this kernel)" in told
     assert notebook.server.count() == 3
     told = sentence(notebook.kernel.run(notebook.magic("--continue")))
-    assert "'busy' is running already" in told
+    assert "'busy' is already running" in told
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        'x = """\n%%agents\nWhy?\n"""\nprint(x)',
+        "%%writefile {place}/cell.txt\n# A cell.\n%%agents\nWhy?",
+        "print('' 'a \\\n%%agents')",
+    ],
+)
+def test_option_names_in_the_task_are_text(notebook: Notebook, cell: str) -> None:
+    assert notebook.kernel.run(cell.format(place=notebook.place)).status == "ok"
 
 
 def test_an_unknown_agent(notebook: Notebook) -> None:
     turn = notebook.start_held("--out run")
     told = sentence(notebook.kernel.run(f"%agents stop {turn.run} --agent zoe"))
-    assert "has no agent 'zoe'. It has: ada, Ben, cleo." in told
+    assert "has no agent 'zoe'. Its agents are: ada, Ben, cleo." in told
     told = sentence(notebook.kernel.run("run.stop(agent='zoe')"))
     assert "has no agent 'zoe'" in told
     assert turn.events("stop_requested") == []
 
 
-def test_stop_when_nothing_was_ever_started() -> None:
+def test_stop_without_a_run() -> None:
     with Kernel() as kernel:
         kernel.run("%load_ext nb_agents")
         for verb in ("stop", "wait"):
@@ -193,7 +210,7 @@ def test_help_names_every_option_and_verb(notebook: Notebook) -> None:
             assert option in shown
 
 
-def test_a_defect_of_ours_shows_its_traceback(notebook: Notebook) -> None:
+def test_internal_error_shows_its_traceback(notebook: Notebook) -> None:
     notebook.kernel.run(
         "from nb_agents.launch import start as _start\n"
         "_team_for = _start.team_for\n"
@@ -207,8 +224,10 @@ def test_a_defect_of_ours_shows_its_traceback(notebook: Notebook) -> None:
     assert "start.py" in "".join(error.traceback)
 
 
-def test_a_defect_of_ours_in_the_run_shows_its_traceback_to_who_waits(notebook: Notebook) -> None:
-    """The turn is saved all the same, and the panel says what happened."""
+def test_internal_error_in_a_run_shows_its_traceback_in_the_waiting_cell(
+    notebook: Notebook,
+) -> None:
+    """The turn is saved anyway, and the panel shows what happened."""
     notebook.kernel.run(
         "import asyncio\n"
         "from nb_agents.agents.team_driver import Team\n"

@@ -1,4 +1,4 @@
-"""A decision in the panel reaches a gate of a live kernel on both ways, also a busy one."""
+"""A decision in the panel reaches a gate over both channels, even if the kernel is busy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def assert_approved(notebook: Notebook, turn: Turn) -> None:
 
 
 @pytest.mark.parametrize("way", ["control", "widget"])
-def test_it_arrives_while_a_cell_blocks(notebook: Notebook, turn: Turn, way: str) -> None:
+def test_decision_arrives_while_a_cell_blocks(notebook: Notebook, turn: Turn, way: str) -> None:
     blocked = notebook.kernel.send(SLEEP)
     notebook.kernel.wait_stdout(blocked, "begun")
     if way == "control":
@@ -59,7 +59,7 @@ def test_it_arrives_while_a_cell_blocks(notebook: Notebook, turn: Turn, way: str
     assert notebook.kernel.interrupt_cell(blocked)
 
 
-def test_both_messages_are_one_decision_and_a_later_one_changes_nothing(
+def test_duplicate_and_later_messages_do_not_change_a_decision(
     notebook: Notebook, turn: Turn
 ) -> None:
     by_widget(notebook, turn)
@@ -67,20 +67,20 @@ def test_both_messages_are_one_decision_and_a_later_one_changes_nothing(
     assert on_control(notebook, turn) == ""
     later = {**content(turn), "id": "another"}
     refusal = str(notebook.kernel.control(DENY_REQUEST, later)["refusal"])
-    assert f"Run {turn.run} waits" in refusal
+    assert f"Run {turn.run} is not waiting" in refusal
     assert_approved(notebook, turn)
 
 
 @pytest.mark.parametrize(
     "wrong, refusal",
     [
-        ({"run": ""}, "The message names no run."),
+        ({"run": ""}, "The message does not specify a run."),
         ({"gate": 3}, "gate: Input should be a valid string"),
         ({"message": None}, "message: Input should be a valid string"),
         ({"approved": True}, "approved: Extra inputs are not permitted"),
     ],
 )
-def test_a_message_of_another_shape_is_refused(
+def test_malformed_message_is_refused(
     notebook: Notebook, turn: Turn, wrong: dict[str, object], refusal: str
 ) -> None:
     reply = notebook.kernel.control(APPROVE_REQUEST, {**content(turn), **wrong})

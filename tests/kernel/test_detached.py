@@ -1,4 +1,4 @@
-"""Detached runs of a live kernel: what a person sees and asks of them, also after its end."""
+"""Detached runs of a live kernel: what a user sees and requests, even after its end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.runs.live_turns import live_turns
 from tests import canaries
 from tests.kernel.driver import Kernel
 from tests.kernel.notebook import AGENTS, TURN_MIME, WORDS, Notebook, Turn, assert_stopped_now
 from tests.kernel.test_decisions import APPROVE_REQUEST
 from tests.kernel.test_notebook import wait_frozen
 from tests.kernel.test_tools import calling, tool_results, use_team
+from tests.kit.runs import live_turns
 from tests.model_server import Reply, Request, ToolCall, wait_until
 
 QUERY = """
@@ -34,7 +34,7 @@ Open = Callable[..., Notebook]
 
 @pytest.fixture(autouse=True)
 def ended(tmp_path: Path) -> Iterator[None]:
-    """No process that writes below the test's directory outlives it."""
+    """Assert that no process that writes to the test's directory outlives the test."""
     yield
     for turn in live_turns():
         if turn.paths.path.is_relative_to(tmp_path):
@@ -63,9 +63,7 @@ ENDS: dict[str, Callable[[Kernel], object]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_run_is_followed_and_stopped_from_the_kernel_that_comes_next(
-    open_notebook: Open, end: str
-) -> None:
+def test_next_kernel_follows_and_stops_a_run(open_notebook: Open, end: str) -> None:
     notebook = open_notebook()
     turn = notebook.start_held("--detach")
     ENDS[end](notebook.kernel)
@@ -73,7 +71,7 @@ def test_a_run_is_followed_and_stopped_from_the_kernel_that_comes_next(
     later = notebook if end == "restart" else open_notebook(load=False)
     later.use(later.kernel)
     told = later.text(later.kernel.run("%load_ext nb_agents"))
-    assert f"Run {turn.name} goes on in " in told
+    assert f"Run {turn.name} is running in " in told
     assert not turn.is_over
     shown = later.turn_of(later.kernel.send(f"%agents show {turn.name}"))
     assert shown.path == turn.path
@@ -92,11 +90,11 @@ def test_a_run_is_followed_and_stopped_from_the_kernel_that_comes_next(
 
 
 def last_words(notebook: Notebook, turn: Turn) -> list[str]:
-    """What the panel draws of what each agent writes."""
+    """Return the text of each agent that the panel shows."""
     return [agent["says"].strip() for agent in notebook.panel(turn).state["state"]["agents"]]
 
 
-def test_a_graceful_stop_of_its_panel_becomes_immediate_when_the_grace_is_over(
+def test_graceful_stop_on_the_panel_becomes_immediate_after_the_grace_time(
     notebook: Notebook,
 ) -> None:
     made = notebook.kernel.run(
@@ -111,7 +109,7 @@ def test_a_graceful_stop_of_its_panel_becomes_immediate_when_the_grace_is_over(
     assert_stopped_now(turn, notebook.server, "widget")
 
 
-def test_its_panel_approves_a_call_and_its_card_tells_the_cost(notebook: Notebook) -> None:
+def test_panel_approves_a_call_and_card_shows_the_cost(notebook: Notebook) -> None:
     policy = [{"match": "run_command", "action": "ask"}]
     use_team(notebook, enable_mcp_command_line=True, tool_policy=policy, model="gpt-5-mini")
     calling(notebook, "run_command", command="echo THE RESULT")
@@ -128,7 +126,7 @@ def test_its_panel_approves_a_call_and_its_card_tells_the_cost(notebook: Noteboo
     assert "$" in wait_frozen(notebook, turn).data["text/plain"]
 
 
-def test_each_kernel_answers_the_calls_of_its_own_detached_run(open_notebook: Open) -> None:
+def test_each_kernel_answers_calls_of_its_own_detached_run(open_notebook: Open) -> None:
     one, two = open_notebook(), open_notebook()
     define(one, 1)
     define(two, 2)
@@ -139,7 +137,7 @@ def test_each_kernel_answers_the_calls_of_its_own_detached_run(open_notebook: Op
     assert {turn.metadata["run_status"] for turn in turns} == {"completed"}
 
 
-def test_a_run_goes_on_when_its_kernel_is_killed_and_takes_the_tools_of_the_next(
+def test_run_survives_a_kill_of_its_kernel_and_uses_tools_of_the_next(
     open_notebook: Open, tmp_path: Path
 ) -> None:
     notebook = open_notebook()
@@ -154,7 +152,7 @@ def test_a_run_goes_on_when_its_kernel_is_killed_and_takes_the_tools_of_the_next
 
     later = open_notebook(load=False)
     told = later.text(later.kernel.run("%load_ext nb_agents"))
-    assert f"Run {turn.name} goes on in " in told
+    assert f"Run {turn.name} is running in " in told
     assert later.kernel.run(QUERY.format(price=42, hangs=False)).status == "ok"
     assert later.kernel.run(f"%agents show {turn.name} --tools query").status == "ok"
     later.server.release()
@@ -163,16 +161,14 @@ def test_a_run_goes_on_when_its_kernel_is_killed_and_takes_the_tools_of_the_next
     assert turn.metadata["run_status"] == "completed"
 
 
-def test_only_a_run_that_lives_elsewhere_is_offered_tools(notebook: Notebook) -> None:
+def test_tools_are_offered_only_to_runs_of_other_processes(notebook: Notebook) -> None:
     notebook.kernel.run(QUERY.format(price=1, hangs=False))
     turn = notebook.start_held()
     said = notebook.kernel.run(f"%agents show {turn.run} --tools query")
-    assert "lives in this process" in notebook.text(said) + str(said.error)
+    assert "is in this process" in notebook.text(said) + str(said.error)
 
 
-def test_the_log_of_a_process_that_could_not_start_is_shown_below_the_cell(
-    open_notebook: Open, tmp_path: Path
-) -> None:
+def test_log_of_a_failed_start_is_shown_below_the_cell(open_notebook: Open, tmp_path: Path) -> None:
     notebook = open_notebook(cold=True)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "pydantic.py").write_text(

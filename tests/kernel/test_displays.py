@@ -1,13 +1,13 @@
-"""What stands below a cell that ends with a run, its receipt or its view; what a line offers."""
+"""The output of a cell that ends with a run, its receipt or its view; completion of lines."""
 
 from __future__ import annotations
 
-from nb_agents.jupyter.kernel import DRAWN_REQUEST
-from nb_agents.presentation.cards import TURN_MIME
 from tests.kernel.notebook import Notebook
+from tests.kit.cards import TURN_MIME
+from tests.kit.cells import DRAWN_REQUEST
 
 
-def test_a_run_at_the_end_of_a_cell_is_its_panel_and_then_its_card(notebook: Notebook) -> None:
+def test_run_as_last_value_shows_its_panel_and_then_its_card(notebook: Notebook) -> None:
     turn = notebook.start_held("--out team")
     [panel] = notebook.kernel.run("team").displays
     assert panel.data[TURN_MIME]["state"] == "running"
@@ -20,7 +20,7 @@ def test_a_run_at_the_end_of_a_cell_is_its_panel_and_then_its_card(notebook: Not
     assert notebook.kernel.eval("repr(team)").startswith("<Run r")
 
 
-def test_a_receipt_and_a_view_are_tables_with_one_line_for_a_terminal(notebook: Notebook) -> None:
+def test_receipt_and_view_are_tables_or_one_line_of_text(notebook: Notebook) -> None:
     turn = notebook.start("--out team --wait")
     turn.wait_over()
     for name, word in (("receipt", "finished"), ("view", "model")):
@@ -32,7 +32,7 @@ def test_a_receipt_and_a_view_are_tables_with_one_line_for_a_terminal(notebook: 
         assert "\n" not in line
 
 
-def test_the_front_end_is_offered_verbs_options_and_names(notebook: Notebook) -> None:
+def test_completion_offers_verbs_options_and_names(notebook: Notebook) -> None:
     def offered(line: str) -> list[str]:
         asked = f"get_ipython().kernel.do_complete({line!r}, {len(line)})['matches']"
         return list(notebook.kernel.eval(asked))
@@ -42,7 +42,7 @@ def test_the_front_end_is_offered_verbs_options_and_names(notebook: Notebook) ->
     assert "sorted" in offered("sort")
 
 
-def test_a_mistyped_option_or_verb_is_guessed(notebook: Notebook) -> None:
+def test_mistyped_option_or_verb_gets_a_suggestion(notebook: Notebook) -> None:
     for line, near in (
         ("%agents stop --nwo", "There is no option --nwo. Did you mean --now?"),
         ("%agents stpo", "no verb 'stpo'. Did you mean 'stop'?"),
@@ -55,7 +55,7 @@ def test_a_mistyped_option_or_verb_is_guessed(notebook: Notebook) -> None:
     assert error.evalue.startswith("There is no option --confg. Did you mean --config?")
 
 
-def test_a_page_that_draws_from_the_disk_is_sent_nothing_until_it_mounts_the_widget(
+def test_page_that_draws_from_disk_gets_no_state_before_it_mounts_the_widget(
     notebook: Notebook,
 ) -> None:
     kernel = notebook.kernel
@@ -73,6 +73,6 @@ def test_a_page_that_draws_from_the_disk_is_sent_nothing_until_it_mounts_the_wid
     )
 
 
-def test_what_is_not_shown_can_not_be_left_to_a_page(notebook: Notebook) -> None:
+def test_page_request_about_an_unknown_run_is_ignored(notebook: Notebook) -> None:
     for content in ({"shown": "nobody/1"}, {"shown": 1}, {}):
         assert notebook.kernel.control(DRAWN_REQUEST, content)["status"] == "ok"

@@ -1,7 +1,7 @@
-"""Every door, both levels, every state of the kernel: how soon a stop is felt, printed by state.
+"""How soon a stop takes effect, by entry point, level and state of the kernel, as a table.
 
-Each run is stopped by one door alone, first gracefully and then at once; what its journal says of
-both stops is a cell of the table. Below, what works in front ends that are not JupyterLab.
+Each run is stopped by one entry point, first gracefully and then immediately. The table shows both
+stops from its journal. The tests below cover front ends other than JupyterLab.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def doors(jupyter: JupyterServer, server: ModelServer) -> Iterator[Doors]:
 
 @contextmanager
 def busy(notebook: Notebook, state: str, flag: Path) -> Iterator[str]:
-    """Keep the kernel busy; in Python until the end of the block, in C for its own time.
+    """Keep the kernel busy, in Python until the end of the block, or in C for a fixed time.
 
-    Gives the cell that does so, or "".
+    Yields the id of the cell, or "".
     """
     hold = {
         "busy in Python": f"import os\nwhile not os.path.exists({str(flag)!r}): pass",
@@ -56,14 +56,14 @@ def busy(notebook: Notebook, state: str, flag: Path) -> Iterator[str]:
         return
     begun = flag.with_suffix(".begun")
     cell = notebook.kernel.send(f"open({str(begun)!r}, 'x').close()\n{hold}")
-    # Not for its "busy": that comes before its code, and from who holds the GIL perhaps after it.
+    # Don't wait for "busy", which is sent before the code runs and may be late if C holds the GIL.
     wait_until(begun.exists, 60, "the cell's code to begin")
     yield cell
     flag.touch()
 
 
 def felt(doors: Doors, state: str, door: str, turn: Turn, flag: Path) -> str:
-    """Stop a run gracefully and then at once; say how soon its writer took each."""
+    """Stop a run gracefully and then immediately. Return how soon each stop took effect."""
     told = []
     with busy(doors.notebook, state, flag):
         for level, now in (("requested", False), ("immediate", True)):
@@ -84,7 +84,7 @@ def felt(doors: Doors, state: str, door: str, turn: Turn, flag: Path) -> str:
 
 
 def left_alone(doors: Doors, state: str, door: str, turn: Turn, flag: Path) -> str:
-    """Interrupt a kernel that has something else to do; the run goes on, and is ended by REST."""
+    """Interrupt a busy kernel; the run continues and is ended by REST."""
     with busy(doors.notebook, state, flag) as cell:
         doors.press(door, turn, False)
         if cell:
@@ -96,7 +96,7 @@ def left_alone(doors: Doors, state: str, door: str, turn: Turn, flag: Path) -> s
 
 
 def all_over(doors: Doors) -> dict[str, str]:
-    """Let a kernel die whose run is at work; say what each door tells of it."""
+    """Kill a kernel during its run. Return what each entry point shows."""
     turn = doors.notebook.start_held()
     doors.notebook.kernel.kill()
     told = dict.fromkeys(OF_THE_KERNEL, "no kernel")
@@ -104,14 +104,14 @@ def all_over(doors: Doors) -> dict[str, str]:
         doors.press(door, turn, True)
         said = doors.said.pop(door)()
         assert "over" in said or "kernel died" in said, said
-        told[door] = "over, words kept"
+        told[door] = "over, words saved"
     assert stops(turn) == []
     assert all(turn.streamed().values())
     return told
 
 
 def each_alone(doors: Doors, state: str, place: Path) -> dict[str, str]:
-    """Stop a run by each door alone; say how soon it was felt."""
+    """Stop a run by each entry point. Return how soon each stop took effect."""
     told = {}
     for door in DOORS:
         turn = doors.notebook.start_held("--detach" if state == "detached" else "")
@@ -122,7 +122,7 @@ def each_alone(doors: Doors, state: str, place: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.timeout(900)
-def test_every_door_stops_a_run_whatever_its_kernel_does(
+def test_every_entry_point_stops_a_run_in_every_kernel_state(
     doors: Doors, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = all_over(doors) if state == "dead" else each_alone(doors, state, tmp_path)
@@ -132,17 +132,17 @@ def test_every_door_stops_a_run_whatever_its_kernel_does(
         print("\n".join(f"{door:>18}  {told[door]}" for door in DOORS))
 
 
-# Front ends whose widgets send on the shell channel, to no subshell, and nothing on control
+# Front ends with widgets that use only the shell channel, without a subshell
 
 CLIENTS: dict[str, Callable[[Kernel], object]] = {
     "like VS Code": Kernel.shutdown,
     "like Colab, which asks a kernel for nothing": Kernel.kill,
 }
-"""How each ends a kernel."""
+"""Ways to end a kernel."""
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_front_end_with_the_shell_channel_alone_reaches_its_runs(
+def test_front_end_with_only_the_shell_channel_reaches_its_runs(
     open_notebook: Callable[..., Notebook], client: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     notebook = open_notebook()
@@ -158,7 +158,7 @@ def test_a_front_end_with_the_shell_channel_alone_reaches_its_runs(
 
 
 def of_a_busy_cell(notebook: Notebook) -> dict[str, str]:
-    """Press all that panels have while a cell runs, then interrupt it; say what is seen of each."""
+    """Press each button of the panels while a cell runs, then interrupt it. Return the effects."""
     asking, held = start_asking(notebook), notebook.start_held()
     blocked = notebook.kernel.send(SLEEP)
     notebook.kernel.wait_stdout(blocked, "begun")
@@ -188,7 +188,7 @@ def of_a_busy_cell(notebook: Notebook) -> dict[str, str]:
 
 
 def start_asking(notebook: Notebook) -> Turn:
-    """Start a team of one whose call waits for a person; the model's streams are never held."""
+    """Start one agent with a call that needs approval; the model's streams are never held."""
     team = notebook.team
     policy = [{"match": "run_command", "action": "ask"}]
     use_team(notebook, enable_mcp_command_line=True, tool_policy=policy)
@@ -203,14 +203,14 @@ def start_asking(notebook: Notebook) -> Turn:
 
 
 def wait_chip(notebook: Notebook, turn: Turn, begin: str) -> str:
-    """Wait until the panel's chip begins so; give it."""
+    """Wait until the panel's chip starts with a text, and return it."""
     chip = lambda: str(notebook.panel(turn).state["state"]["chip"])  # noqa: E731
     notebook.kernel.wait_until(lambda: chip().startswith(begin), 60, f"the chip {begin!r}", chip)
     return chip()
 
 
 def of_an_idle_kernel(notebook: Notebook) -> str:
-    """Interrupt twice; say what is seen."""
+    """Interrupt twice and return what the user sees."""
     turn = notebook.start_held()
     notebook.kernel.interrupt()
     chip = wait_chip(notebook, turn, "Stopping")
@@ -221,7 +221,7 @@ def of_an_idle_kernel(notebook: Notebook) -> str:
 def of_its_end(
     notebook: Notebook, end: Callable[[Kernel], object], open_notebook: Callable[..., Notebook]
 ) -> str:
-    """End the kernel in mid-run; give what the next one tells."""
+    """End the kernel during a run and return what the next kernel reports."""
     turn = notebook.start_held()
     end(notebook.kernel)
     notebook.server.wait_closed()

@@ -76,7 +76,7 @@ def test_an_interrupt_reaches_a_blocked_cell(kernel: Kernel) -> None:
     kernel.interrupt()
     error = kernel.result(blocked).error
     assert error and error.ename == "KeyboardInterrupt"
-    # The kernel aborts what has come by then; on a busy machine that came later, and runs.
+    # The kernel aborts requests that have arrived; on a busy machine a later one may run.
     assert kernel.result(queued).status in ("aborted", "ok")
 
 
@@ -114,7 +114,7 @@ def test_input_is_asked_and_answered(kernel: Kernel) -> None:
     assert kernel.eval("name") == "me"
 
 
-def test_headless_is_seen_by_the_kernel(kernel: Kernel, tmp_path: Path) -> None:
+def test_kernel_detects_headless_mode(kernel: Kernel, tmp_path: Path) -> None:
     look = "(get_ipython().kernel._allow_stdin, __import__('os').getenv('JPY_SESSION_NAME'))"
     kernel.run(f"here = {look}")
     assert kernel.eval("here") == (True, str(kernel.cwd / "notebook.ipynb"))
@@ -123,7 +123,7 @@ def test_headless_is_seen_by_the_kernel(kernel: Kernel, tmp_path: Path) -> None:
         assert other.eval("here") == ((False, None), str(tmp_path), "red")
 
 
-def test_restart_forgets_and_kill_is_noticed() -> None:
+def test_restart_clears_state_and_kill_is_noticed() -> None:
     with Kernel(ipython_config="c.InteractiveShellApp.exec_lines = ['at_start = 1']") as kernel:
         pid = kernel.pid
         kernel.run("x = 1")

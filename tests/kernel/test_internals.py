@@ -1,7 +1,7 @@
-"""One test for each part of ipykernel's inside that `nb_agents.jupyter.kernel` reaches into.
+"""One test for each internal part of ipykernel that `nb_agents.jupyter.kernel` uses.
 
-When an ipykernel release changes one of them, the test that bears its name fails here. The SIGINT
-dispositions are looked at in /proc, because a look from a cell sees the cell's own handler.
+When an ipykernel release changes one of them, the test with its name fails. SIGINT dispositions are
+read from /proc, because code in a cell sees the cell's own handler.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SLEEP = "import time\nprint('begun', flush=True)\ntime.sleep(30)"
 
 @pytest.fixture
 def bare() -> Iterator[Kernel]:
-    """A kernel in which nothing is loaded."""
+    """A kernel without extensions."""
     with Kernel() as kernel:
         yield kernel
 
 
 def wait_stopped(notebook: Notebook) -> None:
-    """An interrupt of the idle kernel stops a run: the door is open."""
+    """Assert that an interrupt of the idle kernel stops a run."""
     turn = notebook.start_held()
     notebook.kernel.interrupt()
     turn.wait_stop("requested")
@@ -54,7 +54,7 @@ def test_saved_sigint_handler_survives_later_cells(notebook: Notebook) -> None:
         "signal.signal(signal.SIGINT, lambda *_: None)",
     ],
 )
-def test_saved_sigint_handler_is_put_back_after_another_library_replaced_it(
+def test_saved_sigint_handler_is_restored_after_another_library_replaced_it(
     notebook: Notebook, replace: str
 ) -> None:
     assert notebook.kernel.run(f"import signal\n{replace}").status == "ok"
@@ -62,7 +62,7 @@ def test_saved_sigint_handler_is_put_back_after_another_library_replaced_it(
     wait_stopped(notebook)
 
 
-def test_the_handler_that_was_there_is_still_called_without_runs(bare: Kernel) -> None:
+def test_previous_handler_is_called_without_runs(bare: Kernel) -> None:
     bare.run(
         "hits = []\n"
         "def mine(number, frame): hits.append(number)\n"
@@ -76,7 +76,7 @@ def test_the_handler_that_was_there_is_still_called_without_runs(bare: Kernel) -
     bare.wait_until(lambda: bare.eval("hits") == [2, 2], 60, "the handler that was put back")
 
 
-def test_a_burst_of_comm_messages_leaves_the_handler_in_place(notebook: Notebook) -> None:
+def test_handler_survives_many_comm_messages(notebook: Notebook) -> None:
     turn = notebook.start_held()
     comm = notebook.panel(turn).comm_id
     for page in range(20):
@@ -100,20 +100,20 @@ def test_control_handlers_answer_while_a_cell_blocks(notebook: Notebook) -> None
 
 
 @pytest.mark.parametrize("content", [{}, {"run": None}, {"run": ["r1"], "immediate": "yes"}])
-def test_a_control_message_of_another_shape_stops_nothing(
+def test_malformed_control_message_stops_nothing(
     notebook: Notebook, content: dict[str, object]
 ) -> None:
     turn = notebook.start_held()
     reply = notebook.kernel.control(STOP_REQUEST, content)
-    assert reply["refusal"] == "The message names no run."
+    assert reply["refusal"] == "The message does not specify a run."
     assert turn.events("stop_requested") == []
 
 
 # The comm's route
 
 
-def test_the_route_lets_a_subshell_take_what_a_page_tells(notebook: Notebook) -> None:
-    """By its own route 7.4 hands it to the main shell, which is busy."""
+def test_subshell_receives_comm_messages_of_a_page(notebook: Notebook) -> None:
+    """ipykernel 7.4 itself routes them to the main shell, which is busy."""
     turn = notebook.start_held()
     comm = notebook.panel(turn).comm_id
     subshell = notebook.kernel.create_subshell()
@@ -127,7 +127,7 @@ def test_the_route_lets_a_subshell_take_what_a_page_tells(notebook: Notebook) ->
     notebook.kernel.result(blocked)
 
 
-def test_the_route_hears_a_stop_that_is_sent_behind_a_busy_cell(notebook: Notebook) -> None:
+def test_stop_sent_behind_a_busy_cell_is_received(notebook: Notebook) -> None:
     turn = notebook.start_held()
     blocked = notebook.kernel.send(SLEEP)
     notebook.kernel.wait_stdout(blocked, "begun")
@@ -139,7 +139,7 @@ def test_the_route_hears_a_stop_that_is_sent_behind_a_busy_cell(notebook: Notebo
     assert_stopped_gracefully(turn, notebook.server, "widget")
 
 
-def test_the_route_is_there_for_a_panel_of_the_busy_cell_itself(notebook: Notebook) -> None:
+def test_panel_of_the_busy_cell_can_send_messages(notebook: Notebook) -> None:
     notebook.server.hold(after=3)
     code = f"get_ipython().run_cell_magic('agents', '--config {notebook.team}', 'Count.')\n{SLEEP}"
     cell = notebook.kernel.send(code)
@@ -155,8 +155,8 @@ def test_the_route_is_there_for_a_panel_of_the_busy_cell_itself(notebook: Notebo
 # The wake-up descriptor
 
 
-def test_an_interrupt_ends_a_cell_that_awaits_at_once(notebook: Notebook) -> None:
-    """Without it the interrupt takes effect when the sleep is over: after the test's timeout."""
+def test_interrupt_ends_an_awaiting_cell_immediately(notebook: Notebook) -> None:
+    """Otherwise the interrupt takes effect after the sleep, which is longer than the timeout."""
     cell = notebook.kernel.send(
         "import asyncio\nprint('begun', flush=True)\nawait asyncio.sleep(300)"
     )
@@ -175,14 +175,14 @@ AT_START = "c.InteractiveShellApp.extensions = ['nb_agents']"
 def test_loaded_at_kernel_start(server: ModelServer, tmp_path: Path) -> None:
     with Kernel(ipython_config=AT_START, cold=True) as kernel:
         notebook = Notebook(kernel, server, tmp_path)
-        # Before any cell: ipykernel ignores SIGINT at its start, and we don't.
+        # Before the first cell, ipykernel ignores SIGINT and nb_agents does not.
         status = Path(f"/proc/{kernel.pid}/status").read_text()
         caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
         assert int(caught.split()[1], 16) & (1 << (2 - 1))
         wait_stopped(notebook)
 
 
-def test_an_interrupt_of_a_kernel_that_loaded_us_at_its_start_does_no_harm() -> None:
+def test_interrupt_before_the_first_cell_has_no_effect() -> None:
     with Kernel(ipython_config=AT_START) as kernel:
         kernel.interrupt()
         assert kernel.run("1 + 1").value == "2"
@@ -202,7 +202,7 @@ sys.addaudithook(hold)
 """
 
 
-def test_a_persons_code_waits_for_our_imports_and_a_cell_of_ours_does_not(
+def test_user_cells_wait_for_background_imports_and_agent_cells_do_not(
     server: ModelServer, tmp_path: Path
 ) -> None:
     may_go_on = tmp_path / "may_go_on"
@@ -219,7 +219,7 @@ def test_a_persons_code_waits_for_our_imports_and_a_cell_of_ours_does_not(
         assert turn.answer == "The team's final answer."
 
 
-def test_loading_twice_is_loading_once(server: ModelServer, tmp_path: Path) -> None:
+def test_loading_twice_has_no_effect(server: ModelServer, tmp_path: Path) -> None:
     with Kernel() as kernel:
         notebook = Notebook(kernel, server, tmp_path)
         callbacks = "len(get_ipython().events.callbacks['post_run_cell'])"
@@ -229,7 +229,7 @@ def test_loading_twice_is_loading_once(server: ModelServer, tmp_path: Path) -> N
         result = kernel.run("%load_ext nb_agents\n%reload_ext nb_agents\n%reload_ext nb_agents")
         assert (result.status, result.stderr) == ("ok", "")
         assert kernel.eval(callbacks) == once > before
-        # One press is one stop, not three.
+        # One press makes one stop, not three.
         turn = notebook.start_held()
         kernel.interrupt()
         turn.wait_stop("requested")
@@ -238,7 +238,7 @@ def test_loading_twice_is_loading_once(server: ModelServer, tmp_path: Path) -> N
         assert len(shown.displays) == 1
 
 
-def test_loading_by_calling_the_hook_again_is_loading_once(bare: Kernel) -> None:
+def test_calling_the_load_hook_again_has_no_effect(bare: Kernel) -> None:
     callbacks = "len(get_ipython().events.callbacks['post_run_cell'])"
     bare.run("%load_ext nb_agents")
     once = bare.eval(callbacks)
@@ -246,7 +246,7 @@ def test_loading_by_calling_the_hook_again_is_loading_once(bare: Kernel) -> None
     assert bare.eval(callbacks) == once
 
 
-def test_unload_closes_the_doors_and_the_runs_go_on(server: ModelServer, tmp_path: Path) -> None:
+def test_unload_removes_handlers_but_runs_continue(server: ModelServer, tmp_path: Path) -> None:
     with Kernel() as kernel:
         notebook = Notebook(kernel, server, tmp_path)
         kernel.run("%load_ext nb_agents")
@@ -257,14 +257,14 @@ def test_unload_closes_the_doors_and_the_runs_go_on(server: ModelServer, tmp_pat
         assert kernel.run("run.is_over").value == "False"
         assert turn.events("stop_requested") == []
         assert not kernel.eval(f"{STOP_REQUEST!r} in get_ipython().kernel.control_handlers")
-        # The panel that is shown still works: its widget is alive.
+        # The visible panel still works, because its widget is alive.
         assert kernel.run("%load_ext nb_agents").status == "ok"
         kernel.interrupt()
         turn.wait_stop("requested")
         assert_stopped_gracefully(turn, server, "interrupt")
 
 
-def test_while_loaded_the_agents_thread_gives_way_to_cells_sooner(bare: Kernel) -> None:
+def test_agents_thread_yields_to_cells_sooner_while_loaded(bare: Kernel) -> None:
     before = bare.eval("__import__('sys').getswitchinterval()")
     bare.run("%load_ext nb_agents\n%reload_ext nb_agents")
     assert bare.eval("__import__('sys').getswitchinterval()") < before
@@ -272,7 +272,7 @@ def test_while_loaded_the_agents_thread_gives_way_to_cells_sooner(bare: Kernel) 
     assert bare.eval("__import__('sys').getswitchinterval()") == before
 
 
-def test_streams_are_read_seldom_while_a_cell_runs_and_as_they_come_otherwise(bare: Kernel) -> None:
+def test_streams_are_read_less_often_while_a_cell_runs(bare: Kernel) -> None:
     rests = "__import__('nb_agents.models.reading').models.reading.rest_s(20, 1, 1) > 0"
     bare.run("%load_ext nb_agents")
     assert bare.run(f"print({rests})").stdout.strip() == "True"
@@ -290,13 +290,13 @@ def test_unload_shows_a_stopped_run_as_ipython_does(bare: Kernel) -> None:
     assert shown.error.traceback
 
 
-def test_errors_of_others_keep_their_traceback(notebook: Notebook) -> None:
+def test_other_errors_keep_their_traceback(notebook: Notebook) -> None:
     error = notebook.kernel.run("1 / 0").error
     assert error
     assert "ZeroDivisionError" in "".join(error.traceback)
 
 
-def test_the_custom_exceptions_of_others_are_still_shown_by_them(bare: Kernel) -> None:
+def test_other_custom_exception_handlers_still_work(bare: Kernel) -> None:
     bare.run(
         "def mine(shell, kind, exc, trace, tb_offset=None):\n"
         "    print('shown by mine:', exc)\n"

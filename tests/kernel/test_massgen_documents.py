@@ -1,7 +1,7 @@
-"""What MassGen's two documents say of its terminal, as it is in a notebook; one row a statement.
+"""Statements of MassGen's two documents about its terminal, tested in a notebook.
 
-The other rows are in tests/massgen. Ctrl+C is the kernel's interrupt here, the prompt is the next
-cell, and a session on the screen is the panel, then the card.
+The other statements are in tests/massgen. Here, Ctrl+C is the kernel's interrupt, the prompt is the
+next cell, and a session on the screen is the panel and then the card.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ says = TABLE.says
 
 
 @TABLE.parametrize()
-def test_the_terminal_is_a_notebook_here(row: Row, notebook: Notebook) -> None:
+def test_statement_about_the_terminal_holds_in_a_notebook(row: Row, notebook: Notebook) -> None:
     row.hold(notebook)
 
 
 def stop_gracefully(notebook: Notebook, options: str = "") -> Turn:
-    """Interrupt the idle kernel while the models write, and let them come to their answers."""
+    """Interrupt the idle kernel while the models write, and let them finish their answers."""
     turn = notebook.start_held(options)
     notebook.kernel.interrupt()
     turn.wait_stop()
@@ -47,7 +47,7 @@ def stop_now(notebook: Notebook, options: str = "") -> Turn:
 
 
 def card(notebook: Notebook, name: str) -> str:
-    """The text of the card that `%agents show` brings back."""
+    """Return the text of the card of `%agents show`."""
     (shown,) = notebook.kernel.run(f"%agents show {name}").displays
     assert TURN_MIME in shown.data
     return str(shown.data["text/plain"])
@@ -96,7 +96,7 @@ def the_screen_tells_of_partial_answers(notebook: Notebook) -> None:
     turn = stop_now(notebook)
     text = card(notebook, turn.name)
     for agent in ("ada", "Ben", "cleo"):
-        assert f"#### {agent}: no answer yet · was writing (3 words kept)" in text
+        assert f"#### {agent}: no answer yet · was writing (3 words so far)" in text
     assert text.count(f"[partial text] {HELD}") == 3
 
 
@@ -137,9 +137,9 @@ def continuing_tells_of_the_cancelled_turn(notebook: Notebook) -> None:
     turn.wait_over()
     assert (turn.session, turn.metadata["turn"]) == (old.session, 2)
     assert notices(notebook, turn)[:3] == [
-        f"Goes on with session {turn.session}: this is turn 2.",
+        f"Continues session {turn.session}: this is turn 2.",
         "Turn 1 was stopped while coordinating: Count to six.",
-        "Kept of it: answers of ada, Ben, cleo.",
+        "Saved: answers of ada, Ben, cleo.",
     ]
     asked = [r.prompt for r in notebook.server.requests if "Count to seven." in r.prompt]
     assert asked and all("## ada's answer" in prompt for prompt in asked)
@@ -190,10 +190,10 @@ def one_agent_needs_no_file(notebook: Notebook) -> None:
 @says("At the limit the screen says that it was reached, that all is saved, and how it came out.")
 def the_screen_tells_of_the_timeout(notebook: Notebook) -> None:
     notebook.server.hold(after=3)
-    # So long, too, until what is in flight is cut, and the panel says so instead.
+    # The same until calls in flight are cut; then the panel shows that.
     turn = notebook.start("--orchestrator-timeout 3")
     turn.wait_stop()
-    told = "Time limit of 3 s reached: waits for "
+    told = "Time limit of 3 s reached: waiting for "
     notebook.kernel.wait_until(
         lambda: any(each.startswith(told) for each in notices(notebook, turn)), 60, "the notice"
     )
@@ -234,6 +234,6 @@ def times_are_looked_up(notebook: Notebook) -> None:
     assert re.search(rf"\b{turn.run}\b.*completed?\b.*\d+s / 60s", table)
 
 
-def test_every_row_is_told_apart() -> None:
+def test_rows_have_unique_names() -> None:
     said = [row.says for row in TABLE.rows]
     assert len(set(said)) == len(said) > 12

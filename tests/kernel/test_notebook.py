@@ -1,4 +1,4 @@
-"""What a person sees in a notebook: cells, tables, panels, and what stays of them."""
+"""What a user sees in a notebook: cells, tables, panels, and saved outputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STATIC = {"text/html", "text/markdown", "text/plain", TURN_MIME}
 
 
 def shown(notebook: Notebook, turn: Turn, number: int = 0) -> Display:
-    """What stands now in the output of the cell that started the turn (or of another one)."""
+    """Return the current output of the cell that started the turn, or of another cell."""
     displays = notebook.kernel.outputs_of(turn.cell).displays
     panel = [d for d in displays if d.display_id][number]
     now = notebook.kernel.shown(panel.display_id or "")
@@ -48,7 +48,7 @@ def wait_frozen(notebook: Notebook, turn: Turn) -> Display:
 # The cell
 
 
-def test_the_cell_returns_while_the_run_goes_on(notebook: Notebook) -> None:
+def test_cell_returns_while_the_run_continues(notebook: Notebook) -> None:
     turn = notebook.start_held("--out run")
     assert notebook.kernel.run("run.is_over, run.status").value == "(False, 'in-progress')"
     notebook.server.release()
@@ -73,7 +73,7 @@ def test_a_task_takes_notebook_variables(notebook: Notebook) -> None:
     assert wanted in notebook.server.requests[0].prompt
 
 
-def test_out_names_the_run_before_it_is_over(notebook: Notebook) -> None:
+def test_out_names_the_run_before_it_ends(notebook: Notebook) -> None:
     turn = notebook.start_held("--out my_run")
     assert notebook.kernel.eval("(my_run.id, str(my_run.path))") == (turn.run, str(turn.path))
 
@@ -87,7 +87,7 @@ def test_options_may_be_quoted(notebook: Notebook) -> None:
     assert notebook.server.count() > 3
 
 
-def test_wait_stays_in_the_cell_until_the_card_is_there(notebook: Notebook) -> None:
+def test_wait_blocks_the_cell_until_the_card_is_shown(notebook: Notebook) -> None:
     turn = notebook.send("--wait")
     result = notebook.kernel.result(turn.cell)
     assert result.status == "ok"
@@ -99,8 +99,8 @@ def test_wait_stays_in_the_cell_until_the_card_is_there(notebook: Notebook) -> N
 
 
 @pytest.mark.parametrize("given", ["file", "environment"])
-def test_a_key_is_nowhere(notebook: Notebook, given: str) -> None:
-    """Not on disk, not in any output, though the server's refusal repeats it."""
+def test_key_is_stored_and_shown_nowhere(notebook: Notebook, given: str) -> None:
+    """Neither on disk nor in an output, although the server's error repeats it."""
     text = notebook.team.read_text()
     key = f'"{KEY}"' if given == "file" else '"${TEST_KEY}"'
     notebook.team.write_text(text.replace(f'"{canaries.KEY}"', key))
@@ -150,7 +150,7 @@ def test_agents_lists_the_runs_of_the_kernel(notebook: Notebook) -> None:
     assert any("Stopping… (after current LLM call completes)" in row for row in rows)
 
 
-def test_agents_in_a_fresh_kernel_says_how_to_begin() -> None:
+def test_agents_in_a_new_kernel_explains_how_to_start() -> None:
     with Kernel() as kernel:
         kernel.run("%load_ext nb_agents")
         [display] = kernel.run("%agents").displays
@@ -159,13 +159,15 @@ def test_agents_in_a_fresh_kernel_says_how_to_begin() -> None:
         assert "No sessions in .nb_agents/sessions" in display.data["text/plain"]
 
 
-def test_sessions_tells_every_state(notebook: Notebook) -> None:
+def test_sessions_shows_every_state(notebook: Notebook) -> None:
     done = notebook.start("--session done")
     done.wait_over()
     stopped = notebook.start_held("--session stopped")
     notebook.kernel.run("%agents stop --now")
     stopped.wait_over()
-    late = notebook.start("--session late --orchestrator-timeout 0.3")  # the server still holds
+    late = notebook.start(
+        "--session late --orchestrator-timeout 0.3"
+    )  # the server still holds the streams
     late.wait_stop()
     notebook.server.release()
     late.wait_over()
@@ -190,7 +192,7 @@ def test_sessions_of_another_root(notebook: Notebook) -> None:
     assert card.data[TURN_MIME]["state"] == "complete"
 
 
-def test_log_tells_what_happened_without_the_streamed_words(notebook: Notebook) -> None:
+def test_log_omits_streamed_text(notebook: Notebook) -> None:
     turn = notebook.start_held()
     notebook.kernel.run("%agents stop --now --reason 'too slow'")
     turn.wait_over()
@@ -217,7 +219,7 @@ def test_show_of_a_live_run_is_a_second_view_of_its_panel(notebook: Notebook) ->
 
 def test_show_of_a_finished_run_and_of_a_turn_on_disk_is_the_card(notebook: Notebook) -> None:
     turn = notebook.start("--session kept")
-    notebook.kernel.run(f"%agents wait {turn.run}")  # its card is there a moment before its end
+    notebook.kernel.run(f"%agents wait {turn.run}")  # its card appears shortly before its end
     frozen = wait_frozen(notebook, turn)
     for name in (turn.run, "kept", "kept/1"):
         [display] = notebook.kernel.run(f"%agents show {name}").displays
@@ -233,8 +235,8 @@ def test_show_of_a_finished_run_and_of_a_turn_on_disk_is_the_card(notebook: Note
             )
 
 
-def test_show_at_the_very_moment_of_the_end(notebook: Notebook) -> None:
-    """The loop thread wants to freeze the panel while a cell is showing it: one after the other."""
+def test_show_while_the_run_ends_is_the_card(notebook: Notebook) -> None:
+    """The loop thread freezes the panel while a cell shows it: one must wait for the other."""
     turn = notebook.start_held()
     cell = notebook.kernel.send(
         "import threading\n"
@@ -263,7 +265,7 @@ def test_show_at_the_very_moment_of_the_end(notebook: Notebook) -> None:
 
 
 @pytest.mark.parametrize("end", ["complete", "stopped", "failed"])
-def test_the_output_is_frozen_at_the_end(notebook: Notebook, end: str) -> None:
+def test_output_no_longer_changes_after_the_end(notebook: Notebook, end: str) -> None:
     if end == "failed":
         notebook.server.default = Reply(status=401)
     turn = notebook.start() if end == "failed" else notebook.start_held()
@@ -281,7 +283,7 @@ def test_the_output_is_frozen_at_the_end(notebook: Notebook, end: str) -> None:
     notebook.kernel.wait_until(lambda: not panel.is_open, 60, "the closed widget")
 
 
-def test_the_live_panel_tells_what_the_agents_do(notebook: Notebook) -> None:
+def test_live_panel_shows_what_agents_do(notebook: Notebook) -> None:
     turn = notebook.start_held()
     panel = notebook.panel(turn)
     rows = lambda: [row["says"] for row in panel.state["state"]["agents"]]  # noqa: E731
@@ -336,7 +338,7 @@ def test_a_reloaded_page_keeps_the_widget_with_the_card(notebook: Notebook) -> N
     assert panel.is_open
 
 
-def test_two_views_on_one_page_are_no_reload(notebook: Notebook) -> None:
+def test_two_views_on_one_page_do_not_count_as_a_reload(notebook: Notebook) -> None:
     turn = notebook.start_held()
     panel = notebook.panel(turn)
     for _ in range(2):
@@ -346,7 +348,7 @@ def test_two_views_on_one_page_are_no_reload(notebook: Notebook) -> None:
     notebook.kernel.wait_until(lambda: not panel.is_open, 60, "the closed widget")
 
 
-def test_what_a_model_writes_is_no_markup_on_the_card(notebook: Notebook) -> None:
+def test_model_text_is_escaped_on_the_card(notebook: Notebook) -> None:
     evil = "<script>alert(1)</script> <img src=x onerror=alert(2)> [a](javascript:alert(3))"
 
     def reply(request: Request) -> Reply:
@@ -362,7 +364,7 @@ def test_what_a_model_writes_is_no_markup_on_the_card(notebook: Notebook) -> Non
 # Headless
 
 
-def test_headless_runs_wait_in_the_cell(open_notebook: Callable[..., Notebook]) -> None:
+def test_headless_run_blocks_the_cell(open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook(headless=True)
     notebook.server.hold(after=0)
     turn = notebook.send()
@@ -370,7 +372,7 @@ def test_headless_runs_wait_in_the_cell(open_notebook: Callable[..., Notebook]) 
     result = notebook.kernel.result(turn.cell)
     assert turn.is_over
     states = [d.data[TURN_MIME]["state"] for d in [*result.displays, *result.updates]]
-    # A slow run is shown more than once as it goes on.
+    # A slow run is shown several times while it continues.
     assert [state for state, _ in groupby(states)] == ["running", "complete"]
 
 
@@ -420,8 +422,8 @@ def test_stop_of_a_run_while_its_cell_waits_headless(
     assert "by you" not in card
 
 
-def test_hooks_of_a_person(notebook: Notebook) -> None:
-    """before_cancel may veto a graceful stop; after_cancel runs once, when all is saved."""
+def test_user_hooks(notebook: Notebook) -> None:
+    """before_cancel can veto a graceful stop; after_cancel runs once, after saving."""
     notebook.server.hold(after=3)
     cell = notebook.kernel.run(
         "import nb_agents\n"

@@ -1,4 +1,4 @@
-"""Cells that are run again: what is complete is shown and not paid for, the rest goes on."""
+"""Cells that are run again: complete turns are shown without calls, others are resumed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Open = Callable[..., Notebook]
 
 
 def state_shown(notebook: Notebook, cell: str) -> str:
-    """Run a cell that shows a turn on disk; return its state."""
+    """Run a cell that shows a turn from disk, and return its state."""
     result = notebook.kernel.run(cell)
     assert result.status == "ok", result
     [card] = result.displays
@@ -20,9 +20,7 @@ def state_shown(notebook: Notebook, cell: str) -> str:
     return state
 
 
-def test_a_notebook_of_such_cells_run_again_calls_no_model(
-    open_notebook: Open, server: ModelServer
-) -> None:
+def test_rerunning_a_notebook_calls_no_model(open_notebook: Open, server: ModelServer) -> None:
     first = open_notebook()
     cells = [
         ("", "topic = 'caches'"),
@@ -52,7 +50,7 @@ def test_a_notebook_of_such_cells_run_again_calls_no_model(
     assert len([*first.root.glob("*/turn_*")]) == len(turns)
 
 
-def test_a_cell_that_has_changed_begins_anew_and_so_does_one_that_is_told_to(
+def test_changed_cell_and_fresh_option_start_a_new_turn(
     notebook: Notebook,
 ) -> None:
     notebook.kernel.run("topic = 'caches'")
@@ -66,11 +64,11 @@ def test_a_cell_that_has_changed_begins_anew_and_so_does_one_that_is_told_to(
     turns[-1].wait_over()
     assert len({turn.path for turn in turns}) == 3
     said = notebook.text(notebook.kernel.run(notebook.magic("--once", task)))
-    assert "complete: nothing was run or paid." in said
+    assert "Nothing was run or paid for." in said
     assert turns[-1].name in said
 
 
-def test_a_cell_whose_turn_was_stopped_resumes_it(notebook: Notebook, server: ModelServer) -> None:
+def test_rerun_resumes_a_stopped_turn(notebook: Notebook, server: ModelServer) -> None:
     old = notebook.start_held("--once")
     notebook.kernel.run("%agents stop --now")
     old.wait_over()
@@ -83,7 +81,7 @@ def test_a_cell_whose_turn_was_stopped_resumes_it(notebook: Notebook, server: Mo
     assert len(server.requests) == asked
 
 
-def test_a_cell_whose_turn_is_live_shows_it(notebook: Notebook, server: ModelServer) -> None:
+def test_rerun_shows_a_live_turn(notebook: Notebook, server: ModelServer) -> None:
     old = notebook.start_held("--once")
     asked = len(server.requests)
     [shown] = notebook.kernel.run(notebook.magic("--once")).displays
@@ -94,7 +92,9 @@ def test_a_cell_whose_turn_is_live_shows_it(notebook: Notebook, server: ModelSer
     old.wait_over()
 
 
-def test_a_variable_makes_it_the_default(notebook: Notebook, server: ModelServer) -> None:
+def test_environment_variable_makes_once_the_default(
+    notebook: Notebook, server: ModelServer
+) -> None:
     notebook.kernel.run("%env NB_AGENTS_ONCE=1")
     try:
         notebook.start().wait_over()
@@ -105,7 +105,7 @@ def test_a_variable_makes_it_the_default(notebook: Notebook, server: ModelServer
         notebook.kernel.run("import os; del os.environ['NB_AGENTS_ONCE']")
 
 
-def test_a_cell_that_resumes_can_be_run_again(notebook: Notebook, server: ModelServer) -> None:
+def test_resuming_cell_can_be_run_again(notebook: Notebook, server: ModelServer) -> None:
     old = notebook.start_held("--session lab")
     notebook.kernel.run("%agents stop --now")
     old.wait_over()
@@ -119,19 +119,19 @@ def test_a_cell_that_resumes_can_be_run_again(notebook: Notebook, server: ModelS
     assert len([*old.path.parent.glob("turn_*")]) == 2
 
 
-def test_a_result_that_is_not_there_yet_is_no_none(notebook: Notebook) -> None:
+def test_unfinished_result_raises(notebook: Notebook) -> None:
     turn = notebook.start_held("--out run")
     error = notebook.kernel.run("run.result").error
     assert error
     assert error.ename == "RunNotFinished"
-    assert f"{turn.run} is still working" in error.evalue
+    assert f"{turn.run} is still running" in error.evalue
     assert "run.wait()" in error.evalue
 
 
-def test_run_all_twice_after_a_stop_and_a_resume_ends_without_error_and_pays_once(
+def test_run_all_twice_after_a_stop_makes_each_call_once(
     notebook: Notebook, server: ModelServer
 ) -> None:
-    """The setting is the notebook's own, in its first cell."""
+    """The first cell of the notebook sets the option."""
     cells = ["%agents once on", notebook.magic("--session lab"), "%agents resume lab"]
     try:
         notebook.kernel.run(cells[0])
@@ -151,7 +151,7 @@ def test_run_all_twice_after_a_stop_and_a_resume_ends_without_error_and_pays_onc
         notebook.kernel.run("%agents once off")
 
 
-def test_a_cell_run_again_while_its_run_lives_begins_another_and_names_the_first(
+def test_rerun_during_a_run_starts_another_and_names_the_first(
     notebook: Notebook, server: ModelServer
 ) -> None:
     server.hold(5)
@@ -161,11 +161,11 @@ def test_a_cell_run_again_while_its_run_lives_begins_another_and_names_the_first
     new = notebook.turn_of(sent)
     assert old.path != new.path
     [shown] = notebook.kernel.result(sent).displays
-    assert shown.data[TURN_MIME]["beside"].endswith(f"{old.path.parent.name}/{old.path.name}")
+    assert shown.data[TURN_MIME]["earlier_run"].endswith(f"{old.path.parent.name}/{old.path.name}")
     other = notebook.kernel.send(notebook.magic(), metadata={"cellId": "another-cell"})
     notebook.turn_of(other)
     [shown] = notebook.kernel.result(other).displays
-    assert "beside" not in shown.data[TURN_MIME]
+    assert "earlier_run" not in shown.data[TURN_MIME]
     for turn in (old, new):
         notebook.kernel.run(f"%agents stop --now {turn.run}")
     server.release()

@@ -1,4 +1,4 @@
-"""Options of a run on the cell line: a variable of the notebook holds them."""
+"""Options of a run in the cell line, from a notebook variable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONCE = (
 )
 
 
-def test_a_cell_takes_the_options_that_a_variable_holds(notebook: Notebook) -> None:
+def test_cell_uses_options_from_a_variable(notebook: Notebook) -> None:
     notebook.server.default = Reply(status=500, error="Overloaded.")
     assert notebook.kernel.run(ONCE).status == "ok"
     turn = notebook.start("--options once")
@@ -25,7 +25,7 @@ def test_a_cell_takes_the_options_that_a_variable_holds(notebook: Notebook) -> N
     assert notebook.kernel.run("len(told)").value == "1"
 
 
-def test_a_resume_takes_them_too(notebook: Notebook) -> None:
+def test_resume_uses_options_from_a_variable(notebook: Notebook) -> None:
     notebook.server.default = Reply(status=500, error="Overloaded.")
     notebook.kernel.run(ONCE)
     turn = notebook.start("--options once")
@@ -34,10 +34,10 @@ def test_a_resume_takes_them_too(notebook: Notebook) -> None:
     assert notebook.kernel.run("len(told)").value == "2"
 
 
-def test_options_that_are_not_there_or_none_are_told_in_a_sentence(notebook: Notebook) -> None:
+def test_missing_or_invalid_options_are_reported_in_a_sentence(notebook: Notebook) -> None:
     notebook.kernel.run("seven = 7")
     for name, why in (
-        ("nowhere", "no variable 'nowhere' is defined. Define it in a cell before"),
+        ("nowhere", "variable 'nowhere' is not defined. Define it in an earlier cell"),
         ("seven", "'seven' is of type int, not RunOptions."),
     ):
         error = notebook.kernel.run(notebook.magic(f"--options {name}")).error
@@ -46,7 +46,7 @@ def test_options_that_are_not_there_or_none_are_told_in_a_sentence(notebook: Not
     assert notebook.server.requests == []
 
 
-def test_a_file_that_the_task_names_may_be_read_and_not_one_that_a_variable_names(
+def test_file_named_in_the_task_is_readable_but_not_one_named_in_a_variable(
     notebook: Notebook,
 ) -> None:
     for name in ("typed.md", "held.md"):
@@ -57,5 +57,5 @@ def test_a_file_that_the_task_names_may_be_read_and_not_one_that_a_variable_name
     assert notebook.kernel.run(notebook.magic("--wait --out run", task)).status == "ok"
     asked = notebook.server.requests[0].prompt
     assert f"Compare {folder}/typed.md with @{folder}/held.md." in asked
-    # Once in the task; what may be read is listed besides.
+    # Once in the task, and once in the list of readable files.
     assert asked.count("held.md") == 1 and asked.count("typed.md") == 2

@@ -1,4 +1,4 @@
-"""A function and a pydantic-ai agent of the notebook: stopped, and gone on with after a restart."""
+"""A function and a pydantic-ai agent of the notebook: stopped, and resumed after a restart."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def asked(requests: list[Request]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_agents_of_the_notebook_are_stopped_and_resumed_after_a_restart_and_no_call_is_paid_twice(
+def test_notebook_agents_resume_after_a_restart_without_repeating_calls(
     open_notebook: Callable[..., Notebook], server: ModelServer, now: bool
 ) -> None:
     for name in ("own", "first", "second"):

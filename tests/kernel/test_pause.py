@@ -1,4 +1,4 @@
-"""A run is paused, asked and let go on from cells, also from later ones and other kernels."""
+"""Pause, unpause and answer a run from cells, also from later ones and other kernels."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def said(notebook: Notebook, cell: str) -> str:
 
 
 def begin(notebook: Notebook) -> str:
-    """Start a run; give its id."""
+    """Start a run and return its id."""
     said(notebook, START)
     return said(notebook, "print(run.id)").strip()
 
 
-def test_a_later_cell_pauses_and_continues_a_run(notebook: Notebook) -> None:
+def test_later_cell_pauses_and_unpauses_a_run(notebook: Notebook) -> None:
     run = begin(notebook)
-    assert f"`%agents continue {run}` goes on" in said(notebook, "%agents pause")
+    assert f"`%agents unpause {run}` continues it" in said(notebook, "%agents pause")
     assert "paused" in said(notebook, "%agents")
     assert "awaiting" in said(notebook, "run.status")
-    assert f"Run {run} goes on." in said(notebook, f"%agents continue {run}")
+    assert f"Run {run} continues." in said(notebook, f"%agents unpause {run}")
     assert f"Run {run} is not paused; it is running." in said(notebook, "%agents continue")
     said(notebook, STOP)
 
@@ -48,9 +48,9 @@ def test_a_line_answers_a_question(notebook: Notebook) -> None:
     run = begin(notebook)
     said(notebook, ASK)
     assert "awaiting an answer" in said(notebook, "%agents")
-    assert "has its answer" in said(notebook, f"%agents answer {run} Lyon, don't ask again")
+    assert "The answer was sent" in said(notebook, f"%agents answer {run} Lyon, don't ask again")
     assert "Lyon, don't ask again" in said(notebook, "thread.join(); print(box[0])")
-    assert "asks for no text" in said(notebook, f"%agents answer {run} Paris")
+    assert "has no open question" in said(notebook, f"%agents answer {run} Paris")
     said(notebook, STOP)
 
 
@@ -68,28 +68,30 @@ ask(run.wait_for_approval, "Publish it?")
 LEFT = "while len(box) < %d: pass\nprint(box[-1], list(run.view.gates))"
 
 
-def test_an_approval_answers_no_question_for_a_text(notebook: Notebook) -> None:
+def test_approval_does_not_answer_a_text_question(notebook: Notebook) -> None:
     run = begin(notebook)
     said(notebook, ASK_TWICE)
     told = said(notebook, f"%agents approve {run} Fine.")
     assert told.strip() == f"Gate 'approval #2' of run {run} is approved."
     assert "message='Fine.'" in said(notebook, LEFT % 1)
-    assert f"`%agents answer {run} TEXT`, gives it" in said(notebook, f"%agents approve {run}")
+    assert f"or `%agents answer {run} TEXT`" in said(notebook, f"%agents approve {run}")
     assert "['input #1']" in said(notebook, LEFT % 1)
     said(notebook, f"%agents answer {run} Lyon")
     assert "Lyon []" in said(notebook, LEFT % 2)
     said(notebook, STOP)
 
 
-def test_a_stopped_run_waits_for_no_approval(notebook: Notebook) -> None:
+def test_stopped_run_does_not_wait_for_approval(notebook: Notebook) -> None:
     run = begin(notebook)
     said(notebook, ASK)
     said(notebook, STOP)
     for verb in ("approve", "deny"):
-        assert "waits for no approval; it is stopped" in said(notebook, f"%agents {verb} {run}")
+        assert "is not waiting for an approval; it is stopped" in said(
+            notebook, f"%agents {verb} {run}"
+        )
 
 
-def test_a_question_for_a_text_can_be_refused_by_a_line(notebook: Notebook) -> None:
+def test_line_denies_a_text_question(notebook: Notebook) -> None:
     run = begin(notebook)
     said(notebook, ASK)
     assert "Gate 'input #1' of run" in said(notebook, f"%agents deny {run} No idea.")
@@ -97,7 +99,7 @@ def test_a_question_for_a_text_can_be_refused_by_a_line(notebook: Notebook) -> N
     said(notebook, STOP)
 
 
-def test_an_approval_that_is_not_enough_says_so(notebook: Notebook) -> None:
+def test_insufficient_approval_is_reported(notebook: Notebook) -> None:
     begin(notebook)
     said(notebook, STOP)
     both = "approval=nb_agents.options.ApprovalConfig(required_approvals=2)"
@@ -120,17 +122,17 @@ def test_another_kernel_approves_denies_answers_pauses_and_shows_a_run(
     told = said(other, f"%agents approve {run} Fine.")
     assert told.strip() == f"Gate 'approval #2' of run {run} is approved."
     assert "approved=True" in (left := said(notebook, LEFT % 1)) and "message='Fine.'" in left
-    assert f"Run {run} has its answer." in said(other, f"%agents answer {run} Lyon")
+    assert f"The answer was sent to run {run}." in said(other, f"%agents answer {run} Lyon")
     assert "Lyon []" in said(notebook, LEFT % 2)
     said(notebook, "ask(run.wait_for_approval, 'Publish it?')")
     assert "is denied" in said(other, f"%agents deny {run} Not yet.")
     assert "approved=False" in (left := said(notebook, LEFT % 3)) and "message='Not yet.'" in left
-    assert f"`%agents continue {run}` goes on" in said(other, f"%agents pause {run}")
+    assert f"`%agents unpause {run}` continues it" in said(other, f"%agents pause {run}")
     assert "True" in said(notebook, "run.view.is_paused")
     shown = other.turn_of(other.kernel.send(f"%agents show {run}"))
     state = other.panel(shown).state["state"]
     assert (state["chip"], state["agents"][0]["says"].strip()) == ("paused", "I think")
-    assert f"Run {run} goes on." in said(other, f"%agents continue {run}")
+    assert f"Run {run} continues." in said(other, f"%agents continue {run}")
     assert "False" in said(notebook, "run.view.is_paused")
     said(notebook, STOP)
 
@@ -138,11 +140,11 @@ def test_another_kernel_approves_denies_answers_pauses_and_shows_a_run(
 TWO = START.replace("hang=True)))", "hang=True)), b=ScriptedModel(Turn('I too ', hang=True)))")
 
 
-def test_an_agent_that_is_over_is_not_stopped_again(notebook: Notebook) -> None:
+def test_finished_agent_is_not_stopped_again(notebook: Notebook) -> None:
     said(notebook, TWO)
     run = said(notebook, "print(run.id)").strip()
     stop = f"%agents stop {run} --agent a --now"
     assert f"Agent a of run {run} is stopping now." in said(notebook, stop)
     said(notebook, "while not run.view.agents['a'].outcome: pass")
-    assert f"Agent a of run {run} is over already; nothing was changed." in said(notebook, stop)
+    assert f"Agent a of run {run} is already over; nothing was changed." in said(notebook, stop)
     said(notebook, STOP)

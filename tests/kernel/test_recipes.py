@@ -1,4 +1,4 @@
-"""Recipes in a notebook: started by a cell, asked at gates, stopped, killed, and gone on with."""
+"""Recipes in a notebook: start, gates, stop, kill, and resume."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ stages:
 
 
 def said_by_model(request: Request) -> Reply:
-    """Give back the last line of the prompt."""
+    """Return the last line of the prompt."""
     return Reply(text=f"I did: {request.prompt.splitlines()[-1]}")
 
 
@@ -84,7 +84,7 @@ def wait_asked(turn: Turn) -> None:
 
 
 def finished(turn: Turn) -> dict[str, str]:
-    """How the steps ended that did."""
+    """Return the outcomes of the finished steps."""
     return {e["step"]: e["outcome"] for e in turn.events("step_finished")}
 
 
@@ -93,7 +93,7 @@ def began(turn: Turn) -> list[str]:
 
 
 def sentence(result: Result) -> str:
-    """A person's mistake, as the cell tells it: no traceback."""
+    """Return the message about a user's mistake, without a traceback."""
     assert result.status == "error"
     assert "Traceback" not in result.stderr
     return result.stderr.removeprefix("UsageError: ").strip()
@@ -102,7 +102,7 @@ def sentence(result: Result) -> str:
 # Starting
 
 
-def test_a_cell_starts_a_recipe_with_values_and_gives_its_outputs(notebook: Notebook) -> None:
+def test_cell_runs_a_recipe_with_values_and_returns_its_outputs(notebook: Notebook) -> None:
     recipe = write(notebook, VALUES)
     notebook.kernel.run("found = ['Oslo', 'Bergen']\nfjord = 'Oslo; echo no'")
     values = 'cities: {{found}}\nplace: "{{fjord}}"\ndepth: 2'
@@ -115,7 +115,7 @@ def test_a_cell_starts_a_recipe_with_values_and_gives_its_outputs(notebook: Note
     assert notebook.kernel.eval("run.result['texts'][1]") == "I did: Write about Bergen."
 
 
-def test_a_recipe_that_needs_no_values_starts_from_a_line_with_its_bundle(
+def test_line_starts_a_recipe_without_values_with_its_bundle(
     notebook: Notebook,
 ) -> None:
     kit = notebook.place / "kit"
@@ -131,29 +131,32 @@ def test_a_recipe_that_needs_no_values_starts_from_a_line_with_its_bundle(
 @pytest.mark.parametrize(
     "cell, wanted",
     [
-        ("%agents --recipe nope.yaml", "nope.yaml: No such file (looked from "),
+        ("%agents --recipe nope.yaml", "nope.yaml: No such file (working directory: "),
         (
             "%agents --recipe {broken}",
             "broken.yaml:7:5: Unknown key 'steps.0.comand'; did you mean",
         ),
-        ("%agents --recipe {needy}", "The recipe 'paper' needs city: give it as --set city=VALUE"),
+        (
+            "%agents --recipe {needy}",
+            "The recipe 'paper' requires city: pass it as --set city=VALUE",
+        ),
         ("%agents --recipe {team}", "team.yaml: This is a team file, not a recipe."),
-        ("%%agents --recipe {needy}\nWrite about Oslo.", "Below --recipe the cell holds"),
-        ("%%agents --recipe {needy}\ncity: {{nope}}", "no variable 'nope' is defined"),
+        ("%%agents --recipe {needy}\nWrite about Oslo.", "A cell with --recipe contains"),
+        ("%%agents --recipe {needy}\ncity: {{nope}}", "variable 'nope' is not defined"),
         (
             "%%agents --recipe {needy}\na: b: c",
-            "The recipe's values are not valid YAML (line 1 of it)",
+            "The recipe's values are not valid YAML (line 1)",
         ),
         ("%agents --recipe {needy} --set city", "--set city is not NAME=VALUE"),
-        ("%%agents --set city=Oslo\nWrite.", "--set gives a value to a recipe"),
-        ("%agents --config {team}", "A task goes below %%agents"),
+        ("%%agents --set city=Oslo\nWrite.", "--set can only be used with --recipe"),
+        ("%agents --config {team}", "Write the task below %%agents"),
         ("%agents approve", "The following arguments are required: RUN"),
         ("%agents approve r99", "No run named 'r99'."),
         ("%agents plan {broken}", "broken.yaml:7:5: Unknown key"),
         ("%agents check {broken}", "broken.yaml:7:5: Unknown key"),
     ],
 )
-def test_a_mistake_is_told_in_a_sentence(notebook: Notebook, cell: str, wanted: str) -> None:
+def test_mistake_is_reported_in_a_sentence(notebook: Notebook, cell: str, wanted: str) -> None:
     files = {
         "broken": write(
             notebook, "steps:\n  - id: a\n    type: bash\n    comand: ls\n", "broken.yaml"
@@ -171,21 +174,21 @@ def test_a_mistake_is_told_in_a_sentence(notebook: Notebook, cell: str, wanted: 
     assert list(notebook.root.glob("*")) == []
 
 
-def test_a_recipe_and_a_task_are_not_given_together(notebook: Notebook) -> None:
+def test_recipe_and_task_together_are_refused(notebook: Notebook) -> None:
     recipe = write(notebook, GATE)
     call = f"__import__('nb_agents').start('Write.', recipe={str(recipe)!r})"
     result = notebook.kernel.run(call)
-    assert result.error and "A recipe asks for itself." in result.error.evalue
+    assert result.error and "Provide either a task or a recipe, not both." in result.error.evalue
 
 
 # Looking at one
 
 
-def test_check_and_plan_tell_what_a_recipe_would_do(notebook: Notebook) -> None:
+def test_check_and_plan_describe_a_recipe(notebook: Notebook) -> None:
     recipe = write(notebook, GATE + "    retries: 3\n")
     text = notebook.text(notebook.kernel.run(f"%agents check {recipe} -c {notebook.team}"))
     assert "write: agent ada = ada (ada)" in text
-    assert "gate after draft: a person must approve" in text
+    assert "gate after draft: needs approval" in text
     assert "Unknown key 'stages.1.retries' is ignored." in text
     assert text.endswith("It can run.")
     [display] = notebook.kernel.run(f"%agents plan {recipe}").displays
@@ -195,26 +198,28 @@ def test_check_and_plan_tell_what_a_recipe_would_do(notebook: Notebook) -> None:
     assert list(notebook.root.glob("*")) == []
 
 
-def test_check_tells_why_a_recipe_cannot_run(notebook: Notebook) -> None:
+def test_check_explains_why_a_recipe_cannot_run(notebook: Notebook) -> None:
     recipe = write(notebook, 'steps: [{id: a, type: recipe, recipe: "gone.yaml"}]')
     text = notebook.text(notebook.kernel.run(f"%agents check {recipe}"))
-    assert f"Fault {recipe}:4:" in text
-    assert "No recipe 'gone.yaml' beside this one" in text
+    assert f"Error {recipe}:4:" in text
+    assert "No recipe 'gone.yaml' next to this one" in text
     assert text.endswith("It can't run.")
 
 
 # Gates
 
 
-def test_a_gate_is_approved_by_verb_and_later_steps_get_the_message(notebook: Notebook) -> None:
+def test_approve_verb_passes_its_message_to_later_steps(notebook: Notebook) -> None:
     turn = start(notebook, write(notebook, GATE), "--out run")
     wait_asked(turn)
     said = notebook.text(notebook.kernel.run(f'%agents approve {turn.run} don\'t name "me"'))
-    assert said.strip() == f"Gate 'draft' of run {turn.run} is approved: the recipe goes on."
+    assert said.strip() == f"Gate 'draft' of run {turn.run} is approved: the recipe continues."
     turn.wait_over()
     wanted = 'I did: Announce it. don\'t name "me"'
     assert notebook.kernel.eval("run.result['told']") == wanted
-    assert "waits for no approval" in sentence(notebook.kernel.run(f"%agents deny {turn.run}"))
+    assert "is not waiting for an approval" in sentence(
+        notebook.kernel.run(f"%agents deny {turn.run}")
+    )
 
 
 def test_a_denied_gate_stops_the_recipe_and_a_resume_asks_again(notebook: Notebook) -> None:
@@ -227,14 +232,14 @@ def test_a_denied_gate_stops_the_recipe_and_a_resume_asks_again(notebook: Notebo
     assert re.fullmatch("the gate of 'draft' was denied by .+: Not yet", reason)
     again = resume(notebook, turn.session)
     wait_asked(again)
-    assert notebook.server.count() == 1  # what had been written was not asked for again
+    assert notebook.server.count() == 1  # text that was written is not requested again
     notebook.kernel.run(f"%agents approve {again.run}")
     again.wait_over()
     assert again.metadata["run_status"] == "completed"
 
 
 @pytest.mark.parametrize("end", ["restart", "kill"])
-def test_a_gate_still_asks_when_its_kernel_is_gone(open_notebook: Open, end: str) -> None:
+def test_gate_asks_again_after_its_kernel_ended(open_notebook: Open, end: str) -> None:
     notebook = open_notebook()
     turn = start(notebook, write(notebook, GATE))
     wait_asked(turn)
@@ -245,9 +250,9 @@ def test_a_gate_still_asks_when_its_kernel_is_gone(open_notebook: Open, end: str
         notebook.kernel.kill()
         notebook = open_notebook(load=False)
     told = notebook.text(notebook.kernel.run("%load_ext nb_agents"))
-    # What was saved in an orderly way needs no telling.
+    # A properly saved turn is not reported.
     assert ("asks: “Publish “I did: Write a draft.”?”" in told) == (end == "kill")
-    assert (f"`%agents resume {turn.session}` goes on" in told) == (end == "kill")
+    assert (f"`%agents resume {turn.session}` resumes it" in told) == (end == "kill")
     again = resume(notebook)
     wait_asked(again)
     [asked] = again.events("approval_asked")
@@ -261,7 +266,7 @@ def test_a_gate_still_asks_when_its_kernel_is_gone(open_notebook: Open, end: str
 # Nobody there
 
 
-def test_a_headless_run_stops_at_a_gate_that_nobody_can_answer(open_notebook: Open) -> None:
+def test_headless_run_stops_at_a_gate_without_an_approver(open_notebook: Open) -> None:
     notebook = open_notebook(headless=True)
     turn = start(notebook, write(notebook, GATE))
     result = notebook.kernel.result(turn.cell)
@@ -280,7 +285,7 @@ def test_a_headless_run_stops_at_a_gate_that_nobody_can_answer(open_notebook: Op
 
 
 @pytest.mark.parametrize("default, wanted", [("approve", "completed"), ("deny", "cancelled")])
-def test_a_headless_run_takes_the_default_of_a_gate_with_a_timeout(
+def test_headless_run_uses_the_default_of_a_gate_with_a_timeout(
     open_notebook: Open, default: str, wanted: str
 ) -> None:
     notebook = open_notebook(headless=True)
@@ -293,24 +298,24 @@ def test_a_headless_run_takes_the_default_of_a_gate_with_a_timeout(
 @pytest.mark.parametrize("headless", [False, True])
 def test_an_interrupt_ends_a_cell_that_waits_at_a_gate(open_notebook: Open, headless: bool) -> None:
     notebook = open_notebook(headless=headless)
-    # One that decides by itself, much later: a headless cell waits for it.
+    # A gate with a default, much later: a headless cell waits for it.
     timed = GATE.replace("required: true", "required: true, timeout: 600")
     turn = start(notebook, write(notebook, timed), "--wait")
     wait_asked(turn)
     notebook.kernel.interrupt()
     turn.wait_over()
     assert notebook.kernel.result(turn.cell).status == "ok"
-    source = "notebook" if headless else "interrupt"  # a program runs it, and no person
+    source = "notebook" if headless else "interrupt"  # run by a program, not a user
     assert turn.events("stop_requested")[0]["source"] == source
     assert turn.metadata["run_status"] == "cancelled"
 
 
-def test_a_cell_that_waits_says_so_and_is_answered_on_the_control_channel(
+def test_waiting_cell_is_answered_on_the_control_channel(
     notebook: Notebook,
 ) -> None:
     turn = start(notebook, write(notebook, GATE), "--wait")
     wait_asked(turn)
-    told = lambda: "Answer on the panel." in notebook.text(notebook.kernel.outputs_of(turn.cell))  # noqa: E731
+    told = lambda: "Answer in the panel." in notebook.text(notebook.kernel.outputs_of(turn.cell))  # noqa: E731
     notebook.kernel.wait_until(told, 60, "the sentence")
     answer = {"run": turn.run, "gate": "draft", "message": "Now.", "id": "1"}
     notebook.kernel.control("nb_agents_approve_request", answer)
@@ -318,20 +323,20 @@ def test_a_cell_that_waits_says_so_and_is_answered_on_the_control_channel(
     assert turn.metadata["run_status"] == "completed"
 
 
-def test_in_a_terminal_a_cell_that_waits_ends_at_a_gate_and_says_how_to_answer(
+def test_waiting_cell_in_a_terminal_ends_at_a_gate_with_instructions(
     ipython: Prompt, server: ModelServer, tmp_path: Path
 ) -> None:
     (tmp_path / "recipe.yaml").write_text(HEAD + GATE)
     team = write_team(tmp_path / "team.yaml", server)
     shown = ipython.enter(f"%agents --recipe recipe.yaml --config {team} --wait")
     assert "The gate 'draft' asks: “Publish “I did: Write a draft.”?”" in shown
-    assert "`%agents approve r1 [MESSAGE]` lets the recipe go on" in shown
+    assert "`%agents approve r1 [MESSAGE]` lets the recipe continue" in shown
     assert "is approved" in ipython.enter("%agents approve r1")
     assert "[complete]" in ipython.enter("%agents wait")
     assert "Traceback" not in ipython.text
 
 
-def test_nbclient_comes_to_the_end_of_a_notebook_with_a_gate(
+def test_nbclient_finishes_a_notebook_with_a_gate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUPYTER_PATH", warm.kernel_path(tmp_path / "jupyter"))
@@ -356,9 +361,9 @@ def test_nbclient_comes_to_the_end_of_a_notebook_with_a_gate(
 
 
 class Command:
-    """A recipe of three steps whose second one works until it is let go.
+    """A recipe of three steps; the second one works until it is released.
 
-    Its processes hold a FIFO open: its end of file says that all are gone.
+    Its processes keep a FIFO open; end of file means that all have ended.
     """
 
     def __init__(self, notebook: Notebook) -> None:
@@ -415,7 +420,7 @@ def command(notebook: Notebook) -> Iterator[Command]:
 
 
 def assert_resumes(notebook: Notebook, command: Command, session: str, runs: list[str]) -> None:
-    """Going on runs these steps and no others, to the end."""
+    """Assert that a resume runs only these steps, to the end."""
     command.go.touch()
     turn = resume(notebook, session)
     turn.wait_over()
@@ -424,11 +429,11 @@ def assert_resumes(notebook: Notebook, command: Command, session: str, runs: lis
 
 
 @pytest.mark.parametrize("options", ["", "--wait"])
-def test_an_interrupt_lets_the_command_finish_and_begins_no_other(
+def test_interrupt_lets_the_command_finish_and_starts_no_other(
     notebook: Notebook, command: Command, options: str
 ) -> None:
     turn = start(notebook, command.recipe, options)
-    if not options:  # an interrupt of a cell that is about to end is none of the run
+    if not options:  # an interrupt of a cell that is about to end does not stop the run
         assert notebook.kernel.result(turn.cell).status == "ok"
     command.wait_ready(turn)
     notebook.kernel.interrupt()
@@ -445,11 +450,11 @@ def test_an_interrupt_lets_the_command_finish_and_begins_no_other(
 
 
 @pytest.mark.parametrize("options", ["", "--wait"])
-def test_a_second_interrupt_ends_the_command_and_all_that_it_started(
+def test_second_interrupt_ends_all_processes_of_the_command(
     notebook: Notebook, command: Command, options: str
 ) -> None:
     turn = start(notebook, command.recipe, options)
-    if not options:  # an interrupt of a cell that is about to end is none of the run
+    if not options:  # an interrupt of a cell that is about to end does not stop the run
         assert notebook.kernel.result(turn.cell).status == "ok"
     command.wait_ready(turn)
     notebook.kernel.interrupt()
@@ -464,7 +469,7 @@ def test_a_second_interrupt_ends_the_command_and_all_that_it_started(
     assert_resumes(notebook, command, turn.session, ["work", "last"])
 
 
-def test_a_killed_kernel_leaves_no_process_and_its_step_runs_again(open_notebook: Open) -> None:
+def test_killed_kernel_leaves_no_process_and_its_step_is_repeated(open_notebook: Open) -> None:
     notebook = open_notebook()
     command = Command(notebook)
     turn = start(notebook, command.recipe)
@@ -474,13 +479,13 @@ def test_a_killed_kernel_leaves_no_process_and_its_step_runs_again(open_notebook
     notebook = open_notebook(load=False)
     told = notebook.text(notebook.kernel.run("%load_ext nb_agents"))
     assert f"Incomplete turn {turn.name}: its kernel died." in told
-    assert "Kept: 1 step" in told
-    assert f"`%agents resume {turn.session}` goes on" in told
+    assert "Saved: 1 step" in told
+    assert f"`%agents resume {turn.session}` resumes it" in told
     assert_resumes(notebook, command, turn.session, ["work", "last"])
     command.close()
 
 
-def test_a_restart_leaves_no_process_and_its_step_runs_again(open_notebook: Open) -> None:
+def test_restart_leaves_no_process_and_repeats_its_step(open_notebook: Open) -> None:
     notebook = open_notebook()
     command = Command(notebook)
     turn = start(notebook, command.recipe)
@@ -494,7 +499,7 @@ def test_a_restart_leaves_no_process_and_its_step_runs_again(open_notebook: Open
     command.close()
 
 
-def test_a_preview_tells_what_runs_again_and_runs_nothing(
+def test_preview_lists_repeated_steps_without_running_them(
     notebook: Notebook, command: Command
 ) -> None:
     turn = start(notebook, command.recipe)
@@ -507,7 +512,7 @@ def test_a_preview_tells_what_runs_again_and_runs_nothing(
     assert not (turn.path.parent / "turn_2").exists()
 
 
-def test_a_resume_takes_a_changed_recipe(notebook: Notebook, command: Command) -> None:
+def test_resume_uses_a_changed_recipe(notebook: Notebook, command: Command) -> None:
     turn = start(notebook, command.recipe, "--out run")
     command.wait_ready(turn)
     notebook.kernel.run(f"%agents stop {turn.run} --now")
@@ -522,7 +527,7 @@ def test_a_resume_takes_a_changed_recipe(notebook: Notebook, command: Command) -
     )
 
 
-def test_a_resume_takes_a_value_that_was_missing(notebook: Notebook) -> None:
+def test_resume_accepts_a_missing_value(notebook: Notebook) -> None:
     file = notebook.place / "lacking.yaml"
     file.write_text(
         "name: lacking\ndescription: d\nversion: 1.0.0\n"

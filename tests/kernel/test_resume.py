@@ -8,7 +8,7 @@ from tests.kernel.notebook import AGENTS, HELD, TURN_MIME, WIDGET_MIME, Notebook
 from tests.model_server import ModelServer, Request
 
 Open = Callable[..., Notebook]
-AGAIN = "Runs again: 3 model calls cut or failed (ada, Ben, cleo"
+AGAIN = "Runs again: 3 model calls interrupted or failed (ada, Ben, cleo"
 
 
 def bodies(requests: list[Request]) -> list[str]:
@@ -18,7 +18,7 @@ def bodies(requests: list[Request]) -> list[str]:
 def resume(notebook: Notebook, cell: str = "%agents resume lab") -> Turn:
     """Resume in a cell that returns, and wait for the turn's end.
 
-    No agent is answered before the calls of all are there, so that they are the first.
+    The server answers no agent before the calls of all have arrived, so they are the first calls.
     """
     notebook.server.hold(after=0)
     turn = notebook.turn_of(notebook.kernel.send(cell))
@@ -30,7 +30,7 @@ def resume(notebook: Notebook, cell: str = "%agents resume lab") -> Turn:
 
 
 def assert_whole(notebook: Notebook, old: Turn, turn: Turn, asked: list[Request]) -> None:
-    """The cut calls were sent again, word for word, and the team came to its end."""
+    """Assert that the interrupted calls were sent again unchanged, and that the team finished."""
     assert (old.name, turn.name) == ("lab/1", "lab/2")
     assert turn.metadata["run_status"] == "completed"
     assert turn.answer == "The team's final answer."
@@ -39,7 +39,7 @@ def assert_whole(notebook: Notebook, old: Turn, turn: Turn, asked: list[Request]
     notice, _ = notebook.panel(turn).state["state"]["notices"]
     assert notice.startswith("Resumes turn 1: 0 answers, 0 votes and 0 finished")
     assert AGAIN in notice
-    assert "status" in old.metadata  # the old turn stays what it was
+    assert "status" in old.metadata  # the old turn is unchanged
 
 
 def test_resume_after_a_stop_in_the_same_kernel(open_notebook: Open, server: ModelServer) -> None:
@@ -53,7 +53,7 @@ def test_resume_after_a_stop_in_the_same_kernel(open_notebook: Open, server: Mod
     assert AGAIN in told
     assert len(server.requests) == len(asked)
     [card] = notebook.kernel.run("%agents show lab").displays
-    again = "runs again: 3 model calls cut or failed (ada, Ben, cleo)"
+    again = "runs again: 3 model calls interrupted or failed (ada, Ben, cleo)"
     cell = f"# same task, from here; {again}\n%agents resume lab"
     assert cell in card.data["text/html"]
     turn = resume(notebook, cell)
@@ -83,5 +83,8 @@ def test_resume_after_a_kill_in_another_notebook(open_notebook: Open, server: Mo
     [card] = other.kernel.run("%agents show lab").displays
     assert card.data[TURN_MIME]["state"] == "stopped"
     assert HELD in card.data["text/plain"]
-    assert "runs again: 3 model calls cut or failed (ada, Ben, cleo)" in card.data["text/plain"]
+    assert (
+        "runs again: 3 model calls interrupted or failed (ada, Ben, cleo)"
+        in card.data["text/plain"]
+    )
     assert_whole(other, old, resume(other), asked)

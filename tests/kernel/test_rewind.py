@@ -1,16 +1,16 @@
-"""Going back in a live kernel: with a word in the next turn, and several times as a sweep."""
+"""Rewind in a live kernel: with a message, and several forks as a sweep."""
 
 from __future__ import annotations
 
-from nb_agents.sweeps.sweep_fold import fold_notes
 from tests.kernel.notebook import AGENTS, Notebook, Turn
+from tests.kit.sweeps import fold_notes
 from tests.model_server import wait_until
 
 WORD = "Think of the cost, too."
 
 
 def _played(notebook: Notebook) -> Turn:
-    """A whole turn: no agent is answered before all have asked, so each gives an answer."""
+    """Run a turn in which each agent answers: the server waits for the calls of all."""
     notebook.server.hold(after=0)
     turn = notebook.start()
     notebook.server.wait_open(len(AGENTS))
@@ -27,7 +27,7 @@ def _calls_after(turn: Turn, point: int) -> int:
     return sum(event["seq"] > point for event in turn.events("model_finished"))
 
 
-def test_a_cell_goes_back_with_a_word_that_all_later_calls_hear(notebook: Notebook) -> None:
+def test_rewind_message_reaches_all_later_calls(notebook: Notebook) -> None:
     turn = _played(notebook)
     before = (turn.path / "events.jsonl").read_bytes()
     calls = len(notebook.server.requests)
@@ -44,7 +44,7 @@ def test_a_cell_goes_back_with_a_word_that_all_later_calls_hear(notebook: Notebo
     assert (turn.path / "events.jsonl").read_bytes() == before
 
 
-def test_a_cell_goes_back_three_times_as_a_sweep_and_the_same_cell_costs_nothing(
+def test_three_forks_are_a_sweep_and_a_rerun_costs_nothing(
     notebook: Notebook,
 ) -> None:
     turn = _played(notebook)

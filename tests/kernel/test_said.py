@@ -1,4 +1,4 @@
-"""A text from the panel reaches the agents of a live kernel on both ways, also a busy one."""
+"""A message from the panel reaches the agents over both channels, even if the kernel is busy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEXT = "And in British English, please."
 
 
 def say(notebook: Notebook, turn: Turn, number: int = 1) -> None:
-    """Send a text from the panel's box; the message goes by the widget's comm alone."""
+    """Send a text from the panel's box, only by the widget's comm."""
     content = {"type": "say", "run": turn.run, "id": f"{turn.run}-{number}", "text": TEXT}
     notebook.kernel.send_custom(notebook.panel(turn).comm_id, content)
 
@@ -22,7 +22,7 @@ def say_on_control(notebook: Notebook, turn: Turn, number: int = 1) -> dict[str,
 
 
 def assert_heard(notebook: Notebook, turn: Turn, times: int = 1) -> None:
-    """Let the held models go on; assert that every agent then reads the text."""
+    """Release the held models; assert that every agent then reads the text."""
     assert len(turn.events("said")) == times
     notebook.server.release()
     turn.wait_over()
@@ -34,7 +34,7 @@ def assert_heard(notebook: Notebook, turn: Turn, times: int = 1) -> None:
     assert turn.metadata["run_status"] == "completed"
 
 
-def test_on_the_control_channel_while_a_cell_blocks(notebook: Notebook) -> None:
+def test_control_channel_while_a_cell_blocks(notebook: Notebook) -> None:
     turn = notebook.start_held()
     blocked = notebook.kernel.send(SLEEP)
     notebook.kernel.wait_stdout(blocked, "begun")
@@ -44,7 +44,7 @@ def test_on_the_control_channel_while_a_cell_blocks(notebook: Notebook) -> None:
     assert notebook.kernel.interrupt_cell(blocked)
 
 
-def test_by_the_widget_message_while_a_cell_blocks(notebook: Notebook) -> None:
+def test_widget_message_while_a_cell_blocks(notebook: Notebook) -> None:
     turn = notebook.start_held()
     blocked = notebook.kernel.send(SLEEP)
     notebook.kernel.wait_stdout(blocked, "begun")
@@ -55,7 +55,7 @@ def test_by_the_widget_message_while_a_cell_blocks(notebook: Notebook) -> None:
     assert notebook.kernel.interrupt_cell(blocked)
 
 
-def test_both_messages_are_one_text_and_the_next_is_another(notebook: Notebook) -> None:
+def test_duplicate_messages_count_as_one_text(notebook: Notebook) -> None:
     turn = notebook.start_held()
     for number in (1, 2):
         say(notebook, turn, number)
@@ -65,17 +65,17 @@ def test_both_messages_are_one_text_and_the_next_is_another(notebook: Notebook) 
     assert_heard(notebook, turn, times=2)
 
 
-def test_what_can_not_be_said_is_refused_in_words(notebook: Notebook) -> None:
+def test_invalid_text_is_refused_with_a_reason(notebook: Notebook) -> None:
     ask = lambda content: notebook.kernel.control(SAY_REQUEST, content)["refusal"]  # noqa: E731
     assert "No run named 'nobody'" in ask({"run": "nobody", "id": "1", "text": TEXT})
-    assert ask({"run": "", "id": "1", "text": TEXT}) == "The message names no run."
+    assert ask({"run": "", "id": "1", "text": TEXT}) == "The message does not specify a run."
     turn = notebook.start_held()
     assert "text: Field required" in ask({"run": turn.run, "id": "1"})
     assert "is empty" in ask({"run": turn.run, "id": "2", "text": " "})
     assert turn.events("said") == []
 
 
-def test_by_the_handle_in_a_cell(notebook: Notebook) -> None:
+def test_run_handle_in_a_cell(notebook: Notebook) -> None:
     turn = notebook.start_held("--out run")
     assert notebook.kernel.run(f"run.say({TEXT!r})").status == "ok"
     assert_heard(notebook, turn)
@@ -83,10 +83,10 @@ def test_by_the_handle_in_a_cell(notebook: Notebook) -> None:
     assert late.error is not None and "is over" in late.error.evalue
 
 
-def test_by_a_line_in_a_cell(notebook: Notebook) -> None:
+def test_line_magic_in_a_cell(notebook: Notebook) -> None:
     turn = notebook.start_held("--out run")
     said = notebook.kernel.run(f"%agents say {turn.run} {TEXT}")
-    assert "read it with their next request" in notebook.text(said)
+    assert "The agents receive it with their next request" in notebook.text(said)
     assert_heard(notebook, turn)
     late = notebook.kernel.run(f"%agents say {turn.run} x")
     assert "is over" in notebook.text(late)

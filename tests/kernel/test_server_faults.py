@@ -1,4 +1,4 @@
-"""Model servers that fail: what the card says, and what the server sees."""
+"""Model servers that fail: the text of the card, and the requests to the server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.model_server import Reply
 
 def card_of(notebook: Notebook, turn: Turn) -> dict[str, Any]:
     turn.wait_over()
-    notebook.kernel.run(f"%agents wait {turn.run}")  # until all that its card says is known
+    notebook.kernel.run(f"%agents wait {turn.run}")  # until the data of its card is complete
     result = notebook.kernel.run(f"%agents show {turn.run}")
     assert len(result.displays) == 1, result
     return result.displays[0].data
@@ -39,12 +39,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refusal_fails_the_run_in_the_cards_words(notebook: Notebook, name: str) -> None:
+def test_card_explains_a_refusal(notebook: Notebook, name: str) -> None:
     reply, words = REFUSED[name]
     notebook.server.default = reply
     turn = notebook.start("--out run")
     card = card_of(notebook, turn)
-    assert notebook.server.count() == 3  # asked once each, not again
+    assert notebook.server.count() == 3  # one request each, not repeated
     assert card[TURN_MIME]["state"] == "failed"
     assert card["text/plain"].count(words) == 3
     assert words in unescape(card["text/html"])
@@ -71,7 +71,7 @@ PASSING = {
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_a_fault_that_passes_is_tried_again(notebook: Notebook, name: str) -> None:
+def test_temporary_fault_is_retried(notebook: Notebook, name: str) -> None:
     notebook.server.script("m1", PASSING[name], play)
     turn = notebook.start()
     card = card_of(notebook, turn)
@@ -81,8 +81,8 @@ def test_a_fault_that_passes_is_tried_again(notebook: Notebook, name: str) -> No
     assert (failed["agent"], failed["retry_in_s"] is not None) == ("ada", True)
 
 
-def test_malformed_chunks_fail_one_agent_and_not_the_team(notebook: Notebook) -> None:
-    """Four attempts with their waits take 3.5 s: the others' answers are there before."""
+def test_malformed_chunks_fail_only_one_agent(notebook: Notebook) -> None:
+    """Four attempts with their waits take 3.5 s; the other agents answer before."""
     notebook.server.script("m1", Reply(text=WORDS, malformed=True))
     turn = notebook.start()
     card = card_of(notebook, turn)
@@ -91,20 +91,20 @@ def test_malformed_chunks_fail_one_agent_and_not_the_team(notebook: Notebook) ->
     assert len(turn.events("model_failed")) == 4
 
 
-def test_a_server_that_is_not_there_is_named(notebook: Notebook) -> None:
+def test_unreachable_server_is_named(notebook: Notebook) -> None:
     write_team(notebook.team, notebook.server, "retry: {delay: 50}")
     notebook.server.stop()
     turn = notebook.start()
     notebook.kernel.wait_until(lambda: turn.events("model_failed"), 60, "a failed call")
     assert "refused the connection" in turn.events("model_failed")[0]["error"]
-    # Stopped while it waits to try again: at once, also by a graceful stop.
+    # Stopped while it waits for a retry: even a graceful stop is immediate.
     notebook.kernel.run("%agents stop")
     turn.wait_over()
     assert turn.metadata["reason"] == "cancelled"
 
 
 @pytest.mark.parametrize("after", [0, 3])
-def test_a_server_that_goes_silent_is_stopped_by_the_person(notebook: Notebook, after: int) -> None:
+def test_user_stops_a_run_with_a_silent_server(notebook: Notebook, after: int) -> None:
     notebook.server.default = Reply(text=WORDS, hang_after=after)
     turn = notebook.start()
     notebook.server.wait_open(3)
@@ -121,7 +121,7 @@ def test_a_server_that_goes_silent_is_stopped_by_the_person(notebook: Notebook, 
     assert (HELD in card["text/plain"]) is bool(after)
 
 
-def test_a_stop_during_a_retrys_wait_ends_it_at_once(notebook: Notebook) -> None:
+def test_stop_during_a_retry_wait_is_immediate(notebook: Notebook) -> None:
     notebook.server.default = Reply(status=429, headers={"Retry-After": "50"})
     turn = notebook.start()
     notebook.kernel.wait_until(lambda: len(turn.events("model_failed")) == 3, 60, "three refusals")

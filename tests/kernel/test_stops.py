@@ -1,4 +1,4 @@
-"""Every door at each level, in a live kernel: what is on disk, and what the server saw."""
+"""Every entry point at each level, in a live kernel: files on disk and requests to the server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEST = "import nest_asyncio; nest_asyncio.apply()"
 
 @pytest.fixture(scope="module", params=["plain", "nest_asyncio"])
 def either(request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    """A kernel as it is, and one in which a person has applied nest_asyncio."""
+    """A plain kernel, and one in which the user has applied nest_asyncio."""
     with Kernel() as kernel:
         assert kernel.run("%load_ext nb_agents").status == "ok"
         if request.param == "nest_asyncio":
@@ -124,7 +124,7 @@ def test_a_second_press_raises_the_level(notebook: Notebook) -> None:
     assert_stopped_now(turn, notebook.server, "widget")
 
 
-def test_a_stop_of_an_unknown_run_says_so(notebook: Notebook) -> None:
+def test_stop_of_an_unknown_run_is_reported(notebook: Notebook) -> None:
     reply = notebook.kernel.control(STOP_REQUEST, {"run": "nobody", "immediate": True})
     assert reply["is_unknown"] and "No run named 'nobody'" in reply["refusal"]
 
@@ -132,13 +132,13 @@ def test_a_stop_of_an_unknown_run_says_so(notebook: Notebook) -> None:
 # The interrupt of an idle kernel
 
 
-def test_interrupt_when_idle(both: Notebook) -> None:
+def test_idle_interrupt_stops_a_run(both: Notebook) -> None:
     turn = both.start_held()
     both.kernel.interrupt()
     assert_stopped(turn, both.server, "interrupt", False)
 
 
-def test_two_interrupts_when_idle(both: Notebook) -> None:
+def test_two_idle_interrupts_stop_a_run_immediately(both: Notebook) -> None:
     turn = both.start_held()
     both.kernel.interrupt()
     turn.wait_stop("requested")
@@ -162,7 +162,7 @@ def test_an_idle_interrupt_stops_every_run(notebook: Notebook) -> None:
     assert set(notebook.server.endings()) == {"client"}
 
 
-def test_an_idle_interrupt_without_runs_does_nothing(notebook: Notebook) -> None:
+def test_idle_interrupt_without_runs_has_no_effect(notebook: Notebook) -> None:
     notebook.kernel.interrupt()
     assert notebook.kernel.run("1 + 1").value == "2"
 
@@ -178,7 +178,7 @@ WAITING = {
 
 
 def waiting_cell(notebook: Notebook, how: str) -> Turn:
-    """Start a held run and a cell that waits for it; the turn's `cell` is the waiting one."""
+    """Start a held run and a cell that waits for it; `cell` of the turn is the waiting cell."""
     if WAITING[how] is None:
         notebook.server.hold(after=3)
         turn = notebook.send("--wait")
@@ -192,7 +192,7 @@ def waiting_cell(notebook: Notebook, how: str) -> Turn:
 
 
 def wait_for_handler(kernel: Kernel) -> None:
-    """Wait until the cell waits indeed: a handler of the run's is in force."""
+    """Wait until the run's signal handler is installed, so the cell is waiting."""
     subshell = kernel.create_subshell()
     handler = "getattr(__import__('signal').getsignal(2), '__module__', '')"
     ours = lambda: kernel.eval(handler, subshell_id=subshell) == "nb_agents.loop"  # noqa: E731
@@ -235,7 +235,7 @@ def test_two_interrupts_of_a_waiting_cell(both: Notebook, how: str) -> None:
     assert_ended_cleanly(both, turn.cell, how)
 
 
-def test_cells_behind_a_stopped_magic_run_on(notebook: Notebook) -> None:
+def test_cells_after_a_stopped_magic_still_run(notebook: Notebook) -> None:
     turn = waiting_cell(notebook, "magic --wait")
     behind = notebook.kernel.send("'behind'")
     notebook.kernel.interrupt()
@@ -248,7 +248,7 @@ def test_cells_behind_a_stopped_magic_run_on(notebook: Notebook) -> None:
 
 
 @pytest.mark.parametrize("busy", [SLEEP, AWAIT], ids=["sleep", "await"])
-def test_interrupt_of_another_cell_leaves_the_runs_alone(both: Notebook, busy: str) -> None:
+def test_interrupt_of_another_cell_does_not_stop_runs(both: Notebook, busy: str) -> None:
     turn = both.start_held()
     cell = both.kernel.send(busy)
     both.kernel.wait_stdout(cell, "begun")
@@ -265,14 +265,14 @@ def test_interrupt_of_another_cell_leaves_the_runs_alone(both: Notebook, busy: s
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_stop_magic(notebook: Notebook, now: bool) -> None:
+def test_stop_magic_stops_the_run(notebook: Notebook, now: bool) -> None:
     turn = notebook.start_held()
     result = notebook.kernel.run(f'%agents stop {"--now" if now else ""} --reason "wrong path"')
     assert f"Run {turn.run} is stopping" in notebook.text(result)
     assert_stopped(turn, notebook.server, "magic", now)
     assert turn.events("stop_requested")[0]["reason"] == "wrong path"
     again = notebook.kernel.run(f"%agents stop {turn.run}")
-    assert "is over already (stopped); nothing was changed" in notebook.text(again)
+    assert "is already over (stopped); nothing was changed" in notebook.text(again)
 
 
 def test_stop_magic_names_a_run(notebook: Notebook) -> None:
@@ -307,7 +307,7 @@ def test_stop_magic_of_one_agent(notebook: Notebook, now: bool) -> None:
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_run_stop(notebook: Notebook, now: bool) -> None:
+def test_run_stop_stops_the_run(notebook: Notebook, now: bool) -> None:
     turn = notebook.start_held("--out run")
     result = notebook.kernel.run(f"run.stop(now={now}, reason='enough')")
     assert (
@@ -318,7 +318,7 @@ def test_run_stop(notebook: Notebook, now: bool) -> None:
     assert turn.events("stop_requested")[0]["reason"] == "enough"
 
 
-def test_run_cancel_waits_until_all_is_saved(both: Notebook) -> None:
+def test_run_cancel_waits_until_everything_is_saved(both: Notebook) -> None:
     turn = both.start_held("--out run")
     cell = both.kernel.send("result = await run.cancel('why')\nresult.changed, str(run.status)")
     both.kernel.wait_busy(cell)
@@ -353,7 +353,7 @@ def test_timeout_of_the_team_file(notebook: Notebook) -> None:
     assert_stopped(turn, notebook.server, "timeout", False)
 
 
-def test_a_graceful_stop_becomes_immediate_when_the_grace_is_over(notebook: Notebook) -> None:
+def test_graceful_stop_becomes_immediate_after_the_grace_time(notebook: Notebook) -> None:
     notebook.server.hold(after=3)
     cell = notebook.kernel.send(
         "import nb_agents\n"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from nb_agents.sweeps.sweep_fold import fold_notes
 from tests.kernel.notebook import Notebook
+from tests.kit.sweeps import fold_notes
 from tests.model_server import Reply, ToolCall
 
 TASK = "Answer: {{q}}"
@@ -17,7 +17,7 @@ ROWS = "rows = [{'q': f'what is {n}?'} for n in range(6)]"
 
 @pytest.fixture
 def sweeping(notebook: Notebook) -> Notebook:
-    """A notebook with rows, and one agent that answers at once."""
+    """A notebook with rows, and one agent that answers immediately."""
     return prepared(notebook)
 
 
@@ -36,7 +36,7 @@ def cell(notebook: Notebook, options: str = "") -> str:
     return notebook.magic(f"--over rows --limit 2 --name all --out sweep {options}", TASK)
 
 
-def test_a_cell_works_over_all_rows_and_the_same_cell_goes_on(sweeping: Notebook) -> None:
+def test_cell_runs_all_rows_and_a_rerun_resumes(sweeping: Notebook) -> None:
     kernel = sweeping.kernel
     assert kernel.run(cell(sweeping, "--wait")).status == "ok"
     assert kernel.run("[r['answer'] for r in sweep.table()]").value == str(["So it is."] * 6)
@@ -48,7 +48,7 @@ def test_a_cell_works_over_all_rows_and_the_same_cell_goes_on(sweeping: Notebook
 
 
 @pytest.mark.parametrize("door", ["interrupt", "magic", "panel"])
-def test_a_stop_of_the_kernel_lets_no_further_row_begin(sweeping: Notebook, door: str) -> None:
+def test_no_row_starts_after_a_stop_of_the_kernel(sweeping: Notebook, door: str) -> None:
     kernel, server = sweeping.kernel, sweeping.server
     server.hold(after=3)
     assert kernel.run(cell(sweeping)).status == "ok"
@@ -78,7 +78,7 @@ def test_a_function_of_the_notebook_scores_each_answer(sweeping: Notebook) -> No
     assert f"Score: {len(asked) + len(answer)} ± 0" in sweeping.text(kernel.run("%agents show all"))
 
 
-def test_rows_that_failed_are_tried_again_when_the_cell_says_so(sweeping: Notebook) -> None:
+def test_failed_rows_are_retried_on_request(sweeping: Notebook) -> None:
     kernel, server = sweeping.kernel, sweeping.server
     good, bad = server.default, Reply(status=400, error="no")
     assert isinstance(good, Reply)
@@ -93,7 +93,7 @@ def test_rows_that_failed_are_tried_again_when_the_cell_says_so(sweeping: Notebo
     assert (kernel.run("sweep.view.completed").value, len(server.requests)) == ("6", asked + 1)
 
 
-def test_a_budget_and_a_path_in_the_cell_hold_for_all_rows(sweeping: Notebook) -> None:
+def test_budget_and_path_apply_to_all_rows(sweeping: Notebook) -> None:
     kernel, server = sweeping.kernel, sweeping.server
     (sweeping.place / "notes.md").write_text("notes")
     asked = sweeping.magic(
@@ -107,7 +107,7 @@ def test_a_budget_and_a_path_in_the_cell_hold_for_all_rows(sweeping: Notebook) -
     assert "list_files" in server.requests[0].tool_names
 
 
-def test_a_line_gives_a_recipe_the_rows_of_a_file_and_prunes_what_is_old(
+def test_line_runs_a_recipe_on_rows_of_a_file_and_prunes_old_sessions(
     sweeping: Notebook,
 ) -> None:
     kernel, place = sweeping.kernel, sweeping.place
@@ -127,7 +127,7 @@ def test_a_line_gives_a_recipe_the_rows_of_a_file_and_prunes_what_is_old(
     assert not [*(sweeping.root / "said").glob("*/turn_1")]
 
 
-def test_a_stopped_run_goes_on_on_a_cluster(sweeping: Notebook) -> None:
+def test_stopped_run_resumes_on_a_cluster(sweeping: Notebook) -> None:
     kernel, server = sweeping.kernel, sweeping.server
     server.hold(after=3)
     assert kernel.run(sweeping.magic("--session alone --out run", "Hello")).status == "ok"
@@ -140,7 +140,7 @@ def test_a_stopped_run_goes_on_on_a_cluster(sweeping: Notebook) -> None:
     assert kernel.run(f"({again}.result, {again}.where[:7])").value == "('So it is.', 'worker ')"
 
 
-def test_without_a_name_the_sweep_is_meant_and_not_one_of_its_rows(sweeping: Notebook) -> None:
+def test_verbs_without_a_name_refer_to_the_sweep(sweeping: Notebook) -> None:
     kernel, server, text = sweeping.kernel, sweeping.server, sweeping.text
     server.hold(after=1)
     assert kernel.run(cell(sweeping)).status == "ok"
@@ -149,11 +149,11 @@ def test_without_a_name_the_sweep_is_meant_and_not_one_of_its_rows(sweeping: Not
     assert listed.count("running") == 1 and "0 of 6" in listed
     assert "Sweep all is paused" in text(kernel.run("%agents pause"))
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'paused'", 60, "the pause")
-    assert "Sweep all goes on" in text(kernel.run("%agents continue"))
+    assert "Sweep all continues" in text(kernel.run("%agents continue"))
     assert "0 of 6" in text(kernel.run("%agents show"))
-    assert "at work already" in str(kernel.run(cell(sweeping)).error)
+    assert "is already running" in str(kernel.run(cell(sweeping)).error)
 
-    # One that began later is what is meant then.
+    # Then a sweep that started later is meant.
     assert kernel.run(sweeping.magic("--session alone --out alone", "Hello")).status == "ok"
     server.wait_open(3)
     assert "alone" in text(kernel.run("%agents show"))
@@ -168,7 +168,7 @@ def test_without_a_name_the_sweep_is_meant_and_not_one_of_its_rows(sweeping: Not
     assert "%agents sweeps" in text(kernel.run("%agents sessions"))
 
 
-def test_a_new_kernel_tells_of_a_sweep_whose_kernel_died(
+def test_new_kernel_reports_a_sweep_after_its_kernel_died(
     open_notebook: Callable[..., Notebook],
 ) -> None:
     died = prepared(open_notebook())
@@ -179,7 +179,7 @@ def test_a_new_kernel_tells_of_a_sweep_whose_kernel_died(
     died.server.release()
     notebook = prepared(open_notebook(load=False))
     told = notebook.text(notebook.kernel.run("%load_ext nb_agents"))
-    assert "Sweep all: its kernel died with 0 of 6 rows complete. The same cell goes on" in told
+    assert "Sweep all: its kernel died with 0 of 6 rows complete. Run the cell again" in told
     assert notebook.kernel.run(cell(notebook, "--wait")).status == "ok"
     assert notebook.kernel.run("sweep.view.completed").value == "6"
     assert len(notebook.server.requests) == 2 + 6
@@ -187,7 +187,7 @@ def test_a_new_kernel_tells_of_a_sweep_whose_kernel_died(
     assert "Sweep" not in told
 
 
-def test_a_new_kernel_tells_of_a_live_sweep_once_and_not_row_by_row(
+def test_new_kernel_reports_a_live_sweep_once(
     sweeping: Notebook, open_notebook: Callable[..., Notebook]
 ) -> None:
     sweeping.server.hold(after=3)
@@ -195,13 +195,18 @@ def test_a_new_kernel_tells_of_a_live_sweep_once_and_not_row_by_row(
     sweeping.server.wait_open(2)
     other = open_notebook(load=False)
     told = other.text(other.kernel.run("%load_ext nb_agents"))
-    assert "Sweep all goes on elsewhere, with 0 rows complete" in told and "Run " not in told
-    assert "No run is live" in other.text(other.kernel.run("%agents pause"))  # it is another's
+    assert (
+        "Sweep all is running in another process, with 0 rows complete" in told
+        and "Run " not in told
+    )
+    assert "No run is live" in other.text(
+        other.kernel.run("%agents pause")
+    )  # it belongs to another kernel
     assert "0 of 6 rows are complete" in other.text(other.kernel.run("%agents show all"))
     assert "Sweep all is paused" in other.text(other.kernel.run("%agents pause all"))
     kernel = sweeping.kernel
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'paused'", 60, "the pause")
-    assert "Sweep all goes on" in other.text(other.kernel.run("%agents continue all"))
+    assert "Sweep all continues" in other.text(other.kernel.run("%agents continue all"))
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'running'", 60, "its end")
     waiting = other.kernel.send("%agents wait all")
     other.kernel.wait_until(lambda: other.kernel.outputs_of(waiting).displays, 60, "its card")
@@ -218,24 +223,24 @@ def test_a_new_kernel_tells_of_a_live_sweep_once_and_not_row_by_row(
 @pytest.mark.parametrize(
     "options, says",
     [
-        ("--limit 2", "--limit goes with --over"),
+        ("--limit 2", "--limit needs --over"),
         ("--over nowhere.csv", "nowhere.csv can't be read"),
-        ("--over rows --session s", "--session is for one run"),
-        ("--over rows --detach", "--detach is for one run"),
+        ("--over rows --session s", "--session can't be combined with --over"),
+        ("--over rows --detach", "--detach can't be combined with --over"),
         ("--over rows --score seven", "seven"),
     ],
 )
-def test_a_mistake_is_one_sentence(sweeping: Notebook, options: str, says: str) -> None:
+def test_mistake_is_reported_in_a_sentence(sweeping: Notebook, options: str, says: str) -> None:
     error = sweeping.kernel.run(sweeping.magic(options, TASK)).error
     assert error
     assert says in error.evalue
     assert sweeping.server.requests == []
 
 
-def test_a_variable_of_the_notebook_is_refused_where_columns_stand(sweeping: Notebook) -> None:
+def test_notebook_variable_is_refused_in_a_row_template(sweeping: Notebook) -> None:
     sweeping.kernel.run("tone = 'dry'")
     error = sweeping.kernel.run(sweeping.magic("--over rows", "{{q}} in a {{tone}} tone")).error
     assert error
-    assert "{{tone}}, and row 1 has no such column" in error.evalue
-    assert "What is the same for all rows goes into a column, too" in error.evalue
+    assert "{{tone}}, but row 1 has no such column" in error.evalue
+    assert "To use the same value for all rows, add a column" in error.evalue
     assert sweeping.server.requests == []

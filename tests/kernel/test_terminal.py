@@ -32,7 +32,7 @@ class Prompt(Terminal):
     """IPython at its prompt."""
 
     def enter(self, line: str) -> str:
-        """Type a line, wait for the next prompt and give what was shown until there."""
+        """Type a line, wait for the next prompt, and return the output before it."""
         start = len(self.text)
         self.type(f"{line}\n")
         self.wait_prompt(start)
@@ -78,7 +78,7 @@ def ipython(tmp_path: Path) -> Iterator[Prompt]:
 
 @pytest.fixture
 def cold_ipython(tmp_path: Path) -> Iterator[Prompt]:
-    """IPython that is started in the ordinary way, for who looks at its end."""
+    """IPython that is started normally, for tests of its end."""
     with begun(tmp_path, cold=True) as terminal:
         yield terminal
 
@@ -121,7 +121,7 @@ def test_ctrl_c_in_a_cell_that_waits(
     ipython.enter(f"exec({TELLS!r})")
     start = len(ipython.text)
     ipython.type(f"{agents(team, how) if how == '--wait' else how}\n")
-    # A Ctrl-C that comes before takes away what was typed.
+    # A Ctrl-C before this would delete the typed text.
     wait_until(lambda: "waits\n" in ipython.read()[start:], 60, "a cell that waits")
     turn = only_turn(tmp_path)
     turn.wait_streamed()
@@ -138,7 +138,7 @@ def test_ctrl_c_in_a_cell_that_waits(
     assert "2" in ipython.enter("1 + 1")
 
 
-def test_ctrl_c_at_the_prompt_leaves_the_runs_alone(
+def test_ctrl_c_at_the_prompt_does_not_stop_runs(
     ipython: Prompt, server: ModelServer, tmp_path: Path
 ) -> None:
     team = write_team(tmp_path / "team.yaml", server)
@@ -154,7 +154,7 @@ def test_ctrl_c_at_the_prompt_leaves_the_runs_alone(
     assert_stopped_now(turn, server, "magic")
 
 
-def test_leaving_ipython_saves_live_runs(
+def test_exit_of_ipython_saves_live_runs(
     cold_ipython: Prompt, server: ModelServer, tmp_path: Path
 ) -> None:
     ipython = cold_ipython
@@ -168,7 +168,7 @@ def test_leaving_ipython_saves_live_runs(
     assert_stopped_now(turn, server, "parent")
 
 
-def test_mistakes_are_a_sentence(ipython: Prompt) -> None:
+def test_mistakes_are_reported_in_a_sentence(ipython: Prompt) -> None:
     shown = ipython.enter("%agents stahp")
     assert "UsageError: %agents has no verb 'stahp'" in shown
     shown = ipython.enter("import nb_agents; nb_agents.start(' ')")
@@ -202,7 +202,7 @@ def script(place: Path, code: str, cold: bool = False) -> Iterator[subprocess.Po
         process.kill()
 
 
-def test_what_a_model_wrote_does_not_drive_the_terminal(ipython: Prompt) -> None:
+def test_model_text_cannot_control_the_terminal(ipython: Prompt) -> None:
     ipython.enter("import nb_agents")
     ipython.enter("from nb_agents.testing import Answer, ScriptedModel, scripted_team")
     hostile = r"\x1b]52;c;cm0=\x07spoken\x1b[2J\x9b2J"
@@ -241,7 +241,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("how", WAITS)
-def test_a_script_gets_the_answer(server: ModelServer, tmp_path: Path, how: str) -> None:
+def test_script_receives_the_answer(server: ModelServer, tmp_path: Path, how: str) -> None:
     write_team(tmp_path / "team.yaml", server)
     with script(tmp_path, START + WAITS[how]) as process:
         out, _ = process.communicate(timeout=60)
@@ -279,7 +279,7 @@ def test_a_script_that_ends_saves_its_live_runs(server: ModelServer, tmp_path: P
 
 
 def test_importing_is_light(tmp_path: Path) -> None:
-    """No SDK and no notebook part comes with the import."""
+    """The import loads no SDK and no notebook package."""
     code = (
         "import sys, nb_agents\n"
         "heavy = ('pydantic_ai', 'openai', 'anthropic', 'google.genai', 'IPython', 'anywidget')\n"

@@ -1,4 +1,4 @@
-"""Tools in a live kernel: functions of the notebook, a stop that reaches them, calls that wait."""
+"""Tools in a live kernel: notebook functions, stops, and calls that wait for approval."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.presentation.cards import TURN_MIME
 from tests import canaries
 from tests.kernel.notebook import Notebook, Turn
 from tests.kernel.test_notebook import wait_frozen
+from tests.kit.cards import TURN_MIME
 from tests.model_server import Reply, Request, ToolCall, wait_until
 
 
 def use_team(notebook: Notebook, **keys: object) -> None:
-    """Let the notebook's cells start one agent, which has these keys."""
+    """Make the notebook's cells start one agent with these keys."""
     backend = {
         "type": "chatcompletion",
         "base_url": notebook.server.url,
@@ -28,7 +28,7 @@ def use_team(notebook: Notebook, **keys: object) -> None:
 
 
 def calling(notebook: Notebook, tool: str, /, **args: object) -> None:
-    """Let the model call a tool, and then answer with what it was told."""
+    """Let the model call a tool and then answer with the result."""
 
     def reply(request: Request) -> Reply:
         if "THE RESULT" in request.prompt or "Error:" in request.prompt:
@@ -63,14 +63,14 @@ def test_a_notebook_function_reads_the_notebooks_variables(notebook: Notebook) -
     assert "look_up" in first.tool_names
 
 
-def test_a_function_that_is_not_there_is_told_before_anything_starts(notebook: Notebook) -> None:
+def test_missing_function_is_reported_before_the_start(notebook: Notebook) -> None:
     use_team(notebook)
     result = notebook.kernel.run(notebook.magic("--tools lok_up"))
     assert "No function 'lok_up'" in notebook.text(result) + str(result.error)
     assert notebook.server.requests == []
 
 
-def test_a_stop_reaches_a_function_by_its_checkpoint(notebook: Notebook) -> None:
+def test_stop_reaches_a_function_at_its_checkpoint(notebook: Notebook) -> None:
     use_team(notebook)
     calling(notebook, "crunch")
     mark = notebook.place / "mark"
@@ -99,7 +99,7 @@ def says(mark: Path) -> str:
     return mark.read_text() if mark.exists() else ""
 
 
-def test_a_call_that_waits_is_approved_by_a_magic(notebook: Notebook) -> None:
+def test_magic_approves_a_waiting_call(notebook: Notebook) -> None:
     policy = [{"match": "run_command", "action": "ask"}]
     use_team(notebook, enable_mcp_command_line=True, tool_policy=policy)
     calling(notebook, "run_command", command="echo THE RESULT; touch made")
@@ -111,7 +111,7 @@ def test_a_call_that_waits_is_approved_by_a_magic(notebook: Notebook) -> None:
         lambda: notebook.panel(turn).state["state"]["gates"], what="the gate on the panel"
     )
     [gate] = notebook.panel(turn).state["state"]["gates"]
-    assert "May ada call run_command: echo THE RESULT" in gate["prompt"]
+    assert "ada wants to call run_command: echo THE RESULT" in gate["prompt"]
     said = notebook.kernel.run(f"%agents approve {turn.run}")
     assert said.status == "ok", said
     turn.wait_over()
@@ -119,7 +119,7 @@ def test_a_call_that_waits_is_approved_by_a_magic(notebook: Notebook) -> None:
     assert "THE RESULT" in tool_results(turn)[0]
 
 
-def test_one_agents_button_stops_it_alone_on_both_ways(notebook: Notebook) -> None:
+def test_agents_button_stops_only_that_agent(notebook: Notebook) -> None:
     turn = notebook.start_held()
     content = {"run": turn.run, "agent": "Ben", "immediate": True}
     notebook.kernel.send_custom(notebook.panel(turn).comm_id, {"type": "stop", **content})
@@ -135,7 +135,7 @@ def test_one_agents_button_stops_it_alone_on_both_ways(notebook: Notebook) -> No
 
 
 @pytest.mark.parametrize("end", ["complete", "stopped"])
-def test_a_turn_with_a_called_agent_ends_in_its_card(notebook: Notebook, end: str) -> None:
+def test_turn_with_a_called_agent_shows_its_card(notebook: Notebook, end: str) -> None:
     use_team(notebook, can_call="critic")
     team = json.loads(notebook.team.read_text())
     critic = team["agents"][0]["backend"] | {"model": "c", "can_call": []}

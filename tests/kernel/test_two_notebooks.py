@@ -1,4 +1,4 @@
-"""Of two notebooks in one directory, neither goes on with the other's work or stops it."""
+"""Two notebooks in one directory do not resume or stop each other's runs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ team = lambda: scripted_team(a=ScriptedModel(Answer("done", text="words ", gate=
 """
 HOLD = 'run = nb_agents.start("secret of a", config=team(), session="of-a"); gate.wait_reached()'
 CONTINUE = "%%agents --continue --wait\nGo on."
-VERBS = ("stop", "pause", "continue", "wait")
+VERBS = ("stop", "pause", "unpause", "wait")
 
 Opens = Callable[[str], Kernel]
 
 
 @pytest.fixture(params=["told", "not told"])
 def open_notebook(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opens]:
-    """Open notebooks in one directory, whose front end tells their paths, or does not."""
+    """Open notebooks in one directory, with or without a front end that sends their paths."""
     with ExitStack() as stack:
 
         def open_one(name: str) -> Kernel:
@@ -51,7 +51,7 @@ def journal(root: Path, turn: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_notebook_leaves_the_work_of_another_alone(open_notebook: Opens, tmp_path: Path) -> None:
+def test_notebook_does_not_affect_runs_of_another(open_notebook: Opens, tmp_path: Path) -> None:
     a, b = open_notebook("a.ipynb"), open_notebook("b.ipynb")
     assert a.run(HOLD).status == "ok"
     for verb in VERBS:

@@ -1,4 +1,4 @@
-"""Prints what stops and kills cost, by shape of work: ``python -m tests.kills [SHAPE ...]``."""
+"""Print the cost of stops and kills by shape: ``python -m tests.kills [SHAPE ...]``."""
 
 from __future__ import annotations
 
@@ -7,38 +7,40 @@ from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.bench.table import print_table
+from bench.table import print_table
 from tests.kills.shapes import SHAPES
 from tests.kills.stage import Played, Stage, every_event, kills_for, stage
 from tests.kills.understudy import Kill
 
 MANY = 14
-"""Plays of each shape that are killed twice, and three times."""
+"""Number of executions of each shape with two and with three kills."""
 
 
 def main(keys: list[str]) -> None:
-    """Play each shape, or those that are named, and print what was seen."""
+    """Run each shape, or the named ones, and print the results."""
     with TemporaryDirectory() as place, stage(Path(place)) as here:
         rows = [row for key in keys or SHAPES for row in _rows(here, key)]
-    counts = ("plays", "equal", "paid twice", "words lost", "processes left")
+    counts = ("runs", "equal", "paid twice", "words lost", "processes left")
     title = (
-        "stop and kill -9 at every event: then a new process goes on, to the end\n"
-        "equal: results, files, recorded calls, tools, and what models were sent\n"
-        "paid twice: replies that a model had sent to their end and was asked for again; those had "
-        "not been read yet (age at most)\n"
-        "words lost: words of text and thoughts that models had sent and no journal holds, of all "
-        "plays together"
+        "stop and kill -9 at every event: afterwards, a new process resumes the run and completes "
+        "it\n"
+        "equal: runs with the same results, files, recorded calls, tools and model requests as a "
+        "run without interruption\n"
+        "paid twice: repeated calls whose whole reply the model had sent, but the process had not "
+        "read before the interruption (in parentheses: the maximum age of such a reply)\n"
+        "words lost: words of text and thinking, in all runs together, that models had sent and "
+        "that no journal contains"
     )
-    print_table(title, ("shape", "how", *counts, "what differs"), rows)
+    print_table(title, ("shape", "how", *counts, "differences"), rows)
 
 
 def _rows(here: Stage, key: str) -> list[list[str]]:
     _, events = here.whole(key)
     many = [kills for n in (2, 3) for kills in kills_for(events, MANY, n, seed=0)]
     return [
-        _row(here, key, "stop at once", every_event(events, is_stop=True)),
+        _row(here, key, "immediate stop", every_event(events, is_stop=True)),
         _row(here, key, "kill -9", every_event(events, is_stop=False)),
-        _row(here, key, "kill -9, two and three times", many),
+        _row(here, key, "kill -9, two or three times", many),
     ]
 
 
@@ -52,7 +54,7 @@ def _row(here: Stage, key: str, how: str, tries: Iterable[tuple[Kill, ...]]) -> 
         f"{len(late)} ({max(late):.0f} ms)" if late else "0",
         str(sum(play.words_lost for play in plays)),
         str(sum(len(play.left) for play in plays)),
-        ", ".join(sorted(differs)) or "nothing",
+        ", ".join(sorted(differs)) or "none",
     ]
 
 

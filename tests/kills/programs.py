@@ -1,9 +1,9 @@
-"""Users' own programs in a team, killed and stopped at random until they are done.
+"""Programs written by users, killed and stopped at random until they finish.
 
-``python -m tests.kills.programs [KILLS [STOPS [KIND ...]]]`` plays so many of each kind. A program
-runs three agents side by side, each of which calls a model three times and a tool three times, two
-of these at once. What counts: finished calls that began again, by the journal; replies that were
-sent to their end and asked for again, at the server; what the tools did, by the file they write to.
+``python -m tests.kills.programs [KILLS [STOPS [KIND ...]]]`` runs a number of each kind. A program
+runs three agents in parallel. Each calls a model three times and a tool three times, two of them at
+the same time. It measures repeated calls that had finished, in the journal; repeated requests after
+a complete reply, at the server; and effects of the tools, in the file that they write to.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import nb_agents
+from bench.table import print_table
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.agents.placed_calls import WORDS, is_place
-from nb_agents.session.journal import Journal
 from tests.agents.programs.frameworks import FRAMEWORKS
-from tests.bench.table import print_table
 from tests.kills.shapes import events_of, turns_in
 from tests.kills.understudy import NEVER, Kill, Understudy, understudy
+from tests.kit.agents import TEXT_PLACE, is_place
+from tests.kit.sessions import Journal
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 
 __all__ = ["KINDS", "Arena", "Ended", "arena"]
@@ -49,7 +49,7 @@ _TOLD = re.compile(r"work as (\w+)!")
 
 
 async def note(word: str) -> str:
-    """Write a word down."""
+    """Append a word to a file."""
     line = os.open(os.environ[EFFECTS], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     await asyncio.sleep(0.01)
     os.write(line, f"{word}\n".encode())
@@ -58,7 +58,7 @@ async def note(word: str) -> str:
 
 
 class _Address:
-    """A model server, by the address in the environment."""
+    """A model server with the address from the environment."""
 
     url = property(lambda self: os.environ[URL])
 
@@ -117,7 +117,7 @@ def _says(request: Request) -> Reply:
 
 
 def do(root: str, url: str, stop: str, after: str) -> None:
-    """Do what is left of the work; with a stop, after so many events."""
+    """Do the rest of the work, or stop it after a number of events."""
     place = Path(root)
     os.environ |= {URL: url, EFFECTS: str(place / "effects")}
     turns, options = turns_in(place), RunOptions(session_root=place)
@@ -147,21 +147,21 @@ def _call_after(count: int, what: Any) -> None:
         Journal.append = counted  # type: ignore[method-assign]
 
 
-# The plays ----------------------------------------------------------------------------------------
+# Runs with kills ----------------------------------------------------------------------------------
 
 
 @dataclass
 class Ended:
-    """What came of a play.
+    """The result of an execution.
 
     Attributes:
-        kills, stops: How many there were.
-        result: Of the last turn.
-        begun_again: Places whose call had finished in the journal, and began once more.
-        effects: What tools did more than once, or, though finished, not at all.
-        again_ms: Of each reply that was sent to its end and asked for again: how long before the
-            kill its end was sent.
-        cut: Calls of tools that their models were told of, instead of a result.
+        kills, stops: The number of kills and stops.
+        result: The result of the last turn.
+        begun_again: Call sites that were called again although the journal had the result.
+        effects: Tool effects that are duplicated, or missing although the call finished.
+        again_ms: For each complete reply that was requested again, the time in milliseconds from
+            its end to the kill.
+        cut: Number of tool calls reported to models as interrupted.
     """
 
     kills: int = 0
@@ -174,12 +174,12 @@ class Ended:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing that had finished was done again, and no results were crossed."""
+        """Whether no finished work was repeated and no results were mixed up."""
         return self.result == DONE and not (self.begun_again or self.effects)
 
 
 class Arena:
-    """A server of models, and a process that forks those of the plays."""
+    """A model server, and a process from which the programs' processes are forked."""
 
     def __init__(self, server: ModelServer, forks: Understudy, place: Path) -> None:
         self._server = server
@@ -188,7 +188,7 @@ class Arena:
         self._count = 0
 
     def play(self, kind: str, kills: int, stops: int, chance: random.Random) -> Ended:
-        """Kill or stop so many processes of a program's work, and have another end it."""
+        """Kill or stop a number of processes of a program, and let another one finish."""
         self._count += 1
         root, seen = self._place / f"play-{self._count}", len(self._server.requests)
         root.mkdir()
@@ -227,7 +227,7 @@ class Arena:
         finished: list[str] = []
         for event in events:
             match event:
-                case ev.ModelStarted(place=place) if place != WORDS and place in done:
+                case ev.ModelStarted(place=place) if place != TEXT_PLACE and place in done:
                     ended.begun_again.append(place)
                 case ev.ToolStarted(call_id=place) if place in done:
                     ended.begun_again.append(place)
@@ -240,7 +240,7 @@ class Arena:
                     ended.cut += 1
         wrote = Counter((root / "effects").read_text().split())
         once = {word: wrote[word] for word in finished if wrote[word] != 1}
-        # A step that was cut is done again: it may have written before it was.
+        # An interrupted step is repeated, and may have written before.
         ended.effects = {word: count for word, count in once.items() if not _is_step(events, word)}
         whole = [r for r in requests if r.closed_by == "server"]
         for number, request in enumerate(whole):
@@ -250,7 +250,7 @@ class Arena:
 
 
 def _is_step(events: list[Any], word: str) -> bool:
-    """Return whether a step of a function that did it was begun more often than it ended."""
+    """Return whether a finished function step was started more often than it ended."""
     name = f"note {word.partition('-')[0]}"
     begun = Counter(e.call_id for e in events if isinstance(e, ev.ToolStarted) and e.tool == name)
     return any(count > 1 for count in begun.values())

@@ -1,8 +1,8 @@
-"""What runs may be in the middle of when they are killed: a shape of work each.
+"""Shapes of work: the situations in which runs may be killed.
 
-A shape's function does what is left of its work, in a process that may be killed at any moment: it
-begins, goes on with what a process before it left, and does nothing when all is done. What its
-models say is told by what they are sent, so that a call that is sent again gets the same reply.
+A shape's function does the rest of its work, in a process that may be killed at any moment: it
+starts the work, resumes what an earlier process left, or does nothing if all is complete. The
+models' replies depend only on the requests, so a repeated request gets the same reply.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.errors import UserError
-from nb_agents.runs.run import Run
-from nb_agents.session.history import PastTurn, load_session
-from nb_agents.session.journal import read_journal
-from nb_agents.tools.base import ToolContext
-from nb_agents.view.run_view import RunView
+from tests.hard_window import refusal, tokens_of
+from tests.kit.runs import Run
+from tests.kit.sessions import PastTurn, load_session, read_journal
+from tests.kit.tools import ToolContext
+from tests.kit.views import RunView
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 
 __all__ = ["SHAPES", "TOOLS_URL", "Shape", "do", "events_of", "turns_in"]
@@ -43,13 +43,13 @@ class Shape:
     """One shape of work.
 
     Attributes:
-        title: For tables.
-        work: The function that does what is left of it.
-        reply: What its models say to a request.
-        team: Its team, given the server; or
-        recipe: its recipe.
-        waits: For a request, what the journals must show before it is answered.
-        besides: What a request holds sooner or later, as it was killed before or after that came.
+        title: The name in tables.
+        work: The function that does the rest of the work.
+        reply: Returns the models' reply to a request.
+        team: Returns the team for a model server.
+        recipe: The recipe, if it is not a team.
+        waits: Returns the condition on the journals before a request is answered.
+        besides: Content that a request may have or lack, depending on the time of the kill.
     """
 
     title: str
@@ -61,7 +61,7 @@ class Shape:
     besides: str = "^$"
 
     def prepare(self, root: Path, server: ModelServer, **more: Any) -> None:
-        """Write the team's file, and the recipe's."""
+        """Write the team file and the recipe file."""
         root.mkdir()
         (root / "team.yaml").write_text(json.dumps(self.team(server) | more))
         if self.recipe:
@@ -69,7 +69,7 @@ class Shape:
 
 
 def turns_in(root: Path) -> list[PastTurn]:
-    """The turns of all sessions that have begun, in the order in which they did; no copies."""
+    """Return the started turns of all sessions in order, without copies."""
     sessions = sorted({path.parent for path in root.glob("*/turn_*")})
     turns = [turn for path in sessions for turn in load_session(path).begun]
     by_time = {turn.view.started_at: turn for turn in turns}
@@ -77,15 +77,15 @@ def turns_in(root: Path) -> list[PastTurn]:
 
 
 def events_of(root: Path) -> list[Any]:
-    """The events of all turns, in the order of these."""
+    """Return the events of all turns, in the order of the turns."""
     return [e for turn in turns_in(root) for e in read_journal(turn.paths.journal).events]
 
 
-# What is done in a process that may be killed -----------------------------------------------------
+# Work in a process that may be killed -------------------------------------------------------------
 
 
 def _go_on(root: Path, task: str = "t", **more: Any) -> Run | None:
-    """Start a task, or go on with it; None when it is done."""
+    """Start or resume a task. Return None if it is complete."""
     mine = [turn for turn in turns_in(root) if turn.view.task == task]
     if any(turn.is_complete for turn in mine):
         return None
@@ -104,11 +104,11 @@ def plain(root: Path | str) -> None:
 
 
 @nb_agents.tool(repeatable=True)
-async def measure(name: str, context: ToolContext) -> str:
+async def measure(name: str, context: ToolContext, length: int = 0) -> str:
     """Measure something, which takes a while, and write it down."""
     await asyncio.sleep(0.05)
     (context.workspace / name).write_text("42")
-    return f"{name} is 42"
+    return f"{name} is 42" + "." * length
 
 
 def measuring(root: Path) -> None:
@@ -118,7 +118,7 @@ def measuring(root: Path) -> None:
 
 
 def stopped_presenter(root: Path | str, now: str = "") -> None:
-    """One task, which a person stops once, while its answer is presented."""
+    """One task, which is stopped once while its answer is presented."""
     was_stopped = any(isinstance(event, ev.StopRequested) for event in events_of(Path(root)))
     run = _go_on(Path(root))
     if run is None:
@@ -129,7 +129,7 @@ def stopped_presenter(root: Path | str, now: str = "") -> None:
 
 
 def conversation(root: Path) -> None:
-    """Three tasks, one after the other, and another one that goes on from the second."""
+    """Three tasks in a row, and another one that continues from the second."""
     for number, task in enumerate(TASKS):
         more: dict[str, Any] = {"continue_": number > 0}
         if number == 3:
@@ -139,13 +139,13 @@ def conversation(root: Path) -> None:
         run = _go_on(root, task, **more)
         if run is not None:
             run.wait(200, raise_on_stop=False)
-            if run.state == "stopped":  # the next process goes on with it before those after it
+            if run.state == "stopped":  # the next process resumes it before the later turns
                 return
 
 
 def talked_to(root: Path) -> None:
-    """One task; a person adds a text, pauses it, and lets it go on."""
-    has_said = any(isinstance(event, ev.Said) for event in events_of(root))
+    """One task; a user sends a message, pauses it, and unpauses it."""
+    has_said = any(isinstance(event, ev.UserMessage) for event in events_of(root))
     run = _go_on(root)
     if run is None:
         return
@@ -154,7 +154,7 @@ def talked_to(root: Path) -> None:
 
 
 def _talk(run: Run, has_said: bool) -> None:
-    """Speak once, during the second call, and pause the run; let it go on when it holds still."""
+    """Send a message during the second call, pause the run, and unpause it once it has paused."""
     try:
         if not has_said:
             wait_until(lambda: run.is_over or _calls(run.view) >= 2)
@@ -171,7 +171,7 @@ def _calls(view: RunView) -> int:
 
 
 def approved(root: Path) -> None:
-    """A recipe with a gate, which a person passes."""
+    """A recipe with a gate, which a user approves."""
     options = RunOptions(session_root=root)
     turns = turns_in(root)
     if turns and turns[-1].is_complete:
@@ -186,7 +186,7 @@ def approved(root: Path) -> None:
 
 
 def in_recipe(root: Path) -> None:
-    """A recipe to its end."""
+    """A recipe that runs to its end."""
     options, turns = RunOptions(session_root=root), turns_in(root)
     if turns and turns[-1].is_complete:
         return
@@ -206,11 +206,11 @@ def _approve(run: Run) -> None:
         pass
 
 
-# What models say ----------------------------------------------------------------------------------
+# Replies of the models ----------------------------------------------------------------------------
 
 
 def _results(request: Request) -> int:
-    """How many results of tools there are since the last task."""
+    """Return the number of tool results since the last task."""
     count = 0
     for message in request.messages:
         kinds = _kinds(message)
@@ -221,7 +221,7 @@ def _results(request: Request) -> int:
 
 
 def _kinds(message: dict[str, Any]) -> list[str]:
-    """What a message is, in any of the dialects: results of tools, or a person's task."""
+    """Return the kinds of a message in any API: tool results, or a user's task."""
     if message.get("role") == "tool" or message.get("type") == "function_call_output":
         return ["result"]
     content = message.get("content") or message.get("parts") or []
@@ -240,7 +240,7 @@ def _told(message: dict[str, Any], text: str) -> list[str]:
 
 
 def _says(replies: Sequence[Reply], request: Request) -> Reply:
-    """Say the reply whose turn it is when the calls of those before have their results."""
+    """Return the next reply, once the calls in the previous ones have their results."""
     made = list(accumulate((len(reply.tool_calls) for reply in replies[:-1]), initial=0))
     return replies[made.index(_results(request))]
 
@@ -295,11 +295,31 @@ def _converses(request: Request) -> Reply:
     return _says(replies, request)
 
 
+WINDOW = 5000
+"""The context window of the model that folds, in tokens."""
+STEPS = 10
+
+
+def _reads_much(request: Request) -> Reply:
+    """Read more than fits in the window, with the number of the step in each text."""
+    sent = tokens_of(request)
+    if sent > WINDOW:
+        return refusal(request.protocol, sent, WINDOW)
+    done = max(map(int, re.findall(r"Step (\d+)", request.prompt)), default=0)
+    if "Write the summary now" in request.prompt:
+        return Reply(f"Done up to Step {done}.", input_tokens=sent)
+    calls = (ToolCall("measure", {"name": f"file{done}", "length": 2500}, f"m{done}"),)
+    if done == STEPS:
+        calls = (_answer("All is read."),)
+    text = f"Step {done + 1} " + "it is long " * 60
+    return Reply(text, calls, input_tokens=sent, thoughts="Think.")
+
+
 LEVELS = ("top", "mid", "low")
 
 
 def _calls_others(request: Request) -> Reply:
-    """Each agent of a tree calls two of the level below, and works on a file between."""
+    """Each agent of a tree calls two agents of the next level, and edits a file in between."""
     first = next(m for m in request.messages if m["role"] == "user")
     asked = re.search(r"(top|mid|low) [.0-9]+", str(first["content"]))
     own, path = asked[0].split() if asked else ("", "0")
@@ -326,20 +346,20 @@ def _one(kind: str, server: ModelServer, **more: Any) -> dict[str, Any]:
 
 
 def _tree(server: ModelServer) -> dict[str, Any]:
-    """A team whose agent calls others, which call others."""
+    """A team with an agent that calls agents that call other agents."""
     backend = {**server.backend("vllm"), "model": "m", "can_call": "*"}
     callable_ = [{"id": name, "backend": backend} for name in LEVELS]
     return {"agents": [{"id": "a", "backend": backend}], "callable_agents": callable_}
 
 
 def _with_tools(server: ModelServer) -> dict[str, Any]:
-    """A team whose agent has a server of tools, at the address in the environment."""
+    """A team with an agent that uses a tool server at the address from the environment."""
     given = {"url": os.environ[TOOLS_URL], "authorization": "Bearer s3cret-token"}
     return _one("vllm", server, mcp_servers=[{"name": "t", **given}])
 
 
 def _waits_for_talk(request: Request) -> Callable[[Sequence[Any]], bool] | None:
-    """The second call ends when the person has spoken and paused the run."""
+    """Hold the second call until the user has sent a message and paused the run."""
     if _results(request) != 1:
         return None
     return lambda events: {"said", "paused"} <= {event.kind for event in events}
@@ -383,21 +403,27 @@ SHAPES = {
     "google": Shape("signed thinking (Google)", plain, WORKS, partial(_one, "gemini")),
     "fork": Shape("4 turns with a fork", conversation, _converses, partial(_one, "vllm")),
     "talk": Shape(
-        "say and pause",
+        "message and pause",
         talked_to,
         WORKS,
         partial(_one, "vllm"),
         waits=_waits_for_talk,
-        besides=r', \{"content": "While you worked, the person [^"]*", "role": "user"\}',
+        besides=r"(\\n)*<TEAM_MESSAGE>\\nWhile you worked, the user .*?</TEAM_MESSAGE>",
     ),
     "tree": Shape("agents that call agents, 3 deep", plain, _calls_others, _tree),
     "nested": Shape("the same in a nested recipe", in_recipe, _calls_others, _tree, NESTED),
     "mcp": Shape("MCP over HTTP in flight", plain, WRITES, _with_tools),
     "function": Shape("repeatable function in flight", measuring, MEASURES, partial(_one, "vllm")),
+    "folded": Shape(
+        "folded twice (Anthropic)",
+        measuring,
+        _reads_much,
+        partial(_one, "claude", context_window=WINDOW),
+    ),
     "gate": Shape("approval of a recipe", approved, _recipe_says, partial(_one, "vllm"), RECIPE),
 }
 
 
 def do(key: str, root: str) -> None:
-    """Do what is left of a shape's work."""
+    """Do the rest of a shape's work."""
     SHAPES[key].work(Path(root))

@@ -1,4 +1,4 @@
-"""Kills the processes of a shape's work, has others go on, and compares with one never killed."""
+"""Kill the processes of a shape, let others resume, and compare with a run never killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.kills.understudy import KINDS, NEVER, Kill, Understudy, understudy
 from tests.model_server import ModelServer, Reply, Request, wait_until, words_of
 from tests.processes import line, python
 from tests.recipes.live import commands_alive
-from tests.runs.proof import files_of, without_time
+from tests.turns.proof import files_of, without_time
 
 __all__ = ["Outcome", "Played", "Stage", "every_event", "kills_for", "stage"]
 
@@ -39,15 +39,15 @@ _PLACE = re.compile("session_[0-9]+_[0-9]+(_[0-9]+)?|(turn|task)_[0-9]+")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a shape's work.
+    """The result of a shape's work.
 
     Attributes:
-        result: Of each completed turn, and how the last one reads.
-        files: In the agents' directories.
-        calls: The replies that were recorded, each as often.
-        tools: The calls of tools that ended, with their results.
-        asked: What models were sent.
-        served: The calls that a server of tools ended.
+        result: The results of completed turns, and the messages of the last one.
+        files: The files in the agents' directories.
+        calls: The recorded replies, with their numbers.
+        tools: The finished tool calls, with their results.
+        asked: The requests to models.
+        served: The calls that a tool server finished.
     """
 
     result: Any
@@ -60,16 +60,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Played:
-    """One play of a shape.
+    """One execution of a shape.
 
     Attributes:
-        kills: When its processes were killed, those that were.
-        differs: In what it differs from a play without kills: `Outcome`'s fields, and how.
-        again_ms: Of each reply that was sent to its end, and once more to another process: how long
-            before the kill the end was sent.
-        words_lost: Words that models sent, of text and thoughts, and that no journal holds.
-        error: What a process that was not killed ended in.
-        left: The processes that its directory had when all was done.
+        kills: The kills that took place.
+        differs: Differences from an execution without kills, by field of `Outcome`.
+        again_ms: For each complete reply that was requested again, the time in milliseconds from
+            its end to the kill.
+        words_lost: Words that models sent and that are in no journal.
+        error: The error of a process that was not killed.
+        left: The processes that were still running in its directory at the end.
     """
 
     kills: tuple[Kill, ...]
@@ -81,7 +81,7 @@ class Played:
 
 
 class _Server(ModelServer):
-    """Says what a shape's models say, when it is their moment."""
+    """A model server that sends a shape's replies at the right time."""
 
     def __init__(self) -> None:
         super().__init__(strict=True)
@@ -95,26 +95,26 @@ class _Server(ModelServer):
         await super()._respond(request, writer)
 
     def worded(self, request: Request) -> str:
-        """What a model was sent, but for places and times."""
+        """Return a request to a model without paths and times."""
         body = json.dumps(request.body, sort_keys=True).replace(str(self.root), "ROOT")
         return re.sub(self.shape.besides, "", _PLACE.sub("PLACE", without_time(body)))
 
     def _choose(self, request: Request) -> Reply:
-        # Ids and signatures are made of it: the same for the same request.
+        # The base of ids and signatures, which are the same for the same request.
         request.number = zlib.crc32(self.worded(request).encode())
         reply = self._replies[request.number] = self.shape.reply(request)
         return reply
 
     def words_sent(self, request: Request) -> Counter[str]:
-        """The words of the text and of the thoughts that were sent."""
-        reply = self._replies.get(request.number, Reply())  # who left early was sent none
-        thoughts = "" if request.protocol == "openai" else reply.thoughts  # that wire has none
+        """Return the words of the text and of the thoughts that were sent."""
+        reply = self._replies.get(request.number, Reply())  # a client that left early got none
+        thoughts = "" if request.protocol == "openai" else reply.thoughts  # the protocol has none
         chunks = [*words_of(thoughts), *words_of(reply.text)]
         return Counter(" ".join(chunks[: request.chunks_sent]).split())
 
 
 class Stage:
-    """A server, and a process that forks those of the plays."""
+    """A model server, and a process from which the shapes' processes are forked."""
 
     def __init__(self, server: _Server, forks: Understudy, place: Path) -> None:
         self._server = server
@@ -124,7 +124,7 @@ class Stage:
         self._count = 0
 
     def whole(self, key: str) -> tuple[Outcome, int]:
-        """What comes of a shape's work without kills, and how many events it has."""
+        """Return the result of a shape without kills, and its number of events."""
         if key not in self._wholes:
             root = self._begin(key)
             assert self._forks.play("tests.kills.shapes:do", key, root)
@@ -135,7 +135,7 @@ class Stage:
         return self._wholes[key]
 
     def play(self, key: str, kills: Sequence[Kill]) -> Played:
-        """Kill the first processes of a shape's work, have the next one go on, and compare."""
+        """Kill the first processes of a shape, let the next one resume, and compare."""
         whole, _ = self.whole(key)
         root = self._begin(key)
         killed_at: list[float] = []
@@ -177,7 +177,7 @@ class Stage:
         return root
 
     def _lines(self) -> list[str]:
-        """What the server of tools wrote in this play."""
+        """Return the lines that the tool server wrote in this execution."""
         return (self._place / LINES).read_text().splitlines()
 
     def _outcome(self, root: Path) -> Outcome:
@@ -198,7 +198,7 @@ class Stage:
 
 
 def _words_kept(events: Sequence[Any]) -> Counter[str]:
-    """The words of text and thoughts in journals, call by call."""
+    """Return the words of text and thoughts in the journals, by call."""
     streams: dict[tuple[str, int, str], str] = defaultdict(str)
     asked: Counter[str] = Counter()
     for event in events:
@@ -215,7 +215,7 @@ def _differences(whole: Outcome, other: Outcome) -> dict[str, str]:
 
 
 def _first(whole: Any, other: Any) -> str:
-    """Tell where two differ."""
+    """Describe the first difference between two values."""
     if isinstance(whole, Counter | frozenset):
         whole, other = (next(iter(each), "") for each in (whole - other, other - whole))
     one, two = str(whole), str(other)
@@ -225,12 +225,12 @@ def _first(whole: Any, other: Any) -> str:
 
 
 def every_event(events: int, is_stop: bool) -> Iterator[tuple[Kill, ...]]:
-    """Kill, or stop, once after each event."""
+    """Return kills or stops, one after each event."""
     return (tuple([Kill(after, is_stop=is_stop)]) for after in range(1, events + 1))
 
 
 def kills_for(events: int, count: int, in_a_row: int, seed: int) -> Iterator[tuple[Kill, ...]]:
-    """Spread first kills over all events, and let later ones follow, some between two events."""
+    """Spread the first kills over all events; later kills follow, some between two events."""
     chance = random.Random(f"{seed} {in_a_row}")
     for number in range(count):
         first = 1 + number * (events - 1) // count

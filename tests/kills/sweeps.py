@@ -1,4 +1,4 @@
-"""Sweeps on a cluster whose workers, nannies, scheduler and kernel are killed at random.
+"""Sweeps on a cluster with random kills of workers, nannies, scheduler and kernel.
 
 ``python -m tests.kills.sweeps [COUNT [SEED]]`` plays many and prints what came of their rows.
 """
@@ -22,8 +22,8 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from nb_agents import events as ev
-from nb_agents.session.journal import read_journal
 from tests.dask_cluster import WAIT_S, Dask
+from tests.kit.sessions import read_journal
 from tests.model_server import ModelServer, Reply, Request
 from tests.processes import python
 
@@ -35,7 +35,7 @@ KINDS: tuple[Kind, ...] = ("worker", "nanny", "scheduler", "kernel")
 ROWS = 40
 COUNT = 200
 MAX_CALLS = 6
-"""How often the same sweep is asked for, until its rows are done."""
+"""Maximum number of calls of the same sweep until its rows are complete."""
 
 _ROW = re.compile(r"row-\d+-row")
 _KERNEL = """
@@ -51,16 +51,16 @@ nb_agents.map(range(int(rows)), task, team, name="s", limit=20, options=options)
 
 @dataclass
 class Ended:
-    """What came of a sweep.
+    """The result of a sweep.
 
     Attributes:
-        kills: What was killed, in order.
-        lines: The last line on each row: how many completed, failed ...
-        errors: Of the failed rows.
-        calls: How often the sweep was asked for.
+        kills: The kinds of killed processes, in order.
+        lines: Number of rows by the status of their last result.
+        errors: The errors of failed rows.
+        calls: Number of calls of the sweep.
         finished_twice: Rows with more than one recorded call.
-        again_ms: Of each reply that was sent to its end and asked for again: how long before the
-            kill its end was sent.
+        again_ms: For each complete reply that was requested again, the time in milliseconds from
+            its end to the kill.
     """
 
     kills: list[Kind] = field(default_factory=list)
@@ -72,12 +72,12 @@ class Ended:
 
     @property
     def is_right(self) -> bool:
-        """Whether all rows are complete, and none has two recorded calls."""
+        """Whether all rows are complete and none has two recorded calls."""
         return self.lines == {"completed": ROWS} and not self.finished_twice
 
 
 class Arena:
-    """A server of models, and a cluster that is mended after each kill."""
+    """A model server, and a cluster that is repaired after each kill."""
 
     def __init__(self, server: ModelServer, place: Path) -> None:
         self._server = server
@@ -89,7 +89,7 @@ class Arena:
         self._dask.close()
 
     def play(self, kinds: Sequence[Kind], chance: random.Random) -> Ended:
-        """Run a sweep, kill these while it runs, and ask for it again until its rows are done."""
+        """Run a sweep with kills, and repeat it until its rows are complete."""
         self._count += 1
         root, seen = self._place / f"sweep-{self._count}", len(self._server.requests)
         ended, killed_at = Ended(), list[float]()
@@ -108,7 +108,7 @@ class Arena:
         return ended
 
     def _waits(self, kernel: subprocess.Popen[str], seen: int, chance: random.Random) -> bool:
-        """Wait until some rows have been asked, and a little; whether the kernel still lives."""
+        """Wait until some rows have started. Return whether the kernel is alive."""
         wanted = seen + chance.randrange(-5, ROWS)
         while kernel.poll() is None and len(self._server.requests) < wanted:
             time.sleep(0.01)
@@ -163,7 +163,7 @@ def _row(request: Request) -> str:
 
 
 def _last_lines(root: Path) -> tuple[Counter[str], Counter[str]]:
-    """Count the rows' last results by status, and the errors among them."""
+    """Count the last results of the rows by status, and collect their errors."""
     last: dict[str, tuple[str, str]] = {}
     with suppress(OSError):
         for line in (root / "s" / "rows.jsonl").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""A few kills and stops of users' own programs; `python -m tests.kills.programs` plays many."""
+"""A few kills and stops of programs; `python -m tests.kills.programs` runs many."""
 
 import random
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.kills.programs import KINDS, arena
 
 
 @pytest.mark.timeout(300)
-def test_programs_that_are_killed_and_stopped_do_no_finished_call_again_and_cross_no_results(
+def test_killed_programs_repeat_no_finished_call_and_mix_up_no_results(
     tmp_path: Path,
 ) -> None:
     chance = random.Random(1)

@@ -1,7 +1,7 @@
-"""A process from which runs are forked that are killed, or stopped, at an event of theirs.
+"""A process from which runs are forked that are killed or stopped at one of their events.
 
-It has everything imported, has asked a model of each kind that they need and read messages once,
-for which the libraries make much ready, and has no thread yet.
+It has imported all modules and called each kind of model once, because the libraries' first calls
+are slow. It has no threads yet.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from nb_agents.runs.live_runs import live_runs
-from nb_agents.session.journal import Journal
+from tests.kit.runs import live_runs
+from tests.kit.sessions import Journal
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.processes import line, python, tell
 
@@ -35,12 +35,12 @@ _STOPPED = 3
 
 
 class Kill(NamedTuple):
-    """When a process is killed, or its runs are stopped.
+    """When to kill a process or stop its runs.
 
     Attributes:
-        after: So many events after its beginning; 0 means never.
-        delay_ms: How long after that event.
-        is_stop: The runs are stopped at once, and the process ends by itself.
+        after: Number of events after the start of the process; 0 means never.
+        delay_ms: Time after that event, in milliseconds.
+        is_stop: Whether to stop the runs immediately, so that the process exits by itself.
     """
 
     after: int = 0
@@ -52,16 +52,16 @@ NEVER = Kill()
 
 
 class Understudy:
-    """The parent's side."""
+    """The parent's end of the connection."""
 
     def __init__(self, process: Any) -> None:
         self._process = process
 
     def play(self, function: str, *args: object, kill: Kill = NEVER) -> bool:
-        """Call a function, "module:name", in a process of its own.
+        """Call a function, "module:name", in a separate process.
 
         Returns:
-            Whether it came to its end, neither killed nor stopped.
+            Whether it ended without being killed or stopped.
         """
         tell(self._process, " ".join(map(str, (function, *map(int, kill), *args))))
         status = line(self._process)
@@ -74,18 +74,18 @@ def understudy(*modules: str, kinds: Sequence[str] = KINDS[:1]) -> Iterator[Unde
     """Start the process.
 
     Args:
-        modules: What its forks need besides, imported once.
-        kinds: The models that they ask.
+        modules: Modules to import before forking.
+        kinds: The kinds of models that the forks use.
     """
     with python(_CODE, ",".join(kinds), *modules) as process:
         yield Understudy(process)
 
 
-# In that process ----------------------------------------------------------------------------------
+# In the forked process ----------------------------------------------------------------------------
 
 
 def serve(kinds: str, *modules: str) -> None:
-    """Fork a process for each line of the standard input."""
+    """Fork a process for each line of stdin."""
     _make_ready(kinds.split(","))
     for module in modules:
         import_module(module)
@@ -115,7 +115,7 @@ def _play(function: str, kill: Kill, args: list[str]) -> None:
 
 
 def _arm(kill: Kill) -> threading.Event:
-    """Have this process killed, or its runs stopped, when it has written so many events."""
+    """Kill this process or stop its runs after a number of written events."""
     append, count = Journal.append, 0
     was_stopped = threading.Event()
 
@@ -142,13 +142,13 @@ def _stop_all() -> None:
 
 
 def _make_ready(kinds: Sequence[str]) -> None:
-    import nb_agents.launch.recipes
-    import nb_agents.tools.mcp
-    from nb_agents.models.providers import load
+    import tests.kit.recipes  # noqa: F401
+    from tests.kit.models import load
+    from tests.kit.tools import mcp
 
     load(kinds)
-    nb_agents.tools.mcp._load_library()
-    # Reading certificates anew would take a quarter of each run.
+    mcp._load_library()
+    # Reading the certificates again would take a quarter of each run.
     context = ssl.create_default_context()
     ssl.create_default_context = lambda *args, **more: context
     with ModelServer(default=Reply(text="So.", tool_calls=(ToolCall("look"),))) as server:
@@ -159,9 +159,9 @@ async def _rehearse(server: ModelServer, kinds: Sequence[str]) -> None:
     from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
     from pydantic_ai.tools import ToolDefinition
 
-    from nb_agents.agents.message_json import dump_messages, load_messages
-    from nb_agents.config.team import TeamSpec
-    from nb_agents.models.providers import backend_for, http_client
+    from tests.kit.agents import dump_messages, load_messages
+    from tests.kit.models import backend_for, http_client
+    from tests.kit.teams import TeamSpec
 
     agents = [{"id": k, "backend": {**server.backend(k), "model": "m"}} for k in kinds]
     parts = ToolCallPart("look", {}, "c1"), ToolReturnPart("look", "seen", "c1")

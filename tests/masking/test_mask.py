@@ -1,4 +1,4 @@
-"""What a mask takes out of texts, of values and of texts that come in pieces."""
+"""Masking secrets in texts, in values and in streamed text."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from nb_agents.config.secret_names import is_distinctive
-from nb_agents.config.secrets import Secret
 from nb_agents.errors import ConfigError, NbAgentsError
-from nb_agents.masking import MIN_HELD, Mask, MaskedStream
+from tests.kit.secrets import MIN_HELD, Mask, MaskedStream, Secret, is_distinctive
 
 KEY = "sk-1f9Qz7LmX02pABCDEFGH"
-OTHER = "sk-1f9Qz7LmX02pZZ"  # begins as the first does
+OTHER = "sk-1f9Qz7LmX02pZZ"  # has the same start as the first
 ODD = 'q"uote\\ü+/=12x9Zk'
 LINES = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhk1\nG9w0BAQEFAASCBKcw2\n-----END KEY-----"
 NAMES = ("api_key", "authorization")
@@ -46,22 +44,22 @@ def mask(*secrets: str, names: tuple[str, ...] = NAMES) -> Mask:
         quote(ODD, safe="").lower().replace("zk", "Zk").replace("%20", "+"),
     ],
 )
-def test_a_key_is_hidden_as_it_is_and_as_json_python_and_addresses_write_it(written: str) -> None:
+def test_key_is_masked_in_plain_json_python_and_url_form(written: str) -> None:
     assert mask(ODD).text(f"<{written}>") in ("<[key]>", '<"[key]">', "<'[key]'>")
 
 
 @pytest.mark.parametrize("length", range(len(KEY) + 1))
-def test_a_cut_lets_no_beginning_of_a_key_through_that_can_be_told(length: int) -> None:
+def test_truncation_leaves_no_recognizable_start_of_a_key(length: int) -> None:
     cut = KEY[:length]
     hidden = mask(KEY).text(f"its {cut}… and on")
     assert hidden == f"its {'[key]' if is_distinctive(cut) else cut}… and on"
 
 
-def test_keys_that_begin_alike_are_hidden_whole() -> None:
+def test_keys_with_a_common_prefix_are_masked_completely() -> None:
     assert mask(KEY, OTHER).text(f"{OTHER} {KEY} {KEY[:18]}") == "[key] [key] [key]"
 
 
-def test_each_line_of_a_key_with_lines_is_hidden() -> None:
+def test_each_line_of_a_multiline_key_is_masked() -> None:
     shown = mask(LINES).text(f"{LINES}\nand: MIIEvQIBADANBgkqhk1, G9w0BAQEFAASCBKcw2")
     assert shown == "[key]\nand: [key], [key]"
 
@@ -70,7 +68,7 @@ ORDINARY = ["lm-studio", "test", "no-key-needed", "k", "password12345", "my pass
 
 
 @pytest.mark.parametrize("value", ORDINARY)
-def test_an_ordinary_value_is_hidden_beside_its_name_alone(value: str) -> None:
+def test_ordinary_value_is_masked_only_next_to_its_name(value: str) -> None:
     hidden = mask(value, names=("api_key", "Authorization", "LLM_KEY"))
     text = f"{value} is written; the key {value}, key: {value}, OTHER_KEY: {value}"
     text = text.replace("OTHER_KEY", "OTHER")
@@ -84,7 +82,7 @@ def test_an_ordinary_value_is_hidden_beside_its_name_alone(value: str) -> None:
         assert hidden.text(f"{before}{value}more") == f"{before}{value}more"
 
 
-def test_an_ordinary_value_is_hidden_where_it_is_found_under_its_name() -> None:
+def test_ordinary_value_is_masked_under_its_name() -> None:
     hidden = mask("test", names=("API_KEY",))
     assert hidden.value({"api_key": "test", "apiKey": ["test"], "task": "test", "n": 1}) == {
         "api_key": "[key]",
@@ -94,7 +92,7 @@ def test_an_ordinary_value_is_hidden_where_it_is_found_under_its_name() -> None:
     }
 
 
-def test_the_path_of_a_keys_file_is_no_key(tmp_path: Any) -> None:
+def test_path_of_a_key_file_is_not_masked(tmp_path: Any) -> None:
     file = tmp_path / "aB3xZ91qQ7.json"
     file.touch()
     text = f"reads {file}, GOOGLE_CREDENTIALS={file}"
@@ -102,7 +100,7 @@ def test_the_path_of_a_keys_file_is_no_key(tmp_path: Any) -> None:
     assert hidden.text(text) == f"reads {file}, GOOGLE_CREDENTIALS=[key]"
 
 
-def test_keys_that_come_later_are_hidden_from_then_on() -> None:
+def test_keys_added_later_are_masked_from_then_on() -> None:
     hidden = mask()
     stream = MaskedStream(hidden)
     assert (hidden.text(KEY), stream.push("its ")) == (KEY, "its ")
@@ -129,19 +127,19 @@ class Odd:
         return f"odd {KEY}"
 
 
-def test_texts_of_any_plain_value_are_hidden() -> None:
+def test_texts_in_plain_values_are_masked() -> None:
     value = Thing(f"a {KEY}", {KEY: [Pair(KEY, (KEY, 1, None, True, 2.5))], "o": Odd()})
     assert mask(KEY).value(value) == Thing(
         "a [key]", {"[key]": [Pair("[key]", ("[key]", 1, None, True, 2.5))], "o": "odd [key]"}
     )
 
 
-def test_a_value_without_a_key_stays_the_same_one() -> None:
+def test_value_without_a_key_is_returned_unchanged() -> None:
     value = Thing("text", {"a": [1, "b"]})
     assert mask(KEY).value(value) is value
 
 
-def test_a_value_that_is_nested_without_end_is_cut() -> None:
+def test_recursive_value_is_truncated() -> None:
     value: Any = KEY
     for _ in range(10_000):
         value = [value]
@@ -157,7 +155,7 @@ class Stubborn(Exception):
         return f"always {KEY}"
 
 
-def test_an_errors_texts_and_causes_are_hidden() -> None:
+def test_texts_and_causes_of_an_error_are_masked() -> None:
     error = ConfigError(f"is {KEY}", file=f"/{KEY}/f")
     error.others = (ConfigError(f"and {KEY}"),)
     error.__cause__ = ValueError(f"of {KEY}")
@@ -167,7 +165,7 @@ def test_an_errors_texts_and_causes_are_hidden() -> None:
     assert KEY not in f"{error!r} {error.__cause__!r}"
 
 
-def test_an_error_that_makes_its_text_anew_is_told_as_another() -> None:
+def test_error_with_a_computed_text_is_replaced_by_another_error() -> None:
     error = mask(KEY).error(Stubborn())
     assert (type(error), str(error)) == (NbAgentsError, "Stubborn: always [key]")
     assert error.__cause__ is None
@@ -177,7 +175,7 @@ def test_an_error_that_makes_its_text_anew_is_told_as_another() -> None:
 
 
 def as_stream(hidden: Mask, text: str) -> re.Pattern[str]:
-    """What a text is in pieces: a few letters of each secret may have been shown before it."""
+    """Mask a text in chunks. A few letters of a secret may be shown before it is recognized."""
     parts, at = [], 0
     for start, end in hidden._search.scan(text, is_whole=True).found:
         first = text[start : start + MIN_HELD - 1]
@@ -188,7 +186,7 @@ def as_stream(hidden: Mask, text: str) -> re.Pattern[str]:
 
 
 ALPHABET = "sk-1f9Qab =:\"'\\\n"
-"""Few characters, so that beginnings of keys are everywhere."""
+"""Few different characters, so that starts of keys are frequent."""
 
 secret_texts = st.one_of(
     st.sampled_from([KEY, OTHER, ODD, LINES, "lm-studio", "test", "no-key-needed", "k", "k k"]),
@@ -204,7 +202,7 @@ words = st.one_of(
 
 @st.composite
 def cases(draw: Any) -> tuple[list[str], list[str]]:
-    """Secrets, and a text that holds them, or parts of them, in pieces."""
+    """Generate secrets, and the chunks of a text that contains them or parts of them."""
     secrets = draw(st.lists(secret_texts, min_size=1, max_size=4))
     known = st.sampled_from(secrets)
     parts = st.lists(
@@ -226,7 +224,7 @@ def cases(draw: Any) -> tuple[list[str], list[str]]:
 @example(([KEY, OTHER], [KEY[:16], KEY[16:], OTHER[:15], " end"]))
 @example((["lm-studio"], ["API", "_key = ", '"lm', "-studio", '"']))
 @example((["k"], ["api_key=k", "ey"]))
-def test_pieces_together_are_the_whole_but_for_a_few_letters(
+def test_masked_pieces_add_up_to_the_masked_text(
     case: tuple[list[str], list[str]],
 ) -> None:
     secrets, pieces = case
@@ -239,7 +237,7 @@ def test_pieces_together_are_the_whole_but_for_a_few_letters(
 
 
 @given(cases())
-def test_no_text_shows_a_key_that_can_be_told(case: tuple[list[str], list[str]]) -> None:
+def test_no_text_shows_a_recognizable_key(case: tuple[list[str], list[str]]) -> None:
     secrets, pieces = case
     hidden = mask(*secrets).text("".join(pieces))
     left = hidden.replace("[key]", "\0")
@@ -247,23 +245,23 @@ def test_no_text_shows_a_key_that_can_be_told(case: tuple[list[str], list[str]])
 
 
 @given(cases(), st.data())
-def test_a_flush_before_the_end_loses_no_word_and_shows_no_key(
+def test_early_flush_loses_no_text_and_shows_no_key(
     case: tuple[list[str], list[str]], data: st.DataObject
 ) -> None:
     secrets, pieces = case
-    hidden = mask(*secrets, names=())  # a name's value may be another when more of it comes
+    hidden = mask(*secrets, names=())  # the value of a name may change when more text arrives
     assume(hidden.text("".join(pieces)) == "".join(pieces))
     stream, shown = MaskedStream(hidden), ""
     for piece in pieces:
         shown += stream.push(piece)
         if data.draw(st.booleans()):
             shown += stream.flush()
-    # Without a key in them, all words are there: none is hidden, none is twice.
+    # A text without a key is complete: nothing is masked or duplicated.
     assert shown + stream.flush() == "".join(pieces)
 
 
 @pytest.mark.parametrize("cut", range(len(KEY)))
-def test_what_follows_a_flush_within_a_key_is_hidden_all_the_same(cut: int) -> None:
+def test_rest_of_a_key_after_a_flush_is_masked(cut: int) -> None:
     stream = MaskedStream(mask(KEY))
     before = stream.push(f"a {KEY[:cut]}") + stream.flush()
     assert before == "a [key]" if is_distinctive(KEY[:cut]) else before == f"a {KEY[:cut]}"
@@ -271,7 +269,7 @@ def test_what_follows_a_flush_within_a_key_is_hidden_all_the_same(cut: int) -> N
 
 
 @given(st.lists(st.text("abc sk-1f9Q", min_size=1, max_size=10), max_size=30))
-def test_no_more_is_held_back_than_what_may_become_a_key(pieces: Sequence[str]) -> None:
+def test_only_a_possible_start_of_a_key_is_held_back(pieces: Sequence[str]) -> None:
     stream, given_, shown = MaskedStream(mask(KEY)), "", ""
     for piece in pieces:
         given_ += piece
@@ -282,7 +280,7 @@ def test_no_more_is_held_back_than_what_may_become_a_key(pieces: Sequence[str]) 
         assert not held or len(held) >= MIN_HELD
 
 
-def test_a_hundred_keys_leave_a_long_text_as_it_is() -> None:
+def test_hundred_keys_do_not_change_a_long_text() -> None:
     keys = [base64.b64encode(bytes(range(n, n + 24))).decode() for n in range(100)]
     text = Path(__file__).read_text("utf-8") * 20
     assert mask(*keys).text(text) is text

@@ -1,4 +1,4 @@
-"""Tables of what others say about their agents, each row with a check against ours.
+"""Tables of statements about other agent programs, each with a check of nb_agents.
 
 A row is a function: its name is the row's, its decorator has the statement, its body the check.
 """
@@ -13,10 +13,10 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.models.backend import Backend
-from nb_agents.runs.run import Run
-from nb_agents.session.history import Session, load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
+from tests.kit.models import Backend
+from tests.kit.runs import Run
+from tests.kit.sessions import Session, load_session
 from tests.model_server import wait_until
 from tests.team_kit import finish
 
@@ -29,14 +29,14 @@ HALF = "Half a thought "
 
 @dataclass(frozen=True)
 class Row:
-    """One row: what is said, and the check that it holds here."""
+    """A row: a statement, and a check that it is true of nb_agents."""
 
     name: str
     says: str
     check: Callable[..., None]
 
     def hold(self, *stage: Any) -> None:
-        """Check it; a failure says which statement does not hold."""
+        """Check the row. A failure names the statement."""
         try:
             self.check(*stage)
         except BaseException as exc:
@@ -45,7 +45,7 @@ class Row:
 
 
 class Table:
-    """Rows, in the order in which they are written down.
+    """Rows in the order of their definition.
 
     Example:
         @TABLE.says("Answers that were submitted before the stop are saved.")
@@ -66,7 +66,7 @@ class Table:
         return add
 
     def parametrize(self) -> pytest.MarkDecorator:
-        """Make a test of each row; it is given as ``row``."""
+        """Make a test of each row, with the argument ``row``."""
         return pytest.mark.parametrize("row", self.rows, ids=lambda row: row.name)
 
 
@@ -82,7 +82,7 @@ def writes(name: str, content: str = "kept") -> Turn:
 
 
 def complete(root: Path, task: str = "An earlier question", answer: str = "Its answer.") -> Run:
-    """A turn that came to its end, with a file."""
+    """Complete a turn with a file."""
     model = ScriptedModel(writes("early.md"), Answer(answer))
     return finish(begin(root, task, agent_a=model))
 
@@ -108,7 +108,7 @@ def stopped(root: Path, *, task: str = TASK, now: bool = True, reason: str = "")
 
 
 def stopped_early(root: Path, text: str = "") -> Run:
-    """A turn of one agent that was stopped before it had an answer or a file."""
+    """Stop a turn of one agent before it has an answer or a file."""
     gate = Gate()
     run = begin(root, agent_a=ScriptedModel(Turn(text, gate=gate)))
     gate.wait_reached()
@@ -119,7 +119,7 @@ def stopped_early(root: Path, text: str = "") -> Run:
 def go_on(
     root: Path, *turns: Turn, task: str = "And now?", trust: bool = False
 ) -> tuple[Run, ScriptedModel]:
-    """The next turn of the session used last, by an agent that was not there before."""
+    """Start the last session's next turn with a new agent."""
     model = ScriptedModel(*turns, Answer("Done."))
     team = scripted_team(None, newcomer=model)
     options = RunOptions(session_root=root, trust=trust)
@@ -127,12 +127,12 @@ def go_on(
 
 
 def partial_answers(path: Path) -> dict[str, dict[str, Any]]:
-    """What a turn's partial_answers.json says."""
+    """Return the content of a turn's partial_answers.json."""
     return dict(json.loads((path / "partial_answers.json").read_text()))
 
 
 def files_below(path: Path) -> dict[str, str]:
-    """All files below a directory, with their texts."""
+    """Return all files below a directory with their texts."""
     found = sorted(p for p in path.rglob("*") if p.is_file())
     return {p.relative_to(path).as_posix(): p.read_text() for p in found}
 

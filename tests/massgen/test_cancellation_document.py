@@ -1,6 +1,6 @@
-"""MassGen's document on graceful cancellation, one row a statement.
+"""Tests of MassGen's document on graceful cancellation, with one row per statement.
 
-What it says of its terminal holds here of cells; those rows are in tests/kernel.
+Its statements about the terminal apply to cells here; those rows are in tests/kernel.
 """
 
 import json
@@ -11,12 +11,11 @@ from pydantic_ai.messages import ModelRequest, SystemPromptPart, ToolReturnPart
 
 import nb_agents
 from nb_agents import RunCancelled, RunOptions
-from nb_agents.cancel import CancelPolicy
-from nb_agents.session.history import load_session
-from nb_agents.session.layout import session_root
+from nb_agents.options import CancelPolicy
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from tests import processes
 from tests.canaries import KEY
+from tests.kit.sessions import load_session, session_root
 from tests.massgen.rows import (
     ANSWERS,
     HALF,
@@ -55,7 +54,7 @@ def test_graceful_cancellation(row: Row, tmp_path: Path) -> None:
 
 
 def block_of(agent: str, root: Path) -> list[str]:
-    """The lines that the next turn reads of one agent of the stopped turn."""
+    """Return the lines about an agent of the stopped turn in the next turn's prompt."""
     text = session_in(root).messages[1].content
     blocks = re.split(r"(?m)^(?=## )", text)
     (found,) = [b for b in blocks if b.startswith(f"## {agent}")]
@@ -237,7 +236,7 @@ def workspaces_are_read_only_context(root: Path) -> None:
 
 
 def read_back(root: Path, path: Path) -> str:
-    """What an agent of the next turn gets when it reads a file."""
+    """Return the text of a file that an agent of the next turn reads."""
     _, model = go_on(root, Turn(calls=(Call("read_file", {"path": str(path)}),)))
     parts = [p for m in model.requests[1] for p in m.parts if isinstance(p, ToolReturnPart)]
     return str(parts[0].content)
@@ -331,7 +330,7 @@ def going_on_tells_the_turns(root: Path) -> None:
     complete(root)
     stopped(root)
     run, _ = go_on(root)
-    assert run.view.notices[0] == f"Goes on with session {SESSION}: this is turn 3."
+    assert run.view.notices[0] == f"Continues session {SESSION}: this is turn 3."
     assert run.turn == 3
 
 
@@ -341,7 +340,7 @@ def going_on_tells_of_the_incomplete_turn(root: Path) -> None:
     run, _ = go_on(root)
     assert run.view.notices[1:-1] == (
         f"Turn 1 was stopped while coordinating: {TASK}",
-        "Kept of it: answers of agent_a, agent_b.",
+        "Saved: answers of agent_a, agent_b.",
     )
 
 
@@ -562,7 +561,7 @@ def without_answers_the_metadata_is_saved(root: Path) -> None:
     assert known["phase"] == "coordinating"
     assert not (run.path / "partial_answers.json").exists()
     assert not (run.path / "answer.txt").exists()
-    assert "No answer of it is there." in session_in(root).restored()
+    assert "It has no saved answers." in session_in(root).restored()
 
 
 @says(
@@ -579,6 +578,6 @@ def without_answers_words_are_saved_too(root: Path) -> None:
     assert "never submitted" in unsubmitted.content and HALF.strip() in unsubmitted.content
 
 
-def test_every_row_is_told_apart() -> None:
+def test_rows_have_unique_names() -> None:
     said = [row.says for row in TABLE.rows]
     assert len(set(said)) == len(said) > 40

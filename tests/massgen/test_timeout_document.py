@@ -1,6 +1,6 @@
-"""MassGen's document on timeouts, one row a statement.
+"""Tests of MassGen's document on timeouts, with one row per statement.
 
-What it says of flags and of the screen holds here of cells; those rows are in tests/kernel.
+Its statements about flags and the screen apply to cells here; those rows are in tests/kernel.
 """
 
 import json
@@ -14,17 +14,14 @@ import pytest
 import nb_agents
 from nb_agents import RunCancelled, RunOptions
 from nb_agents import events as ev
-from nb_agents.cancel import CancelPolicy
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError
-from nb_agents.launch.team_report import report_on
-from nb_agents.presentation import text
-from nb_agents.presentation.cards import card_text
-from nb_agents.presentation.panel_state import panel_state
-from nb_agents.runs.run import Run
+from nb_agents.options import CancelPolicy
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
-from nb_agents.view.run_view import AgentView, RunView
 from tests.canaries import KEY
+from tests.kit.cards import card_text, panel_state, text
+from tests.kit.runs import Run
+from tests.kit.teams import TeamSpec, report_on
+from tests.kit.views import AgentView, RunView
 from tests.massgen.rows import HALF, TASK, Row, Table, partial_answers, writes
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.team_kit import (
@@ -52,7 +49,7 @@ def test_timeout_configuration(row: Row, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def team_file(root: Path, timeouts: str = "", agents: str = "", more: str = "") -> Path:
-    """Write a team file: one demo agent, if nothing else is given."""
+    """Write a team file, by default with one demo agent."""
     path = root / "team.yaml"
     agents = agents or "  - {id: agent1, backend: {type: demo}}"
     limits = f"timeout_settings:\n  {timeouts}" if timeouts else ""
@@ -67,7 +64,7 @@ def limit_of(path: Path) -> float:
 def timed_out(
     root: Path, models: dict[str, Any], gate: Gate | None = None, **policy: float | None
 ) -> Run:
-    """A run that ran out of time; the gate is opened then."""
+    """Play a run that times out, and open the gate afterwards."""
     limits = {"orchestrator_timeout_seconds": LIMIT_S}
     run = start_by_rules(root, models, limits, CancelPolicy(**policy))  # type: ignore[arg-type]
     wait_until(lambda: run.view.stop)
@@ -147,7 +144,7 @@ def over_the_limit_it_ends_gracefully(root: Path, patch: pytest.MonkeyPatch) -> 
 
 
 def _other(gate: Gate) -> dict[str, ScriptedModel]:
-    """An agent that is at work until the gate opens, and would go on working."""
+    """Return an agent that works until the gate opens, and then continues."""
     return {"b": ScriptedModel(Turn("b ", gate=gate, calls=(Call("list_files"),)))}
 
 
@@ -180,7 +177,7 @@ def a_file_with_a_limit_and_a_display(root: Path, patch: pytest.MonkeyPatch) -> 
     path = team_file(root, "orchestrator_timeout_seconds: 900", more=more)
     run = nb_agents.start(TASK, path, options=RunOptions(session_root=root))
     assert run.progress.timeout_s == 900
-    assert run.view.notices[0] == "Ignored here: ui"
+    assert run.view.notices[0] == "Ignored keys: ui"
     run.stop(now=True)
     finish(run)
 
@@ -225,7 +222,7 @@ def the_timeout_is_said(root: Path, patch: pytest.MonkeyPatch) -> None:
     run = timed_out(root, _other(gate), gate)
     card = card_text(run.view, str(run.path))
     assert f"Timed out (time limit of {LIMIT_S} s reached) after " in card
-    assert "is kept" in card and "[timed out]" in card
+    assert "was saved" in card and "[timed out]" in card
 
 
 @says("Agents clean up: no stream is left open, and the session is free again.")
@@ -296,7 +293,7 @@ KEYS = {"GEMINI_API_KEY": "k", "OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}
 
 
 def verdict(path: Path, patch: pytest.MonkeyPatch, keys: Mapping[str, str] = KEYS) -> str:
-    """Whether a team file could start, if the keys were there."""
+    """Return whether a team file could start if all keys were set."""
     for name, value in keys.items():
         patch.setenv(name, value)
     return report_on(TeamSpec.from_file(path)).verdict
@@ -574,6 +571,6 @@ def waiters_are_told(root: Path, patch: pytest.MonkeyPatch) -> None:
     assert json.loads((error.path / "metadata.json").read_text())["reason"] == "timeout"
 
 
-def test_every_row_is_told_apart() -> None:
+def test_rows_have_unique_names() -> None:
     said = [row.says for row in TABLE.rows]
     assert len(set(said)) == len(said) > 35

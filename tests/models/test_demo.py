@@ -1,4 +1,4 @@
-"""The demo model: offline, deterministic, and honest about what it is."""
+"""The demo model: offline, deterministic, and recognizable as a demo."""
 
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,9 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.config.recipe import Recipe
 from nb_agents.models.demo import DEMO_WORDS_PER_SECOND
+from tests.kit.cards import text
+from tests.kit.recipes import Recipe
 from tests.model_server import wait_until
 from tests.team_kit import events, finish
 
@@ -29,7 +30,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> nb_agents.Run:
     return finish(_run(tmp_path_factory.mktemp("demo")))
 
 
-def test_it_plays_a_whole_turn_and_says_what_it_is(done: nb_agents.Run) -> None:
+def test_demo_completes_a_turn_and_identifies_itself(done: nb_agents.Run) -> None:
     assert done.status == "completed"
     assert "This is the demo model" in (done.result or "")
     assert "Compare three caches" in (done.result or "")
@@ -37,7 +38,7 @@ def test_it_plays_a_whole_turn_and_says_what_it_is(done: nb_agents.Run) -> None:
         assert "no LLM was called" in agent.answer
 
 
-def test_it_writes_a_note_reads_a_peers_and_votes_for_another(done: nb_agents.Run) -> None:
+def test_demo_writes_a_note_reads_and_votes(done: nb_agents.Run) -> None:
     note = done.path / "workspace" / "notes.md"
     assert "Compare three caches" in note.read_text()
     tools = {(t.agent, t.tool, t.outcome) for t in done.view.tools}
@@ -47,28 +48,29 @@ def test_it_writes_a_note_reads_a_peers_and_votes_for_another(done: nb_agents.Ru
     assert all(v.vote and v.vote.target != k for k, v in done.view.agents.items())
 
 
-def test_the_same_task_gives_the_same_run(done: nb_agents.Run, tmp_path: Path) -> None:
+def test_demo_runs_are_deterministic(done: nb_agents.Run, tmp_path: Path) -> None:
     again = finish(_run(tmp_path))
     assert again.result == done.result
     assert again.view.agents["demo_0"].answers == done.view.agents["demo_0"].answers
     assert _said(again, "demo_1", 1) == _said(done, "demo_1", 1) != ""
 
 
-def test_it_spends_nothing(done: nb_agents.Run) -> None:
-    assert done.receipt.cost in (None, 0)
+def test_demo_costs_nothing(done: nb_agents.Run) -> None:
+    assert done.receipt.cost == 0
+    assert "$" not in text.spent(done.view)
 
 
-def test_a_team_of_one_is_fine(tmp_path: Path) -> None:
+def test_demo_works_as_a_single_agent(tmp_path: Path) -> None:
     run = finish(_run(tmp_path, agents=1))
     assert "demo model" in (run.result or "")
 
 
-def test_a_task_that_looks_like_the_teams_own_marks_does_no_harm(tmp_path: Path) -> None:
+def test_task_with_our_tags_is_harmless(tmp_path: Path) -> None:
     task = '<ANSWER from="agent1"> {braces} </TASK> <FINAL PRESENTATION> "quotes" \\ 😀'
     assert finish(_run(tmp_path, task)).status == "completed"
 
 
-def test_it_writes_at_a_pace_that_a_person_can_follow_and_stops_at_once(tmp_path: Path) -> None:
+def test_demo_writes_at_a_readable_speed_and_stops_immediately(tmp_path: Path) -> None:
     assert 10 <= DEMO_WORDS_PER_SECOND <= 50
     run = nb_agents.start("t", options=RunOptions(session_root=tmp_path))
     wait_until(lambda: all("I am" in a.partial for a in run.view.agents.values()))
@@ -106,14 +108,14 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> nb_agents.Run:
     return _play(tmp_path_factory.mktemp("recipe"))
 
 
-def test_in_a_recipe_it_answers_in_plain_text_and_says_what_it_is(played: nb_agents.Run) -> None:
+def test_demo_answers_recipe_steps_in_plain_text(played: nb_agents.Run) -> None:
     assert played.status == "completed"
     end = _results(played)["end"]
     assert "This is the demo model" in end and "no LLM was called" in end and "demo_0" in end
     assert "You asked: <TASK>End it" in end
 
 
-def test_it_gives_the_fields_that_later_steps_read(played: nb_agents.Run) -> None:
+def test_demo_returns_the_fields_that_later_steps_read(played: nb_agents.Run) -> None:
     assert _results(played)["listed"] == {"files": [{"name": "…"}]}
     assert "You asked: Open …" in _results(played)["opened"][0]
     said = next(e.output for e in events(played, ev.StepFinished) if e.step == "list")
@@ -121,11 +123,11 @@ def test_it_gives_the_fields_that_later_steps_read(played: nb_agents.Run) -> Non
     assert said.endswith('List files\n\n```json\n{"files": [{"name": "…"}]}\n```')
 
 
-def test_it_gives_the_word_that_later_steps_wait_for(played: nb_agents.Run) -> None:
+def test_demo_returns_the_word_that_later_steps_compare(played: nb_agents.Run) -> None:
     assert _results(played)["word"] == "yes"
 
 
-def test_each_step_writes_one_note_that_holds_what_was_asked(played: nb_agents.Run) -> None:
+def test_demo_writes_one_note_per_step(played: nb_agents.Run) -> None:
     assert {(t.agent, t.tool, t.outcome) for t in played.view.tools} == {
         (step, "write_file", "ok") for step in ("word", "list", "each[0]", "end")
     }
@@ -134,11 +136,11 @@ def test_each_step_writes_one_note_that_holds_what_was_asked(played: nb_agents.R
     assert note.read_text().splitlines()[2:4] == ["Is it good?", ""]
 
 
-def test_the_same_recipe_gives_the_same_run(played: nb_agents.Run, tmp_path: Path) -> None:
+def test_demo_recipe_runs_are_deterministic(played: nb_agents.Run, tmp_path: Path) -> None:
     assert _results(_play(tmp_path)) == _results(played)
 
 
-def test_a_step_of_no_words_and_one_with_the_riders_words_in_it_do_no_harm(tmp_path: Path) -> None:
+def test_demo_handles_empty_steps_and_our_own_phrases(tmp_path: Path) -> None:
     odd = "Later steps compare your whole result with nothing.\nLater steps read ```json\n{\n```"
     text = STEPS.replace("Is it good?", "!").replace("<TASK>End it", odd.replace("\n", "\\n"))
     run = _play(tmp_path, text)

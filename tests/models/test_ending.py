@@ -1,4 +1,4 @@
-"""How a reply ended, by each provider's own words for it."""
+"""Finish reasons of each provider's replies."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,8 +7,7 @@ import pytest
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 
 from nb_agents import TeamSpec
-from nb_agents.models.backend import ReplyEnding, ending_of
-from nb_agents.models.providers import backend_for, http_client
+from tests.kit.models import ReplyEnding, backend_for, ending_of, http_client
 from tests.model_server import ModelServer, Reply
 
 pytestmark = pytest.mark.anyio
@@ -61,35 +60,36 @@ async def _reply(server: ModelServer, kind: str, reply: Reply) -> ModelResponse:
 
 
 @pytest.mark.parametrize(("kind", "reason", "ending"), ENDINGS)
-async def test_each_providers_reason_is_understood(
+async def test_finish_reasons_of_each_provider_are_recognized(
     server: ModelServer, kind: str, reason: str, ending: str
 ) -> None:
     found = ending_of(await _reply(server, kind, Reply("some words", finish=reason)))
     assert (found.kind, found.reason) == (ending, reason)
-    is_length = "max_" in reason.lower() or reason in ("length", "model_context_window_exceeded")
-    assert found.by == (LIMIT if is_length else f"by its server ({reason})")
+    is_length = "max_" in reason.lower() or reason == "length"
+    full = {"model_context_window_exceeded": "at the end of the model's context window"}
+    assert found.by == full.get(reason, LIMIT if is_length else f"by its server ({reason})")
 
 
 @pytest.mark.parametrize("kind", ["vllm", "responses", "claude", "gemini"])
-async def test_a_limit_of_tokens_cuts_a_reply(server: ModelServer, kind: str) -> None:
+async def test_token_limit_cuts_off_a_reply(server: ModelServer, kind: str) -> None:
     response = await _reply(server, kind, Reply("one two three", stop_after=2))
     assert response.text == "one two"
     assert ending_of(response).by == LIMIT
 
 
 @pytest.mark.parametrize("kind", ["vllm", "responses"])
-async def test_a_refusal_comes_with_its_words(server: ModelServer, kind: str) -> None:
+async def test_refusal_has_its_text(server: ModelServer, kind: str) -> None:
     response = await _reply(server, kind, Reply(refusal="I can't help with that."))
     assert ending_of(response) == ReplyEnding("refused", "", "I can't help with that.")
     assert response.parts == []
 
 
-async def test_a_prompt_that_is_blocked_is_refused(server: ModelServer) -> None:
+async def test_blocked_prompt_is_a_refusal(server: ModelServer) -> None:
     body = b'data: {"promptFeedback": {"blockReason": "SAFETY"}}\n\n'
     response = await _reply(server, "gemini", Reply(body=lambda: [body]))
     assert ending_of(response) == ReplyEnding("refused", "SAFETY")
 
 
 @pytest.mark.parametrize("more", [{}, {"provider_details": {"timestamp": 1}}])
-async def test_a_reply_without_a_reason_is_whole(more: dict[str, Any]) -> None:
+async def test_reply_without_a_finish_reason_is_whole(more: dict[str, Any]) -> None:
     assert ending_of(ModelResponse(parts=[TextPart("x")], **more)).kind == "whole"

@@ -1,4 +1,4 @@
-"""Providers that a new team can be made of: by their keys, and by servers that answer here."""
+"""Providers for a new team: those with a key, and local servers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from threading import Thread
 
 import pytest
 
-from nb_agents.config.backends import BACKEND_TYPES
-from nb_agents.config.new_team import FIRST_MODELS
+from nb_agents.models import found_providers as found_providers_module
 from nb_agents.models.found_providers import LOCAL, found_providers
+from tests.kit.models import BACKEND_TYPES
+from tests.kit.teams import FIRST_MODELS
 from tests.model_server import free_port
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No key is set, and no server answers; one that does may take its time."""
-    monkeypatch.setattr("nb_agents.models.found_providers.ASK_S", 60)
-    for kind, row in BACKEND_TYPES.items():
+    """Unset all keys and local servers, and allow more time for those that a test starts."""
+    monkeypatch.setattr(found_providers_module, "ASK_S", 60)
+    for kind, row in BACKEND_TYPES.all().items():
         for name in row.variables:
             monkeypatch.delenv(name, raising=False)
         if kind in LOCAL:
@@ -29,19 +30,19 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def at(monkeypatch: pytest.MonkeyPatch, kind: str, port: int) -> None:
     url = f"http://127.0.0.1:{port}/v1"
-    monkeypatch.setitem(BACKEND_TYPES, kind, replace(BACKEND_TYPES[kind], base_url=url))
+    monkeypatch.setitem(BACKEND_TYPES.core, kind, replace(BACKEND_TYPES[kind], base_url=url))
 
 
 @pytest.fixture
 def answers() -> Iterator[list[bytes]]:
-    """What the servers reply, in turn."""
+    """Replies of the servers, in order."""
     replies: list[bytes] = []
     yield replies
 
 
 @pytest.fixture
 def local(answers: list[bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A server where Ollama's would be."""
+    """A server at Ollama's address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -60,11 +61,11 @@ def local(answers: list[bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         thread.join()
 
 
-def test_nothing_is_found_where_no_key_is_set_and_no_server_answers() -> None:
+def test_no_providers_without_keys_and_local_servers() -> None:
     assert found_providers() == []
 
 
-def test_a_provider_whose_key_is_set_is_found_with_its_models(
+def test_provider_with_a_key_is_found_with_its_models(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "k")
@@ -74,9 +75,7 @@ def test_a_provider_whose_key_is_set_is_found_with_its_models(
     assert len(found.models) > 1 and len({*found.models}) == len(found.models)
 
 
-def test_a_local_server_is_found_with_the_models_that_it_has(
-    answers: list[bytes], local: None
-) -> None:
+def test_local_server_is_found_with_its_models(answers: list[bytes], local: None) -> None:
     answers.append(json.dumps({"data": [{"id": "llama3.2"}, {"id": 3}, "x"]}).encode())
     [found] = found_providers()
     assert (found.type, found.models) == ("ollama", ("llama3.2",))
@@ -85,7 +84,7 @@ def test_a_local_server_is_found_with_the_models_that_it_has(
 @pytest.mark.parametrize(
     "reply", [b"<html>", b"[]", b'{"data": 3}', b'{"data": []}', b"[" * 2_000_000]
 )
-def test_another_program_at_the_port_is_no_provider(
+def test_other_program_on_the_port_is_not_a_provider(
     answers: list[bytes], local: None, reply: bytes
 ) -> None:
     answers.append(reply)

@@ -1,4 +1,4 @@
-"""Threads that import pydantic-ai at the same time, as rows of a sweep that are resumed do."""
+"""Threads that import pydantic-ai at the same time, such as resumed rows of a sweep."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print("done" if "pydantic_ai" in sys.modules else "not imported")
 """
 
 
-def test_threads_that_need_models_at_once_see_no_half_of_a_module() -> None:
+def test_concurrent_imports_see_complete_modules() -> None:
     argv = [sys.executable, "-c", _AT_ONCE]
     environ = {"OPENAI_API_KEY": "k"}
 

@@ -1,4 +1,4 @@
-"""Tools that a provider runs itself: asked for in its words, told of, kept for its next request."""
+"""Provider tools: how they are requested, reported and sent back in the next request."""
 
 import json
 from collections.abc import Iterator
@@ -10,11 +10,10 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
-from nb_agents.config.tools import NATIVE_KEYS
 from nb_agents.events import ToolFinished, ToolStarted
-from nb_agents.launch.team_report import report_on
-from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import TurnPaths
+from tests.kit.sessions import TurnPaths, read_journal
+from tests.kit.teams import report_on
+from tests.kit.tools import NATIVE_KEYS
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.models.test_settings import ask, team_of
 from tests.team_kit import WAIT_S
@@ -43,7 +42,7 @@ def strict() -> Iterator[ModelServer]:
     "kind, key",
     [(kind, key) for kind, tool in SENT for key, named in NATIVE_KEYS.items() if named == tool],
 )
-def test_a_providers_tool_is_asked_for_in_its_own_words(
+def test_provider_tool_is_requested_in_the_providers_format(
     kind: str, key: str, strict: ModelServer
 ) -> None:
     model = {"gemini": "gemini-3-pro", "claude": "claude-opus-5"}.get(kind, "gpt-5")
@@ -55,7 +54,7 @@ def test_a_providers_tool_is_asked_for_in_its_own_words(
 
 
 def without(key: str, **backend: Any) -> str:
-    """What a check says of a provider's tool that is not given."""
+    """Return a check's notice on a provider tool that the agent does not get."""
     base = {"type": "claude", "model": "m", "api_key": "k", key: True}
     team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": {**base, **backend}}]})
     assert not team.agents[0].backend.native_tools
@@ -70,46 +69,46 @@ def without(key: str, **backend: Any) -> str:
         ({"type": "openai", "base_url": "http://127.0.0.1:1/v1"}, "write `api: responses`"),
         ({"type": "openai", "api": "chat"}, "write `api: responses`"),
         ({"type": "openrouter", "base_url": "http://127.0.0.1:1/v1"}, "openrouter has none"),
-        ({"type": "gemini", "model": "gemini-2.5-pro"}, "those from Gemini 3 on have"),
+        ({"type": "gemini", "model": "gemini-2.5-pro"}, "Gemini 3 and later have"),
     ],
 )
-def test_what_a_provider_does_not_have_is_told_and_not_given(
-    backend: dict[str, Any], why: str
-) -> None:
+def test_missing_provider_tool_is_reported_and_withheld(backend: dict[str, Any], why: str) -> None:
     assert why in without("enable_code_interpreter", **backend)
 
 
 @pytest.mark.parametrize(
     "backend, why",
     [
-        ({"exclude_tools": ["web_search"]}, "list of tools leaves it out"),
-        ({"allowed_tools": ["read_file"]}, "list of tools leaves it out"),
-        ({"tool_policy": [{"match": "*", "action": "ask"}]}, "`tool_policy` can't be kept"),
-        ({"permissions": {"role": "researcher"}}, "`permissions` can't be kept"),
-        ({"permissions": {"rules": {"deny": ["read_url(*)"]}}}, "`permissions` can't be kept"),
+        ({"exclude_tools": ["web_search"]}, "list of tools excludes it"),
+        ({"allowed_tools": ["read_file"]}, "list of tools excludes it"),
+        ({"tool_policy": [{"match": "*", "action": "ask"}]}, "`tool_policy` can't be enforced"),
+        ({"permissions": {"role": "researcher"}}, "`permissions` can't be enforced"),
+        ({"permissions": {"rules": {"deny": ["read_url(*)"]}}}, "`permissions` can't be enforced"),
     ],
 )
-def test_what_can_not_be_kept_to_is_told_and_not_given(backend: dict[str, Any], why: str) -> None:
+def test_unrestrictable_provider_tool_is_reported_and_withheld(
+    backend: dict[str, Any], why: str
+) -> None:
     assert why in without("enable_web_search", **backend)
 
 
-def test_code_that_may_not_be_run_is_run_nowhere() -> None:
+def test_denied_commands_withhold_the_providers_code_execution() -> None:
     denied = {"permissions": {"rules": {"deny": ["command(*)"]}}}
-    assert "`permissions` can't be kept" in without("enable_code_interpreter", **denied)
+    assert "`permissions` can't be enforced" in without("enable_code_interpreter", **denied)
 
 
-def test_openai_itself_is_asked_by_the_interface_that_has_them() -> None:
+def test_openai_uses_the_responses_api_for_provider_tools() -> None:
     backend = {"type": "openai", "model": "gpt-5", "api_key": "k", "enable_web_search": True}
     team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
     assert team.agents[0].backend.wire_format == "openai responses"
     assert team.agents[0].backend.native_tools == (SEARCH,)
 
 
-def test_what_a_limit_of_costs_does_not_count_is_told() -> None:
+def test_costs_outside_max_cost_are_reported() -> None:
     backend = {"type": "claude", "model": "m", "api_key": "k", "enable_web_search": True}
     agents = [{"id": "ann", "backend": backend}]
     team = TeamSpec.model_validate({"agents": agents, "orchestrator": {"max_cost": 1}})
-    assert any("`max_cost` counts tokens, and not" in line for line in report_on(team).lines)
+    assert any("`max_cost` includes tokens, but not" in line for line in report_on(team).lines)
 
 
 FOUND = {
@@ -122,7 +121,7 @@ FOUND = {
 
 
 def searched() -> Iterator[bytes]:
-    """A reply of Anthropic's with a search, what it found, and a call of a tool of ours."""
+    """An Anthropic reply with a search, its results and a call of our tool."""
     call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": SEARCH, "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [FOUND]}
     query = {"type": "input_json_delta", "partial_json": '{"query": "the answer"}'}
@@ -150,7 +149,7 @@ def _frame(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
 
 
-def test_a_search_is_told_of_and_is_part_of_what_a_resumed_run_sends(tmp_path: Path) -> None:
+def test_search_is_reported_and_sent_again_after_a_resume(tmp_path: Path) -> None:
     answer = Reply(tool_calls=(ToolCall("new_answer", {"content": "42"}),))
     options = RunOptions(session_root=tmp_path)
     with ModelServer(answer) as server:

@@ -1,4 +1,4 @@
-"""A connection that fails names the hop that failed, and the variable that put it there."""
+"""Messages for failed connections: they name the failed hop and its environment variable."""
 
 import gc
 import socket
@@ -15,8 +15,8 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec, UserError
 from nb_agents.client import Client
-from nb_agents.launch.team_report import CAN_START, report_on
 from nb_agents.models.network import proxy_of, tls_context
+from tests.kit.teams import CAN_START, report_on
 from tests.model_server import ModelServer, Reply, free_port
 from tests.search_engines import SearchEngines
 from tests.team_kit import finish
@@ -49,7 +49,7 @@ def team_at(url: str) -> TeamSpec:
 
 
 def told(url: str, root: Path) -> str:
-    """Return what a person is told of a run that can't reach its server."""
+    """Return the error message of a run that can't reach its server."""
     run = finish(nb_agents.start("t", team_at(url), options=RunOptions(session_root=root)))
     assert run.status == "failed"
     return run.view.agents["ann"].error.removeprefix("m: ")
@@ -61,7 +61,7 @@ class _Proxy(socketserver.ThreadingTCPServer):
 
 @contextmanager
 def answering(*replies: bytes) -> Iterator[str]:
-    """A proxy that gives these replies, one for each time that something is sent to it."""
+    """A proxy that sends the next of these replies each time it receives data."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -82,24 +82,54 @@ def http(status: str) -> bytes:
 NO_METHOD, REFUSED = (b"\x05\xff",), (b"\x05\x00", b"\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00")
 
 
-# httpcore2 leaves a connection to a SOCKS proxy that refuses open until it is collected.
+# httpcore2 leaves a rejected connection to a SOCKS proxy open until garbage collection.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("variable", "scheme", "replies", "sentences"),
     [
-        ("HTTP_PROXY", "http", None, "{proxy} refused the connection: is it running? Correct"),
-        ("http_proxy", "http", None, "{proxy} refused the connection: is it running? Correct"),
-        ("ALL_PROXY", "http", None, "{proxy} refused the connection: is it running? Correct"),
-        ("ALL_PROXY", "socks5", None, "{proxy} refused the connection: is it running? Correct"),
-        ("HTTP_PROXY", "http", [http("407 No")], "wants a user and a password{*}(HTTP 407)"),
-        ("HTTP_PROXY", "http", [http("502 No")], "gateway failed (HTTP 502). It came by{*}{proxy}"),
-        ("HTTP_PROXY", "http", [http("403 No")], "(HTTP 403). It came by the {proxy}. Correct"),
-        ("HTTP_PROXY", "http", [b""], "dropped the connection before it replied, by the {proxy}"),
-        ("ALL_PROXY", "socks5", NO_METHOD, "{proxy} lets nothing through{*}Write its user"),
-        ("ALL_PROXY", "socks5h", REFUSED, "{proxy} lets nothing through to the server {server}"),
+        (
+            "HTTP_PROXY",
+            "http",
+            None,
+            "{proxy} refused the connection: check that it is running. Correct",
+        ),
+        (
+            "http_proxy",
+            "http",
+            None,
+            "{proxy} refused the connection: check that it is running. Correct",
+        ),
+        (
+            "ALL_PROXY",
+            "http",
+            None,
+            "{proxy} refused the connection: check that it is running. Correct",
+        ),
+        (
+            "ALL_PROXY",
+            "socks5",
+            None,
+            "{proxy} refused the connection: check that it is running. Correct",
+        ),
+        ("HTTP_PROXY", "http", [http("407 No")], "requires a user and password{*}(HTTP 407)"),
+        (
+            "HTTP_PROXY",
+            "http",
+            [http("502 No")],
+            "gateway failed (HTTP 502). This may come from the {proxy}",
+        ),
+        (
+            "HTTP_PROXY",
+            "http",
+            [http("403 No")],
+            "(HTTP 403). This may come from the {proxy}. Correct",
+        ),
+        ("HTTP_PROXY", "http", [b""], "dropped the connection through the {proxy} before it"),
+        ("ALL_PROXY", "socks5", NO_METHOD, "{proxy} refused to connect{*}Add its user"),
+        ("ALL_PROXY", "socks5h", REFUSED, "{proxy} refused to connect to the server {server}"),
     ],
 )
-def test_a_proxy_that_fails_is_named_with_its_variable(
+def test_failing_proxy_is_named_with_its_variable(
     tmp_path: Path,
     server: ModelServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -119,13 +149,13 @@ def test_a_proxy_that_fails_is_named_with_its_variable(
     for words in sentences.split("{*}"):
         assert words.replace("{proxy}", place).replace("{server}", here) in said
     if "HTTP 407" in said or "Correct" in said:
-        assert f"Correct {variable}, or name 127.0.0.1 in NO_PROXY" in said
+        assert f"Correct {variable}, or add 127.0.0.1 to NO_PROXY" in said
     assert "secret-word" not in said
     assert server.count() == 0
     gc.collect()
 
 
-def test_a_proxy_whose_name_is_unknown_is_named(
+def test_proxy_with_an_unknown_host_is_named(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(*args: object, **more: object) -> None:
@@ -143,20 +173,20 @@ def test_a_proxy_whose_name_is_unknown_is_named(
     [
         (
             http("407 Proxy Authentication Required"),
-            "The {proxy} lets nothing through to the server models.example: 407 Proxy"
-            " Authentication Required. Write its user and password into HTTPS_PROXY.",
+            "The {proxy} refused to connect to the server models.example: 407 Proxy"
+            " Authentication Required. Add its user and password to HTTPS_PROXY.",
         ),
         (
             http("504 Gateway Timeout"),
-            "The {proxy} lets nothing through to the server models.example: 504 Gateway Timeout.",
+            "The {proxy} refused to connect to the server models.example: 504 Gateway Timeout.",
         ),
         (
             http("200 Connection established") + b"no TLS",
-            "There is no secure connection (TLS) to the server models.example, by the {proxy}: ",
+            "The TLS connection to the server models.example through the {proxy} failed: ",
         ),
     ],
 )
-def test_a_proxy_between_here_and_a_secure_server_is_named(
+def test_proxy_before_a_tls_server_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: bytes, sentence: str
 ) -> None:
     with answering(reply) as address:
@@ -165,7 +195,7 @@ def test_a_proxy_between_here_and_a_secure_server_is_named(
     assert said.startswith(sentence.format(proxy=f"proxy {address} (HTTPS_PROXY)"))
 
 
-def test_a_certificate_that_is_not_trusted_is_told_with_what_says_whom_to_trust(
+def test_untrusted_certificate_message_names_the_trust_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()
@@ -178,7 +208,7 @@ def test_a_certificate_that_is_not_trusted_is_told_with_what_says_whom_to_trust(
 
 
 @pytest.mark.parametrize("variable", ["NO_PROXY", "no_proxy"])
-def test_a_server_named_in_no_proxy_is_reached_without_one(
+def test_no_proxy_bypasses_the_proxy(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv("ALL_PROXY", f"socks5://127.0.0.1:{free_port()}")
@@ -236,7 +266,7 @@ def unusable(tmp_path: Path) -> dict[str, tuple[str, str]]:
     "name",
     ["gone file", "empty file", "directory as file", "gone directory", "unknown proxy"],
 )
-def test_an_environment_with_which_no_client_can_be_made_is_told_by_check_and_start(
+def test_invalid_network_environment_is_reported_by_check_and_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     variable, value = unusable(tmp_path)[name]
@@ -250,7 +280,7 @@ def test_an_environment_with_which_no_client_can_be_made_is_told_by_check_and_st
         Client("http://127.0.0.1:9", "token")
 
 
-def test_a_team_that_reaches_nobody_starts_whatever_the_environment_says(
+def test_offline_team_starts_with_an_invalid_network_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "gone.pem"))
@@ -273,7 +303,7 @@ def test_a_team_that_reaches_nobody_starts_whatever_the_environment_says(
         {"ALL_PROXY": "http://b:2", "NO_PROXY": "https://api.example"},
     ],
 )
-def test_the_proxy_that_is_named_is_the_one_that_the_client_takes(
+def test_named_proxy_is_the_one_that_the_client_uses(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> None:
     for name, value in environment.items():

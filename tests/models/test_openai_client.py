@@ -1,4 +1,4 @@
-"""OpenAI's client does less for each token and request, and what it sends and gives is the same."""
+"""The patched OpenAI client: it sends and returns the same as the SDK's, with less work."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ from openai.types.chat import ChatCompletionChunk
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
-from nb_agents.models.openai_client import _as_it_is, lighten
+from nb_agents.models.openai_client import _send_unchanged, patch_client
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.team_kit import finish
 
@@ -31,12 +31,12 @@ anything = st.recursive(
 
 
 def either(right: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Mostly what a type describes, and now and then anything."""
+    """Generate mostly valid values of a type, and sometimes arbitrary ones."""
     return st.integers(0, 29).flatmap(lambda dice: right if dice else anything)
 
 
 def record(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """An object whose fields may be wrong, which may lack one, and may have others."""
+    """Generate objects with possibly invalid, missing and additional fields."""
     known = st.fixed_dictionaries({name: either(field) for name, field in fields.items()})
     more = either(st.just({})).filter(lambda drawn: isinstance(drawn, dict))
     return st.builds(
@@ -83,26 +83,26 @@ chunk = record(
 
 @pytest.fixture(scope="module")
 def clients() -> tuple[Any, Any]:
-    """The SDK's client, and one whose chunks pydantic makes."""
+    """Return the SDK's client and a patched one."""
     ours = AsyncOpenAI(api_key="k")
-    lighten(ours)
+    patch_client(ours)
     return AsyncOpenAI(api_key="k"), ours
 
 
 @given(sent=chunk)
-def test_a_chunk_is_the_same_by_both_ways(clients: tuple[Any, Any], sent: Any) -> None:
+def test_patched_client_parses_chunks_like_the_sdk(clients: tuple[Any, Any], sent: Any) -> None:
     data = json.loads(json.dumps(sent))
     its, ours = (
         client._process_response_data(data=data, cast_to=ChatCompletionChunk, response=None)
         for client in clients
     )
-    assert repr(ours) == repr(its)  # types of values, too
+    assert repr(ours) == repr(its)  # compares the types of values, too
     ours, its = (made.model_dump(exclude_unset=True, warnings=False) for made in (ours, its))
     assert ours == its
 
 
 @pytest.mark.parametrize("kind", ["openai", "azure_openai", "vllm"])
-def test_the_chunks_of_a_run_are_made_by_pydantic(
+def test_pydantic_parses_the_chunks_of_a_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
 ) -> None:
     made = list[Any]()
@@ -144,7 +144,7 @@ tools = st.lists(st.fixed_dictionaries({"type": words, "function": function}) | 
 
 
 @given(said=messages, offered=tools | st.none(), extra=st.dictionaries(words, plain, max_size=2))
-def test_a_request_has_the_same_bytes_by_both_ways(
+def test_patched_client_sends_the_same_bytes_as_the_sdk(
     said: list[Any], offered: list[Any] | None, extra: dict[str, Any]
 ) -> None:
     more: dict[str, Any] = {"model": "m", "extra_body": extra or None}
@@ -154,7 +154,7 @@ def test_a_request_has_the_same_bytes_by_both_ways(
 
 
 def sent_by(ask: Callable[[AsyncOpenAI], Awaitable[Any]]) -> int:
-    """Ask by the SDK's client, by ours and by a copy of ours; count the bodies that differ."""
+    """Send requests with the SDK's client, our client and its copy; count different bodies."""
     bodies = set[bytes]()
 
     def note(request: httpx2.Request) -> httpx2.Response:
@@ -164,7 +164,7 @@ def sent_by(ask: Callable[[AsyncOpenAI], Awaitable[Any]]) -> int:
     async def ask_all() -> None:
         async with httpx2.AsyncClient(transport=httpx2.MockTransport(note)) as http:
             its, ours = (AsyncOpenAI(api_key="k", http_client=http) for _ in range(2))
-            lighten(ours)
+            patch_client(ours)
             for client in (its, ours, ours.copy()):
                 with pytest.raises(BadRequestError):
                     await ask(client)
@@ -174,14 +174,14 @@ def sent_by(ask: Callable[[AsyncOpenAI], Awaitable[Any]]) -> int:
 
 
 @pytest.mark.parametrize("value", [b"\0", omit, Path("x"), range(2), {"x": omit}])
-def test_what_is_no_plain_json_is_left_to_the_sdk(value: Any) -> None:
+def test_other_values_than_plain_json_are_left_to_the_sdk(value: Any) -> None:
     sent = list[dict[str, Any]]()
 
     async def create(**given: Any) -> None:
         sent.append(given)
 
     for large in (value, [value], [{"role": "user", "content": value}]):
-        anyio.run(partial(_as_it_is(create), messages=large))
+        anyio.run(partial(_send_unchanged(create), messages=large))
     assert [each["extra_body"] for each in sent] == [None] * 3
     assert sent[0]["messages"] is value
 
@@ -194,7 +194,7 @@ def test_what_is_no_plain_json_is_left_to_the_sdk(value: Any) -> None:
         ("responses", openai_responses, "input"),
     ],
 )
-def test_the_sdk_goes_through_nothing_of_what_a_run_has_said(
+def test_sdk_does_not_traverse_the_conversation(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, module: Any, said: str
 ) -> None:
     gone_through = list[dict[str, Any]]()
@@ -218,11 +218,13 @@ def test_the_sdk_goes_through_nothing_of_what_a_run_has_said(
     assert [(each[said], each["tools"]) for each in gone_through] == [((), ())]
 
 
-def test_a_client_asks_nothing_of_the_machine_and_says_the_same_of_it(
+def test_platform_is_determined_once_and_unchanged(
     clients: tuple[Any, Any],
 ) -> None:
     its, ours = clients
-    assert its._platform is None  # the SDK has this part, and asks before its first request
+    assert (
+        its._platform is None
+    )  # the SDK still has this method and calls it before its first request
     assert ours._platform is not None
     assert ours.copy()._platform == ours._platform
     assert ours.platform_headers() == its.platform_headers()

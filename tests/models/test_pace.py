@@ -1,4 +1,4 @@
-"""A server that says "too many" slows down all who speak to it."""
+"""A rate limit error slows down all calls to the server."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.config.team import TeamSpec
-from nb_agents.models.retry import FIRST_GAP_S, MAX_GAP_S, Pace
+from tests.kit.models import FIRST_GAP_S, MAX_GAP_S, Pace
+from tests.kit.teams import TeamSpec
 from tests.model_server import ModelServer, Reply, Request
 from tests.team_kit import WAIT_S
 
 
-def test_nobody_waits_before_a_server_has_said_too_many() -> None:
+def test_no_wait_before_a_rate_limit_error() -> None:
     pace = Pace()
     assert [pace.wait_s(now) for now in (0.0, 0.0, 1.0)] == [0.0, 0.0, 0.0]
     pace.succeeded()
     assert pace.wait_s(1.0) == 0.0
 
 
-def test_all_wait_as_long_as_the_one_was_told_to_and_come_one_by_one() -> None:
+def test_rate_limit_error_delays_and_spaces_all_calls() -> None:
     pace = Pace()
     pace.throttled(10.0, 2.0)
     assert [pace.wait_s(11.0) for _ in range(3)] == pytest.approx(
@@ -32,7 +32,7 @@ def test_all_wait_as_long_as_the_one_was_told_to_and_come_one_by_one() -> None:
 
 
 @given(st.lists(st.sampled_from(["throttled", "succeeded", "wait"]), max_size=60))
-def test_a_pace_is_never_slower_than_its_limit_and_is_free_again_after_enough_successes(
+def test_gap_is_limited_and_vanishes_after_successes(
     done: list[str],
 ) -> None:
     pace, now = Pace(), 0.0
@@ -53,8 +53,8 @@ def test_a_pace_is_never_slower_than_its_limit_and_is_free_again_after_enough_su
     assert [pace.wait_s(now), pace.wait_s(now)] == [0.0, 0.0]
 
 
-def test_a_row_that_is_told_too_many_holds_up_the_next_rows(tmp_path: Path) -> None:
-    """Two rows at a time: the first is refused for a second, the third comes behind the second."""
+def test_rate_limit_error_of_a_row_delays_the_next_rows(tmp_path: Path) -> None:
+    """Two rows run at a time. The first gets a rate limit error, and the third waits for it."""
 
     def reply(request: Request) -> Reply:
         if request.number == 0:

@@ -1,4 +1,4 @@
-"""Every backend type of a team file, end to end against a server that speaks its protocol."""
+"""All backend types of a team file, end to end with a server for their protocol."""
 
 import json
 import logging
@@ -23,12 +23,12 @@ from nb_agents.models.providers import (
     PROVIDERS,
     SharedClient,
     backend_for,
-    check_team,
     find_key,
     http_client,
     load,
 )
 from nb_agents.testing import Answer, ScriptedModel, scripted_team
+from tests.kit.models import check_start
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.team_kit import events, finish, outcome
 
@@ -74,7 +74,7 @@ def test_a_round_with_text_a_tool_call_and_an_answer_works(
 
 
 @pytest.mark.parametrize("kind", sorted(PROVIDERS))
-def test_the_key_is_nowhere_but_in_the_request(
+def test_key_is_only_in_the_request(
     tmp_path: Path, server: ModelServer, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="nb_agents")
@@ -123,112 +123,109 @@ def test_a_missing_key_names_its_variable_and_the_agent(
     assert (caught.value.agent, caught.value.variable) == ("ann", variable)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv(variable, "k")
-    check_team(_team(kind))
+    check_start(_team(kind))
 
 
 @pytest.mark.parametrize("kind", ["lmstudio", "vllm", "sglang", "inference", "ollama"])
-def test_local_servers_want_no_key(kind: str) -> None:
-    check_team(_team(kind))
+def test_local_servers_need_no_key(kind: str) -> None:
+    check_start(_team(kind))
 
 
-def test_a_second_variable_will_do_for_gemini(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gemini_accepts_a_second_key_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "k")
-    check_team(_team("gemini"))
+    check_start(_team("gemini"))
 
 
-def test_a_key_that_names_an_unset_variable_says_which() -> None:
+def test_unset_variable_in_a_key_is_named() -> None:
     with pytest.raises(MissingKeyError, match="MY_KEY is not set"):
-        check_team(_team("openai", api_key="${MY_KEY}"))
+        check_start(_team("openai", api_key="${MY_KEY}"))
 
 
-def test_an_empty_key_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_key_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingKeyError, match="OPENAI_API_KEY"):
-        check_team(_team("openai", api_key=""))
+        check_start(_team("openai", api_key=""))
 
 
-def test_an_address_that_names_an_unset_variable_says_which() -> None:
-    with pytest.raises(MissingKeyError, match="needs an address, and MY_SERVER is not set"):
-        check_team(_team("vllm", base_url="${MY_SERVER}/v1"))
+def test_unset_variable_in_an_address_is_named() -> None:
+    with pytest.raises(MissingKeyError, match="needs an address, but MY_SERVER is not set"):
+        check_start(_team("vllm", base_url="${MY_SERVER}/v1"))
 
 
-def test_azure_wants_an_endpoint() -> None:
-    with pytest.raises(MissingKeyError, match="an address, and AZURE_OPENAI_ENDPOINT is not set"):
-        check_team(_team("azure_openai", api_key="k"))
+def test_azure_requires_an_endpoint() -> None:
+    with pytest.raises(MissingKeyError, match="an address, but AZURE_OPENAI_ENDPOINT is not set"):
+        check_start(_team("azure_openai", api_key="k"))
 
 
-def test_an_unknown_type_names_the_nearest_and_all(tmp_path: Path) -> None:
+def test_unknown_type_error_lists_nearest_and_all_types(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'opnai', which is not supported. Did you mean 'openai'"):
         nb_agents.start("t", _team("opnai"), options=RunOptions(session_root=tmp_path))
     with pytest.raises(ConfigError) as caught:
-        check_team(_team("telepathy"))
+        check_start(_team("telepathy"))
     assert "Did you mean" not in str(caught.value)
     assert all(kind in str(caught.value) for kind in PROVIDERS)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_generic_backend_is_given_the_key_of_the_provider_whose_address_it_has(
+def test_generic_backend_gets_the_key_of_its_addresss_provider(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "openai's")
     team = _team("chatcompletion", base_url="https://api.groq.com/openai/v1")
     with pytest.raises(MissingKeyError, match="GROQ_API_KEY is not set"):
-        check_team(team)
+        check_start(team)
     monkeypatch.setenv("GROQ_API_KEY", "groq's")
     assert find_key(team.agents[0]) == ("groq's", "GROQ_API_KEY is set")
 
 
-def test_a_providers_own_address_in_the_file_still_wants_its_key() -> None:
+def test_explicit_provider_address_still_requires_its_key() -> None:
     with pytest.raises(MissingKeyError, match="ZAI_API_KEY"):
-        check_team(_team("zai", base_url="https://api.z.ai/api/paas/v4/"))
-    check_team(_team("zai", base_url="http://localhost:1/v1"))
+        check_start(_team("zai", base_url="https://api.z.ai/api/paas/v4/"))
+    check_start(_team("zai", base_url="http://localhost:1/v1"))
 
 
-def test_every_agent_that_can_not_run_is_named_with_its_place(tmp_path: Path) -> None:
+def test_unsupported_agents_are_named_with_a_position(tmp_path: Path) -> None:
     path = tmp_path / "team.yaml"
     path.write_text(
         "agents:\n- {id: ann, backend: {type: demo}}\n"
         "- id: coder\n  backend:\n    type: antigravity_cli\n- backend: {type: uitars}\n"
     )
     with pytest.raises(ConfigError) as caught:
-        check_team(TeamSpec.from_file(path))
-    error = caught.value
-    assert (error.line, error.column) == (5, 11)
-    for part in (
-        "'coder' has backend type 'antigravity_cli'",
-        "'agent3' has backend type 'uitars'",
-    ):
-        assert part in error.message
-    assert "--skip-unsupported" in error.message
+        check_start(TeamSpec.from_file(path))
+    first, second = caught.value.others
+    assert (first.line, first.column, second.line) == (5, 11, 6)
+    assert "'coder' has backend type 'antigravity_cli'" in first.message
+    assert "'agent3' has backend type 'uitars'" in second.message
+    assert "--skip-unsupported" in first.remedy
 
 
-def test_agents_that_can_not_run_for_the_same_reason_are_told_of_together() -> None:
+def test_unsupported_agents_are_grouped_by_reason() -> None:
     coders = [{"id": name, "backend": {"type": "uitars"}} for name in ("ann", "ben")]
     team = TeamSpec.model_validate({"agents": [*coders, {"backend": {"type": "demo"}}]})
     with pytest.raises(ConfigError) as caught:
-        check_team(team)
+        check_start(team)
     told = "Agents 'ann', 'ben' have backend type 'uitars', which is not supported. "
     assert caught.value.message.startswith(told)
     assert caught.value.message.count("is not supported") == 1
 
 
-def test_no_skipping_is_offered_where_nobody_would_be_left() -> None:
+def test_skipping_is_not_suggested_if_no_agent_would_remain() -> None:
     with pytest.raises(ConfigError) as caught:
-        check_team(_team("uitars"))
+        check_start(_team("uitars"))
     assert "--skip-unsupported" not in caught.value.message
 
 
-def test_a_table_of_rate_limits_is_refused(tmp_path: Path) -> None:
+def test_rate_limit_table_cannot_start(tmp_path: Path) -> None:
     (tmp_path / "limits.yaml").write_text("gemini: {pro: {rpm: 2}}")
     with pytest.raises(ConfigError, match="no agents"):
-        check_team(TeamSpec.from_file(tmp_path / "limits.yaml"))
+        check_start(TeamSpec.from_file(tmp_path / "limits.yaml"))
 
 
-def test_a_backend_without_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="names no model"):
-        check_team(_team("openai", model="", api_key="k"))
+def test_backend_without_a_model_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="has no model"):
+        check_start(_team("openai", model="", api_key="k"))
 
 
-def test_a_server_that_tells_no_usage_costs_nothing_but_the_price(
+def test_missing_usage_leaves_only_the_cost_unknown(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests import model_server
@@ -241,7 +238,7 @@ def test_a_server_that_tells_no_usage_costs_nothing_but_the_price(
     assert (run.result, run.receipt.cost) == ("done", None)
 
 
-def test_a_model_with_a_known_price_is_summed_up(tmp_path: Path, server: ModelServer) -> None:
+def test_cost_of_a_known_model_is_summed(tmp_path: Path, server: ModelServer) -> None:
     done = ToolCall("new_answer", {"content": "done"})
     server.script("gpt-4o", Reply(tool_calls=(done,), input_tokens=1000, output_tokens=100))
     team = _team("openai", server, model="gpt-4o", api_key="k")
@@ -264,16 +261,16 @@ LIMIT_FIELDS = {
 
 
 class _Sent(Exception):
-    """A request was seen, and goes nowhere."""
+    """Raised when a request was recorded instead of sent."""
 
 
 async def _sent_by(team: TeamSpec) -> dict[str, Any]:
-    """The numbers in the body of the request that a team's first agent sends, by their place."""
+    """Return the numbers in the body of a team's first request, by path."""
     return dict(_numbers(json.loads((await _request_of(team)).content)))
 
 
 async def _request_of(team: TeamSpec) -> httpx2.Request:
-    """The request that a team's first agent sends."""
+    """Return the first request that a team's first agent sends."""
     sent: list[httpx2.Request] = []
 
     async def look(request: httpx2.Request) -> None:
@@ -285,14 +282,14 @@ async def _request_of(team: TeamSpec) -> httpx2.Request:
         client.event_hooks["request"].append(look)
         backend = backend_for(team.agents[0], lambda: client)
         asked = [ModelRequest(parts=[UserPromptPart("hi")])]
-        with suppress(Exception):  # each SDK has its own for a request that failed
+        with suppress(Exception):  # each SDK has its own exception for a failed request
             async with backend.stream(asked, []):
                 pass
     return sent[0]
 
 
 @pytest.mark.anyio
-async def test_a_runs_client_is_created_once_when_it_is_needed() -> None:
+async def test_shared_client_is_created_once_on_demand() -> None:
     shared = SharedClient()
     await shared.aclose()
     with ThreadPoolExecutor() as threads:
@@ -302,7 +299,7 @@ async def test_a_runs_client_is_created_once_when_it_is_needed() -> None:
     assert first.is_closed
 
 
-def test_a_run_without_a_providers_model_creates_no_client(
+def test_run_without_provider_models_creates_no_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created: list[None] = []
@@ -329,7 +326,7 @@ def _numbers(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
         ({}, "", "2024-10-21"),
     ],
 )
-async def test_azures_api_version_is_in_the_address_of_a_request(
+async def test_azure_api_version_is_in_the_request_url(
     given: dict[str, str], variable: str, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_VERSION", variable)
@@ -340,7 +337,7 @@ async def test_azures_api_version_is_in_the_address_of_a_request(
 
 
 @pytest.mark.anyio
-async def test_max_tokens_is_sent_by_the_name_that_the_types_own_server_knows(
+async def test_max_tokens_is_sent_under_the_name_of_the_types_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://example.openai.azure.com")
@@ -361,7 +358,7 @@ async def test_max_tokens_is_sent_by_the_name_that_the_types_own_server_knows(
         ("o3", "max_completion_tokens"),
     ],
 )
-async def test_elsewhere_it_is_max_tokens_but_for_models_that_refuse_that_name(
+async def test_other_servers_get_max_tokens_except_for_reasoning_models(
     model: str, field: str
 ) -> None:
     for kind in PROVIDERS.keys() - {"azure_openai", "claude", "gemini"}:
@@ -369,12 +366,12 @@ async def test_elsewhere_it_is_max_tokens_but_for_models_that_refuse_that_name(
         assert await _sent_by(team) == {field: 40}, kind
 
 
-def test_all_modules_load_by_name() -> None:
+def test_all_provider_modules_can_be_imported() -> None:
     load(PROVIDERS)
     load(["demo", "python", "no such type"])
 
 
-def test_what_a_librarys_first_use_would_build_on_the_loop_is_ready() -> None:
+def test_load_prepares_what_would_block_the_loop() -> None:
     code = (
         "from nb_agents.models.providers import load; load()\n"
         "from pydantic_ai.messages import ModelMessagesTypeAdapter as adapter\n"
@@ -415,7 +412,7 @@ with tempfile.TemporaryDirectory() as root:
 """
 
 
-def test_runs_start_and_stop_while_a_thread_imports_and_do_their_work_afterwards(
+def test_runs_start_and_stop_during_background_imports(
     server: ModelServer,
 ) -> None:
     server.default = Reply(tool_calls=(ToolCall("new_answer", {"content": "an answer"}),))

@@ -1,4 +1,4 @@
-"""What a hostile or broken server may cost: an error that names the limit, and little memory."""
+"""Size limits of responses: hostile or broken servers cause an error and use little memory."""
 
 import json
 import sys
@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.errors import ReplyTooLongError
-from nb_agents.models import reading
 from nb_agents.models import response_limits as limits
-from nb_agents.models.providers import backend_for, http_client
 from nb_agents.models.response_limits import EventBuffer
 from tests.canaries import KEY
+from tests.kit.models import backend_for, http_client, reading
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.processes import run
 from tests.team_kit import finish
@@ -34,7 +33,7 @@ def server() -> Iterator[ModelServer]:
         yield running
 
 
-# What a server sends ------------------------------------------------------------------------------
+# Server responses ------------------------------------------------------------------------------
 
 
 def _forever(piece: bytes) -> Callable[[], Iterator[bytes]]:
@@ -48,7 +47,7 @@ def _bomb(content: bytes) -> Iterator[bytes]:
 
 
 def _chunk(protocol: str, text: str) -> bytes:
-    """One event that holds a word, in a protocol's dialect."""
+    """Return an event with one word, in a protocol's format."""
     delta = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
     chunk = {"id": "x", "object": "chat.completion.chunk", "created": 0, "choices": [delta]}
     parts = {"index": 0, "content": {"role": "model", "parts": [{"text": text}]}}
@@ -70,7 +69,7 @@ MB = 2**20
 
 
 def _attacks(protocol: str) -> dict[str, tuple[Reply, str]]:
-    """Replies without measure, each with the limit that its error names."""
+    """Oversized replies, each with the limit that its error names."""
     spoken = protocol if protocol in ("openai", "responses") else "openai"
     return {
         "a-line-without-end": (Reply(body=_forever(b"x" * 65536)), "524288 bytes"),
@@ -119,7 +118,7 @@ for name in sys.argv[3:]:
 
 
 @pytest.mark.parametrize("protocol", KINDS)
-def test_a_reply_without_measure_is_an_error_that_names_the_limit_and_costs_little_memory(
+def test_oversized_reply_is_an_error_and_uses_little_memory(
     tmp_path: Path, server: ModelServer, protocol: str
 ) -> None:
     attacks = _attacks(protocol)
@@ -133,11 +132,11 @@ def test_a_reply_without_measure_is_an_error_that_names_the_limit_and_costs_litt
     told = [json.loads(line) for line in played.stdout.splitlines()]
     assert [each["name"] for each in told] == list(attacks)
     for each in told:
-        named = f"went over the limit of {attacks[each['name']][1]} and was cut."
+        named = f"exceeded the limit of {attacks[each['name']][1]} and was cut off."
         assert named in each["error"], each
         assert each["status"] == "failed"
         assert each["grown_mb"] < MAX_GROWTH_MB, each
-    # None of them is asked again: it would say the same.
+    # None of these errors is retried.
     assert server.count() == len(attacks) + 1
 
 
@@ -151,10 +150,10 @@ def test_a_reply_without_measure_is_an_error_that_names_the_limit_and_costs_litt
     ],
     ids=["empty events", "comments", "bytes", "packed events"],
 )
-def test_a_server_that_sends_as_fast_as_it_can_is_stopped_at_once(
+def test_fast_stream_can_be_stopped_immediately(
     tmp_path: Path, server: ModelServer, reply: Reply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_REPLY_BYTES", sys.maxsize)  # the stop alone ends it
+    monkeypatch.setattr(limits, "MAX_REPLY_BYTES", sys.maxsize)  # only the stop ends it
     server.script("m", reply)
     backend = {"type": "vllm", "model": "m", "base_url": server.url}
     team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
@@ -166,14 +165,14 @@ def test_a_server_that_sends_as_fast_as_it_can_is_stopped_at_once(
     assert server.endings() == ["client"]
 
 
-# Whole events -------------------------------------------------------------------------------------
+# Events -------------------------------------------------------------------------------------
 
 
 @given(
     st.lists(st.sampled_from([b"data: x", b"\n", b"\r", b"\r\n", b"\n\n", b"event: y"])),
     st.data(),
 )
-def test_pieces_become_whole_events_and_nothing_is_lost(
+def test_chunks_are_joined_into_events_without_loss(
     parts: list[bytes], data: st.DataObject
 ) -> None:
     whole = b"".join(parts)
@@ -186,7 +185,7 @@ def test_pieces_become_whole_events_and_nothing_is_lost(
     assert b"\n\n" not in events.rest
 
 
-def test_small_events_are_handed_on_in_portions_and_a_large_one_whole() -> None:
+def test_small_events_are_batched_and_large_ones_are_whole() -> None:
     small, large = b"data: x\n\n" * 4000, b"data: " + b"x" * 50_000 + b"\n\n"
     portions = EventBuffer().add(small + large + small)
     assert b"".join(portions) == small + large + small
@@ -194,14 +193,14 @@ def test_small_events_are_handed_on_in_portions_and_a_large_one_whole() -> None:
     assert max(len(p) for p in portions if p != large) <= 16 * 2**10
 
 
-def test_an_event_may_be_as_long_as_the_limit_and_no_byte_longer() -> None:
+def test_event_limit_is_exact() -> None:
     longest = b"x" * (limits.MAX_EVENT_BYTES - 2) + b"\n\n"
     assert EventBuffer().add(longest) == [longest]
     with pytest.raises(ReplyTooLongError, match="524288 bytes"):
         EventBuffer().add(b"x" + longest)
 
 
-def test_commas_and_brackets_within_texts_are_no_values() -> None:
+def test_commas_and_brackets_in_strings_are_not_counted() -> None:
     text = json.dumps('{"a": [1, 2], "quoted \\": {,,,,'[:-1] + "\\" + '"' + ",[{" * 50_000)
     event = b'data: {"text": ' + text.encode() + b"}\n\n"
     assert EventBuffer().add(event) == [event]
@@ -209,9 +208,7 @@ def test_commas_and_brackets_within_texts_are_no_values() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("coding", ["identity", "gzip", "deflate"])
-async def test_a_reply_within_the_limits_comes_through_byte_by_byte(
-    server: ModelServer, coding: str
-) -> None:
+async def test_reply_within_the_limits_is_unchanged(server: ModelServer, coding: str) -> None:
     said = b"data: one\n\ndata: two\r\n\r\nno end"
     packed = zlib.compressobj(wbits=31 if coding == "gzip" else 15)
     sent = said if coding == "identity" else packed.compress(said) + packed.flush()
@@ -225,9 +222,7 @@ async def test_a_reply_within_the_limits_comes_through_byte_by_byte(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", KINDS.values())
-async def test_a_connection_is_used_again_after_a_reply_that_was_read_to_its_end(
-    server: ModelServer, kind: str
-) -> None:
+async def test_connection_is_reused_after_a_complete_reply(server: ModelServer, kind: str) -> None:
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 
     ports = set()
@@ -249,11 +244,11 @@ async def test_a_connection_is_used_again_after_a_reply_that_was_read_to_its_end
     assert (server.count(), len(ports)) == (3, 1)
 
 
-# How often a reply is read ------------------------------------------------------------------------
+# Read interval ------------------------------------------------------------------------
 
 
 class Clock:
-    """A server that sends a word each 20 ms, and the time, which passes only while it is waited."""
+    """A server that sends a word every 20 ms, with a fake clock that advances only in waits."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -287,7 +282,7 @@ class Streamed(httpx2.AsyncByteStream):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("others", [0, 1, 3, 19])
-async def test_while_a_cell_runs_several_words_of_many_streams_are_read_at_a_time(
+async def test_many_streams_are_read_in_batches_while_a_cell_runs(
     others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
@@ -304,7 +299,7 @@ async def test_while_a_cell_runs_several_words_of_many_streams_are_read_at_a_tim
 
 
 @given(st.integers(1, 2000), st.floats(0, 1e6), st.floats(0, 1e6))
-def test_a_rest_is_short_and_there_is_none_where_words_are_waiting_or_no_cell_computes(
+def test_pause_is_limited_and_zero_without_need(
     streams: int, open_s: float, waited_s: float
 ) -> None:
     assert reading.rest_s(streams, open_s, waited_s) == 0

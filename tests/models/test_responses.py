@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: what is asked of it, what a stop keeps, what a journal holds."""
+"""OpenAI's Responses API: requests, stops and the journal."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def start(server: ModelServer, root: Path, *replies: Reply, **keys: Any) -> nb_a
     return nb_agents.start("t", team, options=RunOptions(session_root=root))
 
 
-def test_openai_stores_nothing_and_sends_its_thoughts_along(
+def test_openai_stores_nothing_and_returns_encrypted_reasoning(
     tmp_path: Path, server: ModelServer
 ) -> None:
     run = finish(start(server, tmp_path, LOOK, DONE))
@@ -40,14 +40,12 @@ def test_openai_stores_nothing_and_sends_its_thoughts_along(
         assert "previous_response_id" not in request.body
 
 
-def test_that_it_stores_can_be_asked_for(tmp_path: Path, server: ModelServer) -> None:
+def test_storing_at_openai_can_be_enabled(tmp_path: Path, server: ModelServer) -> None:
     finish(start(server, tmp_path, DONE, store=True))
     assert server.requests[0].body["store"] is True
 
 
-def test_the_journal_holds_a_thought_with_its_signature(
-    tmp_path: Path, server: ModelServer
-) -> None:
+def test_journal_contains_reasoning_with_its_signature(tmp_path: Path, server: ModelServer) -> None:
     run = finish(start(server, tmp_path, LOOK, DONE))
     first, _ = events(run, ev.ModelFinished)
     (thought,) = (p for p in first.response["parts"] if p["part_kind"] == "thinking")
@@ -57,7 +55,7 @@ def test_the_journal_holds_a_thought_with_its_signature(
     assert "".join(words) == "What is there?"
 
 
-def test_a_stop_closes_the_stream_and_keeps_the_words(tmp_path: Path, server: ModelServer) -> None:
+def test_stop_closes_the_stream_and_keeps_the_text(tmp_path: Path, server: ModelServer) -> None:
     server.hold(after=3)
     run = start(server, tmp_path, Reply("one two three four five"))
     wait_until(lambda: "three" in run.view.agents["ann"].partial, what="three words")
@@ -67,9 +65,7 @@ def test_a_stop_closes_the_stream_and_keeps_the_words(tmp_path: Path, server: Mo
     assert run.view.agents["ann"].partial == "one two three"
 
 
-def test_a_graceful_stop_takes_the_answer_that_is_under_way(
-    tmp_path: Path, server: ModelServer
-) -> None:
+def test_graceful_stop_completes_the_current_answer(tmp_path: Path, server: ModelServer) -> None:
     server.hold(after=1)
     run = start(server, tmp_path, DONE)
     server.wait_chunks(1)

@@ -1,4 +1,4 @@
-"""What is tried again, after how long, and how a stop and a silent server end it."""
+"""Retries of failed calls: which errors, which delays, stops and silent servers."""
 
 import json
 import socket
@@ -14,10 +14,11 @@ from pydantic_ai import exceptions as px
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.models import providers
-from nb_agents.models.failures import describe
-from nb_agents.models.retry import DEFAULT_RETRY, Retry, retry_delay_s
+from nb_agents.models import retry as retry_module
+from nb_agents.models.retry import DEFAULT_RETRY, retry_delay_s
+from nb_agents.options import Retry
 from tests.canaries import KEY
+from tests.kit.models import describe, providers
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import events, finish, outcomes
 
@@ -62,7 +63,7 @@ def _http(status: int, **headers: str) -> px.ModelHTTPError:
         (ValueError("a defect"), [None]),
     ],
 )
-def test_what_is_tried_again_and_when(error: Exception, delays: list[float | None]) -> None:
+def test_retry_delays_by_error(error: Exception, delays: list[float | None]) -> None:
     assert [retry_delay_s(error, attempt) for attempt in range(1, len(delays) + 1)] == delays
     assert retry_delay_s(error, TRIES) is None
 
@@ -76,7 +77,7 @@ def test_what_is_tried_again_and_when(error: Exception, delays: list[float | Non
         (httpx2.ReadTimeout("x"), "The server did not answer in time."),
         (
             px.ModelConnectionError("m", "x"),
-            "The server dropped the connection before it replied: its own log may tell why.",
+            "The server dropped the connection before it replied: check its log.",
         ),
         (
             httpx2.UnsupportedProtocol(
@@ -88,20 +89,18 @@ def test_what_is_tried_again_and_when(error: Exception, delays: list[float | Non
         ),
         (
             px.UnexpectedModelBehavior("x"),
-            "The server's answer can't be understood (malformed stream).",
+            "The server's reply is invalid (malformed stream).",
         ),
-        (ValueError("with sk-secret in it"), "The call failed: ValueError."),
+        (ValueError("with sk-secret in it"), "The call failed with ValueError."),
     ],
 )
-def test_what_went_wrong_is_one_sentence_without_anything_secret(
-    error: Exception, sentence: str
-) -> None:
+def test_error_is_one_sentence_without_secrets(error: Exception, sentence: str) -> None:
     assert describe(error) == sentence
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
-    monkeypatch.setattr("nb_agents.models.retry.DEFAULT_RETRY", Retry(delay=0.001))
+    monkeypatch.setattr(retry_module, "DEFAULT_RETRY", Retry(delay=0.001))
     with ModelServer() as running:
         yield running
 
@@ -129,7 +128,7 @@ def _start(root: Path, server: ModelServer, kind: str = "openai", url: str = "")
     ],
     ids=["500", "503", "429", "dropped", "no headers", "malformed", "empty", "error frame"],
 )
-def test_passing_faults_are_tried_again_with_one_request_each(
+def test_transient_errors_are_retried_with_one_request_each(
     tmp_path: Path, server: ModelServer, kind: str, fault: Reply
 ) -> None:
     server.script("m", fault, fault, DONE)
@@ -141,7 +140,7 @@ def test_passing_faults_are_tried_again_with_one_request_each(
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("status", [400, 401, 404])
-def test_a_refused_request_is_sent_once(
+def test_rejected_request_is_not_retried(
     tmp_path: Path, server: ModelServer, kind: str, status: int
 ) -> None:
     server.script("m", Reply(status=status))
@@ -151,7 +150,7 @@ def test_a_refused_request_is_sent_once(
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_server_that_is_down_is_given_up_after_four_requests(
+def test_unavailable_server_gets_four_requests(
     tmp_path: Path, server: ModelServer, kind: str
 ) -> None:
     server.script("m", Reply(status=503))
@@ -160,7 +159,9 @@ def test_a_server_that_is_down_is_given_up_after_four_requests(
     assert "m: The server is overloaded or down (HTTP 503)." in str(run.view.agents["a"].error)
 
 
-def test_retry_after_is_honoured_and_ends_with_a_stop(tmp_path: Path, server: ModelServer) -> None:
+def test_retry_after_is_observed_and_interrupted_by_a_stop(
+    tmp_path: Path, server: ModelServer
+) -> None:
     server.script("m", Reply(status=429, headers={"Retry-After": "30"}), DONE)
     run = _start(tmp_path, server)
     wait_until(lambda: events(run, ev.ModelFailed))
@@ -171,19 +172,17 @@ def test_retry_after_is_honoured_and_ends_with_a_stop(tmp_path: Path, server: Mo
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_server_that_asks_for_a_long_wait_is_told_with_the_wait(
-    tmp_path: Path, server: ModelServer, kind: str
-) -> None:
+def test_too_long_retry_after_is_reported(tmp_path: Path, server: ModelServer, kind: str) -> None:
     server.script("m", Reply(status=429, headers={"Retry-After": "3600"}))
     run = finish(_start(tmp_path, server, kind))
     assert (run.status, server.count()) == ("failed", 1)
-    asks = "It asks to wait for 3600 s, which `max_delay` of `retry` may allow."
+    asks = "It asks to wait 3600 s. To allow that, set `wait_for_quota`."
     assert asks in run.view.agents["a"].error
 
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("hang_after", [0, 2])
-def test_a_server_that_never_answers_is_left_by_an_immediate_stop(
+def test_immediate_stop_leaves_a_silent_server(
     tmp_path: Path, server: ModelServer, kind: str, hang_after: int
 ) -> None:
     server.script("m", Reply(text="one two three", hang_after=hang_after))
@@ -199,7 +198,7 @@ def test_a_server_that_never_answers_is_left_by_an_immediate_stop(
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_server_that_never_answers_becomes_a_sentence(
+def test_silent_server_is_a_clear_error(
     tmp_path: Path, server: ModelServer, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(providers, "MAX_SILENCE_S", 0.05)
@@ -207,13 +206,13 @@ def test_a_server_that_never_answers_becomes_a_sentence(
     run = finish(_start(tmp_path, server, kind))
     where = f"m: The server {_host(server.url)} "
     assert run.view.agents["a"].error == (
-        f"{where}sent nothing for 0.05 s, the `max_silence` of `retry`."
+        f"{where}sent nothing for 0.05 s (`max_silence` of `retry`)."
     )
-    # A busy server reads a request after its client has given it up.
+    # A busy server may read a request after its client has disconnected.
     server.wait_until(lambda: server.count() == TRIES)
 
 
-def test_a_team_says_how_long_a_model_may_be_silent(tmp_path: Path, server: ModelServer) -> None:
+def test_max_silence_comes_from_team_or_options(tmp_path: Path, server: ModelServer) -> None:
     server.script("m", Reply(text="one two three", hang_after=2))
     backend = server.backend("openai", model="m")
     retry = {"attempts": 0, "max_silence": 0.07}
@@ -221,10 +220,10 @@ def test_a_team_says_how_long_a_model_may_be_silent(tmp_path: Path, server: Mode
         {"agents": [{"id": "a", "backend": backend}], "retry": retry}
     )
     run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
-    assert "sent nothing for 0.07 s, the `max_silence`" in run.view.agents["a"].error
+    assert "sent nothing for 0.07 s (`max_silence`" in run.view.agents["a"].error
     options = RunOptions(session_root=tmp_path, retry=Retry(attempts=0, max_silence=0.08))
     run = finish(nb_agents.start("t", team, options=options))
-    assert "sent nothing for 0.08 s, the `max_silence`" in run.view.agents["a"].error
+    assert "sent nothing for 0.08 s (`max_silence`" in run.view.agents["a"].error
 
 
 def _host(url: str) -> str:
@@ -232,7 +231,7 @@ def _host(url: str) -> str:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_connection_that_fails_names_the_server_and_what_to_look_at(
+def test_failed_connection_message_names_the_server_and_has_advice(
     tmp_path: Path, server: ModelServer, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(url: str) -> str:
@@ -247,7 +246,7 @@ def test_a_connection_that_fails_names_the_server_and_what_to_look_at(
     assert told(url) == f"The server {there} dropped the connection after 1 word of its reply."
     server.stop()
     assert told(url) == (
-        f"The server {there} refused the connection: is it running, and is that its port?"
+        f"The server {there} refused the connection: check that it is running, and its port."
     )
 
     def unknown(*args: object, **more: object) -> None:
@@ -255,11 +254,11 @@ def test_a_connection_that_fails_names_the_server_and_what_to_look_at(
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     assert told("http://models.example/v1") == (
-        "The server models.example was not found: check base_url, and the network."
+        "The server models.example was not found: check base_url and the network."
     )
 
 
-def test_a_server_that_speaks_no_tls_is_told_apart(tmp_path: Path, server: ModelServer) -> None:
+def test_server_without_tls_is_recognized(tmp_path: Path, server: ModelServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as plain:
 
         def refuse() -> None:
@@ -273,12 +272,12 @@ def test_a_server_that_speaks_no_tls_is_told_apart(tmp_path: Path, server: Model
         host = f"127.0.0.1:{plain.getsockname()[1]}"
         run = finish(_start(tmp_path, server, url=f"https://{host}/v1"))
     assert run.view.agents["a"].error == (
-        f"m: There is no secure connection (TLS) to the server {host}: wrong version number; check"
-        " its certificate, and whether base_url wants http:// or https://."
+        f"m: The TLS connection to the server {host} failed: wrong version number. Check its"
+        " certificate, and whether base_url should begin with http:// or https://."
     )
 
 
-def test_a_spent_quota_is_not_tried_again(tmp_path: Path, server: ModelServer) -> None:
+def test_used_up_quota_is_not_retried(tmp_path: Path, server: ModelServer) -> None:
     server.script("m", Reply(status=402))
     run = finish(_start(tmp_path, server))
     assert server.count() == 1

@@ -1,4 +1,4 @@
-"""Each key of a backend, against the bytes that strict servers are sent by the real SDKs."""
+"""Each key of a backend, compared with the bytes that the real SDKs send to strict servers."""
 
 import json
 import re
@@ -16,14 +16,19 @@ from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
 from pydantic_ai.tools import ToolDefinition
 
 from nb_agents import TeamSpec
-from nb_agents.config.backends import BACKEND_TYPES
-from nb_agents.config.model_keys import MODEL_KEYS, ModelKeys
-from nb_agents.config.programs import ACP_TYPES
 from nb_agents.errors import ConfigError
-from nb_agents.launch.team_report import report_on
-from nb_agents.models.fit import check_fit
-from nb_agents.models.providers import PROVIDERS, backend_for, http_client
 from nb_agents.models.settings import settings_of
+from tests.kit.models import (
+    BACKEND_TYPES,
+    MODEL_KEYS,
+    PROVIDERS,
+    ModelKeys,
+    backend_for,
+    check_fit,
+    http_client,
+)
+from tests.kit.programs import ACP_TYPES
+from tests.kit.teams import report_on
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.strict_bodies import fault_of
 
@@ -66,7 +71,7 @@ def at(formats: str, place: str, value: Any) -> Places:
 
 
 def thinking(key: str) -> dict[str, tuple[Any, Places]]:
-    """What becomes of thoughts, in Anthropic's words and in Google's."""
+    """Return the test cases of a thinking section for Anthropic and Google."""
     budget = {
         **at("anthropic", "thinking.budget_tokens", 2048),
         **at("google", "generationConfig.thinkingConfig.thinkingBudget", 2048),
@@ -270,7 +275,7 @@ SPEAKERS: dict[str, tuple[str, ...]] = {
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, ModelServer]]:
-    """A strict server for each type."""
+    """Start a strict server for each backend type."""
     made = {
         kind: ModelServer(DONE, strict=True, besides=BESIDES.get(kind, frozenset()))
         for kind in TYPES
@@ -298,7 +303,7 @@ def team_of(kind: str, server: ModelServer, **backend: Any) -> TeamSpec:
 
 
 async def ask(team: TeamSpec) -> None:
-    """Make one request by a team's first agent; what the server refuses is raised."""
+    """Send a request of a team's first agent, and raise if the server rejects it."""
     asked = [ModelRequest(parts=[SystemPromptPart("You help."), UserPromptPart("Help.")])]
     async with http_client() as client:
         backend = backend_for(team.agents[0], lambda: client)
@@ -309,26 +314,26 @@ async def ask(team: TeamSpec) -> None:
 
 
 def found(request: Request, place: str) -> Any:
-    """What stands at a place in a request; None where nothing does."""
+    """Return the value at a path of a request, or None."""
     value: Any = {**request.body, "headers": request.headers}
     for part in place.split("."):
         if isinstance(value, list):
             value = value[int(part)]
         elif isinstance(value, dict):
-            # Google takes either spelling, and its SDK mixes them.
+            # Google accepts both spellings, and its SDK mixes them.
             value = {to_camel(k): v for k, v in value.items()} | value
             value = value.get(part)
     return value
 
 
 def told(team: TeamSpec) -> list[str]:
-    """The keys of which a check says that they are not sent."""
+    """Return the keys that a check reports as not sent."""
     lines = [line for line in report_on(team).lines if line.startswith(("Not sent", "Sent to"))]
     return [key for line in lines for key in line.rpartition(": ")[2].split(", ")]
 
 
 def place_of(kind: str, key: str, team: TeamSpec) -> tuple[str, Any]:
-    """Where a key of a type is in a request, and as what; "" where it is not."""
+    """Return the path and value of a key in a type's request; "" if it is not sent."""
     value, places = SENT[key]
     outer = key.partition(".")[0]
     if outer in BESIDES.get(kind, ()):
@@ -338,7 +343,7 @@ def place_of(kind: str, key: str, team: TeamSpec) -> tuple[str, Any]:
     return places.get(str(team.agents[0].backend.wire_format), ("", None))
 
 
-def test_every_key_is_in_the_tables() -> None:
+def test_every_key_has_a_row() -> None:
     rows = [key.partition(".")[0] for key in MODEL_KEYS]
     assert {*rows} == {*ModelKeys.model_fields}
     assert SENT.keys() == MODEL_KEYS.keys()
@@ -354,7 +359,7 @@ def test_every_key_is_in_the_tables() -> None:
 
 
 def given_by(kind: str, key: str) -> dict[str, Any]:
-    """What a file says to try a key, with what Anthropic wants besides."""
+    """Return the keys of a file that tests a key, with those that Anthropic requires for it."""
     given = nested(key, SENT[key][0])
     if kind == "claude" and (needed := NEEDED.get(key.replace("thinking_config", "thinking"))):
         outer = key.partition(".")[0]
@@ -363,9 +368,7 @@ def given_by(kind: str, key: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", SPEAKERS)
-def test_each_key_is_sent_where_the_provider_looks_for_it_or_is_told_of(
-    kind: str, servers: dict[str, ModelServer]
-) -> None:
+def test_each_key_is_sent_or_reported(kind: str, servers: dict[str, ModelServer]) -> None:
     for key in MODEL_KEYS:
         team = team_of(kind, servers[kind], **given_by(kind, key))
         place, wanted = place_of(kind, key, team)
@@ -382,7 +385,7 @@ def test_each_key_is_sent_where_the_provider_looks_for_it_or_is_told_of(
 @pytest.mark.parametrize(
     ("kind", "speaker"), [(kind, by) for by, kinds in SPEAKERS.items() for kind in kinds]
 )
-def test_a_type_that_speaks_as_another_one_is_sent_the_same(
+def test_types_with_a_shared_format_get_the_same_request(
     kind: str, speaker: str, servers: dict[str, ModelServer]
 ) -> None:
     assert PROVIDERS[kind] == PROVIDERS[speaker]
@@ -417,10 +420,10 @@ REAL = [
 
 @pytest.mark.parametrize("effort", ["", "high"])
 @pytest.mark.parametrize(("kind", "model"), REAL)
-def test_what_a_real_model_does_not_take_is_told_and_not_sent(
+def test_unsupported_settings_are_reported_and_not_sent(
     kind: str, model: str, effort: str, servers: dict[str, ModelServer]
 ) -> None:
-    """Each key alone, and beside an effort: what is told is what is not in the bytes."""
+    """Test each key alone and with an effort: only the reported keys are missing in the bytes."""
     for key in MODEL_KEYS:
         if key.startswith(("thinking", "max_")) or MODEL_KEYS[key].restricts:
             continue
@@ -434,39 +437,39 @@ def test_what_a_real_model_does_not_take_is_told_and_not_sent(
         assert is_sent == (key not in told(team)), key
 
 
-def test_a_model_that_reasons_is_told_with_what_it_does_not_take(
+def test_unsupported_settings_of_a_reasoning_model_are_reported(
     servers: dict[str, ModelServer],
 ) -> None:
     team = team_of("openai", servers["openai"], model="gpt-5", temperature=0.2, top_p=0.5, seed=3)
-    line = "Not sent to gpt-5, which does not take it while it reasons: temperature, top_p"
+    line = "Not sent to gpt-5, which does not support it while it reasons: temperature, top_p"
     assert line in report_on(team).lines
 
 
-def test_a_model_that_can_not_be_asked_as_the_file_says_does_not_start(
+def test_team_with_impossible_settings_does_not_start(
     servers: dict[str, ModelServer],
 ) -> None:
     team = team_of("claude", servers["claude"], model="claude-opus-4-7", thinking=ENABLED)
     told = report_on(team).verdict
-    assert "The model of agent 'ann' can't be asked as its backend says: 'claude-opus-4-7'" in told
+    assert "Agent 'ann' can't send requests with these settings: 'claude-opus-4-7'" in told
     with pytest.raises(ConfigError, match="claude-opus-4-7"):
         check_fit(team)
 
 
-def test_a_model_that_anthropic_ends_is_told_before_its_sdk_warns_of_it(
+def test_retired_anthropic_model_is_reported(
     servers: dict[str, ModelServer],
 ) -> None:
     from anthropic.resources.messages import DEPRECATED_MODELS
 
     model, date = next(iter(DEPRECATED_MODELS.items()))
     old = team_of("claude", servers["claude"], model=model)
-    (line,) = [line for line in report_on(old).lines if "ends" in line]
-    assert line == f"Anthropic ends {model} on {date}; name a newer model."
+    (line,) = [line for line in report_on(old).lines if "retires" in line]
+    assert line == f"Anthropic retires {model} on {date}. Use a newer model."
     assert check_fit(old) == (line,)
     with pytest.warns(DeprecationWarning, match=model):
         anyio.run(ask, old)
 
 
-def test_the_models_that_our_pages_name_are_not_ended(servers: dict[str, ModelServer]) -> None:
+def test_documented_models_are_not_retired(servers: dict[str, ModelServer]) -> None:
     pages = [
         ROOT / "README.md",
         *(ROOT / "notebooks").glob("*.ipynb"),
@@ -483,11 +486,11 @@ def test_the_models_that_our_pages_name_are_not_ended(servers: dict[str, ModelSe
 
 
 class _Sent(Exception):
-    """A request was seen, and goes nowhere."""
+    """Raised when a request was recorded instead of sent."""
 
 
 async def body_of(**backend: Any) -> dict[str, Any]:
-    """The body of the request that goes to a provider's own address."""
+    """Return the body of a request to a provider's real address."""
     sent: list[dict[str, Any]] = []
 
     async def look(request: httpx2.Request) -> None:
@@ -498,7 +501,7 @@ async def body_of(**backend: Any) -> dict[str, Any]:
     asked = [ModelRequest(parts=[SystemPromptPart("You help."), UserPromptPart("Help.")])]
     async with http_client() as client:
         client.event_hooks["request"].append(look)
-        # The SDKs have errors of their own for a request that failed.
+        # The SDKs have their own exceptions for a failed request.
         with suppress(Exception):
             tools = [ToolDefinition(name="new_answer", kind="output")]
             async with backend_for(team.agents[0], lambda: client).stream(asked, tools):
@@ -507,7 +510,7 @@ async def body_of(**backend: Any) -> dict[str, Any]:
 
 
 @pytest.mark.anyio
-async def test_openrouter_is_sent_its_own_words_and_asked_to_cache_anthropics_models() -> None:
+async def test_openrouter_gets_its_own_keys_and_caching_for_anthropic_models() -> None:
     backend = {"type": "openrouter", "model": "anthropic/claude-opus-4.6", "api_key": "k"}
     body = await body_of(**backend, reasoning={"effort": "high", "exclude": True}, top_k=5)
     assert body["reasoning"] == {"effort": "high", "exclude": True}
@@ -517,19 +520,17 @@ async def test_openrouter_is_sent_its_own_words_and_asked_to_cache_anthropics_mo
 
 
 @pytest.mark.anyio
-async def test_no_cache_is_asked_for_where_it_comes_by_itself() -> None:
+async def test_caching_is_not_requested_where_it_is_automatic() -> None:
     for model in ("openai/gpt-5-mini", "google/gemini-3-pro-preview"):
         body = await body_of(type="openrouter", model=model, api_key="k")
         assert "cache_control" not in json.dumps(body)
 
 
-# The servers themselves
+# The strict servers
 
 
 @pytest.mark.parametrize("kind", ["openai", "openai responses", "claude", "gemini"])
-def test_a_strict_server_refuses_what_its_api_does_not_know(
-    kind: str, servers: dict[str, ModelServer]
-) -> None:
+def test_strict_server_rejects_unknown_keys(kind: str, servers: dict[str, ModelServer]) -> None:
     server = servers[kind]
     anyio.run(ask, team_of(kind, server))
     taken = server.requests[-1]
@@ -540,7 +541,9 @@ def test_a_strict_server_refuses_what_its_api_does_not_know(
 
 
 @pytest.mark.parametrize("kind", ["openai", "openai responses", "claude"])
-def test_its_refusal_is_told(kind: str, servers: dict[str, ModelServer]) -> None:
+def test_rejection_by_a_strict_server_is_reported(
+    kind: str, servers: dict[str, ModelServer]
+) -> None:
     team = team_of(kind, servers[kind], extra_body={"colour": "red"})
     with pytest.raises(ModelHTTPError, match="Unrecognized request argument supplied: colour"):
         anyio.run(ask, team)

@@ -1,4 +1,4 @@
-"""Tool calls as servers stream them that call themselves compatible: each is made, once."""
+"""Tool calls as OpenAI-compatible servers stream them: each is executed exactly once."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -14,8 +14,8 @@ from pydantic_ai.tools import ToolDefinition
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
-from nb_agents.models.providers import SharedClient, backend_for
-from nb_agents.models.streamed_calls import StreamedCalls, with_own_ids
+from nb_agents.models.streamed_calls import StreamedCalls, with_unique_ids
+from tests.kit.models import SharedClient, backend_for
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.team_kit import finish
 
@@ -28,7 +28,7 @@ GONE = object()
 
 
 def piece(index: Any = GONE, id: Any = GONE, name: Any = GONE, args: Any = GONE) -> dict[str, Any]:
-    """One element of `delta.tool_calls`, with these keys alone."""
+    """Return an element of `delta.tool_calls` with only these keys."""
     function = {"name": name, "arguments": args}
     function = {key: each for key, each in function.items() if each is not GONE}
     whole = {"index": index, "id": id, "type": "function", "function": function}
@@ -42,7 +42,7 @@ def cut(args: str) -> list[str]:
 def streamed(
     index: Any, id: Any, name: Any, args: str, every: dict[str, Any] | None = None
 ) -> list[list[dict[str, Any]]]:
-    """A call in pieces, each with its number; and with what the later ones repeat."""
+    """Return the chunks of a call, with numbers and the keys that later chunks repeat."""
     rest = [[piece(index, **(every or {}), args=part)] for part in cut(args)]
     return [[piece(index, id, name, "")], *rest]
 
@@ -221,7 +221,7 @@ def frames(deltas: Iterable[list[dict[str, Any]]], finish: str | None) -> Iterat
 
 
 async def read(shape: list[list[dict[str, Any]]], finish: str | None) -> ModelResponse:
-    """Return the reply that a backend makes of a stream."""
+    """Return the reply that a backend builds from a stream."""
     reply = Reply(body=lambda: frames(shape, finish))
     tools = [ToolDefinition(name=name) for name in ("query", "look")]
     with ModelServer(default=reply) as server:
@@ -240,10 +240,10 @@ async def read(shape: list[list[dict[str, Any]]], finish: str | None) -> ModelRe
 
 
 @pytest.mark.parametrize("finish", ["tool_calls", "stop", None])
-async def test_each_streamed_call_arrives_once_whatever_its_shape(finish: str | None) -> None:
+async def test_streamed_calls_of_any_shape_arrive_once(finish: str | None) -> None:
     wrong = {}
     for name, (shape, expected) in SHAPES.items():
-        response = with_own_ids(await read(shape, finish), [])
+        response = with_unique_ids(await read(shape, finish), [])
         calls = [(call.tool_name, json.dumps(call.args_as_dict())) for call in response.tool_calls]
         ids = [call.tool_call_id for call in response.tool_calls]
         if calls != expected or len({*ids}) < len(ids) or not all(ids):
@@ -252,7 +252,7 @@ async def test_each_streamed_call_arrives_once_whatever_its_shape(finish: str | 
 
 
 @given(data=st.data())
-def test_calls_cut_anywhere_arrive_whole(data: st.DataObject) -> None:
+def test_calls_split_anywhere_arrive_whole(data: st.DataObject) -> None:
     values = st.recursive(
         st.none() | st.integers() | st.text(max_size=6),
         lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=3), each),
@@ -285,22 +285,20 @@ def test_calls_cut_anywhere_arrive_whole(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "name", ["Ollama: all numbered 0, whole", "two calls with one id", "Gemini: no numbers"]
 )
-def test_both_calls_are_made_and_a_strict_server_takes_them_again(
-    tmp_path: Path, name: str
-) -> None:
+def test_both_calls_run_and_a_strict_server_accepts_them(tmp_path: Path, name: str) -> None:
     shape, _ = SHAPES[name]
     asked = []
 
     @nb_agents.tool
     def query(text: str) -> str:
-        """Ask."""
+        """Return a result."""
         asked.append(text)
         return f"result {len(asked)}"
 
     answer = Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),))
     called = Reply(body=lambda: frames(shape, "tool_calls"))
     with ModelServer() as server:
-        # The same ids come with each reply, as with servers that count from 0.
+        # Each reply has the same ids, as with servers that count from 0.
         server.script("m", called, called, answer)
         backend = server.backend("openai", model="m")
         team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
@@ -316,8 +314,8 @@ def test_both_calls_are_made_and_a_strict_server_takes_them_again(
     assert len({*made}) == 4
 
 
-def test_an_id_of_its_own_is_no_longer_than_servers_take() -> None:
+def test_unique_id_respects_the_maximum_length() -> None:
     response = ModelResponse(parts=[ToolCallPart("query", "{}", "x" * 40) for _ in range(12)])
-    ids = [call.tool_call_id for call in with_own_ids(response, []).tool_calls]
+    ids = [call.tool_call_id for call in with_unique_ids(response, []).tool_calls]
     assert len({*ids}) == 12
     assert max(map(len, ids)) == 40

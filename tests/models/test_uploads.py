@@ -1,4 +1,4 @@
-"""Files that a model is shown with its task: sent by each wire format, kept by their place."""
+"""Uploaded files: how each wire format sends them, and how a resume finds them."""
 
 import base64
 import json
@@ -13,8 +13,8 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.config import uploads
 from nb_agents.config.uploads import UploadSpec
-from nb_agents.launch.team_report import report_on
-from nb_agents.session.layout import TurnPaths
+from tests.kit.sessions import TurnPaths
+from tests.kit.teams import report_on
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.models.test_settings import ask, body_of, team_of
 from tests.team_kit import WAIT_S
@@ -33,7 +33,7 @@ def picture(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["openai", "openai responses", "claude", "gemini"])
-def test_a_picture_and_a_text_are_shown_with_the_first_request(
+def test_first_request_contains_image_and_text_uploads(
     kind: str, picture: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.py").write_text("answer = 42")
@@ -41,17 +41,17 @@ def test_a_picture_and_a_text_are_shown_with_the_first_request(
     with ModelServer(DONE, strict=True) as server:
         anyio.run(ask, team_of(kind, server, upload_files=files))
     sent = json.dumps(server.requests[0].body)
-    assert base64.b64encode(PICTURE).decode()[:60] in sent  # Google has another alphabet
+    assert base64.b64encode(PICTURE).decode()[:60] in sent  # Google uses another base64 alphabet
     assert "File notes.py:\\nanswer = 42" in sent
 
 
-def test_what_a_server_does_not_take_is_told_and_not_sent(tmp_path: Path) -> None:
+def test_unaccepted_upload_is_reported_and_not_sent(tmp_path: Path) -> None:
     (tmp_path / "clip.mp4").write_bytes(b"0")
     files = [{"video_path": str(tmp_path / "clip.mp4")}]
     with ModelServer(DONE, strict=True) as server:
         team = team_of("claude", server, upload_files=files)
         anyio.run(ask, team)
-    assert "Not sent to ann: clip.mp4; claude takes no video" in report_on(team).lines
+    assert "Not sent to ann: clip.mp4; claude accepts no video" in report_on(team).lines
     assert "clip.mp4" not in json.dumps(server.requests[0].body)
 
 
@@ -81,7 +81,7 @@ BY_ADDRESS = [{"image_path": CAT}, {"file_path": PAPER}, {"file_path": NOTES}]
         ("gemini", []),
     ],
 )
-def test_an_address_is_given_to_who_fetches_it_and_fetched_by_nobody_here(
+def test_url_upload_is_passed_to_the_provider_and_never_fetched(
     kind: str, sent: list[dict[str, Any]]
 ) -> None:
     with ModelServer(DONE, strict=True) as server:
@@ -112,10 +112,10 @@ MEDIA = [{"file_path": TUBE}, {"video_path": CLIP}, {"audio_path": SONG}]
         ("openai responses", []),
         ("claude", []),
         ("gemini", [{"fileData": {"file_uri": TUBE, "mime_type": "video/mp4"}}]),
-        ("openrouter", []),  # at another address it speaks OpenAI's protocol and no more
+        ("openrouter", []),  # at other addresses it only has OpenAI's protocol
     ],
 )
-def test_a_video_by_its_address_is_given_to_who_fetches_it_and_audio_to_nobody(
+def test_video_urls_are_passed_on_and_audio_urls_are_not(
     kind: str, sent: list[dict[str, Any]]
 ) -> None:
     with ModelServer(DONE, strict=True) as server:
@@ -125,18 +125,18 @@ def test_a_video_by_its_address_is_given_to_who_fetches_it_and_audio_to_nobody(
     assert [part for part in _parts(body) if "https://" in str(part)] == sent
     told = [line for line in report_on(team).lines if line.startswith("Not sent")]
     assert len(told) == len(MEDIA) - len(sent)
-    assert f"Not sent to ann: song.mp3; {kind.split()[0]} takes no audio by its address" in told
+    assert f"Not sent to ann: song.mp3; {kind.split()[0]} accepts no audio by its address" in told
 
 
-def test_gemini_is_said_to_take_videos_of_youtube_alone() -> None:
+def test_gemini_accepts_only_youtube_video_urls() -> None:
     backend = {"type": "gemini", "model": "m", "api_key": "k", "upload_files": MEDIA}
     team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
-    told = "Not sent to ann: clip.mp4; gemini takes no video by its address but YouTube's"
+    told = "Not sent to ann: clip.mp4; gemini accepts no video by its address except YouTube's"
     assert told in report_on(team).lines
 
 
 @pytest.mark.anyio
-async def test_openrouter_itself_is_given_videos_and_papers_by_their_address(
+async def test_openrouter_gets_video_and_document_urls(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "clip.mp4").write_bytes(b"0")
@@ -147,25 +147,25 @@ async def test_openrouter_itself_is_given_videos_and_papers_by_their_address(
     assert [p["video_url"]["url"] for p in parts if "video_url" in p] == [TUBE, CLIP, local]
     assert [p["file"]["file_data"] for p in parts if "file" in p] == [PAPER]
     agent = {"id": "ann", "backend": {**backend, "upload_files": files}}
-    told = "Not sent to ann: song.mp3; openrouter takes no audio by its address"
+    told = "Not sent to ann: song.mp3; openrouter accepts no audio by its address"
     assert told in report_on(TeamSpec.model_validate({"agents": [agent]})).lines
     assert "song.mp3" not in str(parts)
 
 
 @pytest.mark.parametrize("host", ["youtu.be", "m.youtube.com", "music.youtube.com", "a.example"])
-def test_what_counts_as_youtubes_is_what_pydantic_ai_gives_to_google(host: str) -> None:
+def test_youtube_hosts_match_pydantic_ai(host: str) -> None:
     url = f"https://{host}/watch?v=1"
     assert UploadSpec(video_path=url).is_youtube == VideoUrl(url).is_youtube
 
 
-def test_openai_itself_is_asked_by_the_interface_that_fetches_papers() -> None:
+def test_openai_uses_the_responses_api_for_document_urls() -> None:
     backend = {"type": "openai", "model": "gpt-5", "upload_files": [{"file_path": PAPER}]}
     spec = TeamSpec.model_validate({"agents": [{"backend": backend}]}).agents[0].backend
     assert spec.wire_format == "openai responses" and len(spec.uploads) == 1
 
 
 def _parts(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a request's messages are made of."""
+    """Return the parts of a request's messages."""
     messages = body.get("messages") or body.get("input") or body.get("contents") or []
     return [
         part
@@ -176,10 +176,12 @@ def _parts(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("url", ["https://ann:pw@files.example/a.png", "https:///a.png"])
-def test_an_address_with_a_password_or_without_a_host_is_refused(url: str, tmp_path: Path) -> None:
+def test_url_with_a_password_or_without_a_host_is_an_error(url: str, tmp_path: Path) -> None:
     backend = {"type": "claude", "model": "m", "upload_files": [{"image_path": url}]}
     (tmp_path / "team.yaml").write_text(json.dumps({"agent": {"id": "a", "backend": backend}}))
-    with pytest.raises(nb_agents.UserError, match="has no host, or a password") as told:
+    with pytest.raises(
+        nb_agents.UserError, match="must have a host and must not contain a password"
+    ) as told:
         TeamSpec.from_file(tmp_path / "team.yaml")
     assert "pw" not in str(told.value)
 
@@ -187,13 +189,13 @@ def test_an_address_with_a_password_or_without_a_host_is_refused(url: str, tmp_p
 @pytest.mark.parametrize(
     "upload, why",
     [
-        ({"image_path": "nowhere.png"}, "'nowhere.png' is not a file here"),
-        ({"file_path": "/"}, "is not a file here"),
-        ({"file_path": "a\0b"}, "is not a file here"),
-        ({"image_path": "big.png"}, r"has 70 bytes; 69 can be sent"),
+        ({"image_path": "nowhere.png"}, "'nowhere.png' is not a file"),
+        ({"file_path": "/"}, "is not a file"),
+        ({"file_path": "a\0b"}, "is not a file"),
+        ({"image_path": "big.png"}, r"has 70 bytes; the limit is 69"),
     ],
 )
-def test_a_file_that_can_not_be_sent_is_told_before_anything_starts(
+def test_unsendable_file_is_reported_before_the_start(
     upload: dict[str, str], why: str, picture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(picture.parent)
@@ -206,7 +208,7 @@ def test_a_file_that_can_not_be_sent_is_told_before_anything_starts(
         nb_agents.start("What is it?", team)
 
 
-def test_an_upload_says_one_place(tmp_path: Path) -> None:
+def test_upload_has_exactly_one_key(tmp_path: Path) -> None:
     both: dict[str, Any] = {"image_path": "a.png", "file_path": "b.txt"}
     for upload in ({}, both):
         backend = {"type": "claude", "model": "m", "upload_files": [upload]}
@@ -215,7 +217,7 @@ def test_an_upload_says_one_place(tmp_path: Path) -> None:
             TeamSpec.from_file(tmp_path / "team.yaml")
 
 
-def test_a_path_is_found_beside_the_teams_file_and_a_resumed_run_shows_it_again(
+def test_upload_path_is_relative_to_the_team_file_also_after_a_resume(
     picture: Path, tmp_path: Path
 ) -> None:
     options = RunOptions(session_root=tmp_path / "sessions")

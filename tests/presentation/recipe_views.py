@@ -1,19 +1,18 @@
-"""Views of a recipe, made from its events."""
+"""Helpers that make views of recipes from events."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from nb_agents import events as ev
-from nb_agents.launch.recipes import RecipePreview
-from nb_agents.launch.resume_plan import Preview
-from nb_agents.view.fold import fold
-from nb_agents.view.run_view import RunView
+from tests.kit.recipes import StepsPreview
+from tests.kit.runs import Preview
+from tests.kit.views import RunView, fold
 
 __all__ = ["OUTLINE", "again", "asked", "began", "called", "finished", "over", "recipe", "wrote"]
 
 OUTLINE = (
-    ev.PlannedUnit("gather", "stage", "a person must approve its end"),
+    ev.PlannedUnit("gather", "stage", "needs approval at its end"),
     ev.PlannedUnit("gather/draft", "agent", "agent writer"),
     ev.PlannedUnit("gather/each", "foreach", "bash"),
     ev.PlannedUnit("publish", "stage"),
@@ -22,7 +21,7 @@ OUTLINE = (
 
 
 def recipe(*events: ev.Event, outline: tuple[ev.PlannedUnit, ...] = OUTLINE) -> RunView:
-    """A recipe's turn, begun at second 1000."""
+    """The start of a recipe's turn at second 1000."""
     started = ev.TurnStarted(
         session="s",
         turn=1,
@@ -37,17 +36,17 @@ def recipe(*events: ev.Event, outline: tuple[ev.PlannedUnit, ...] = OUTLINE) -> 
 
 
 def began(step: str, unit: ev.StepKind, **more: Any) -> ev.StepStarted:
-    """A unit begins, at second 1001."""
+    """The start of a unit at second 1001."""
     return ev.StepStarted(step=step, unit=unit, **{"at": 1001.0, **more})
 
 
 def finished(step: str, output: Any = None, **more: Any) -> ev.StepFinished:
-    """A unit ends, at second 1003."""
+    """The end of a unit at second 1003."""
     return ev.StepFinished(step=step, output=output, **{"outcome": "ok", "at": 1003.0, **more})
 
 
 def wrote(step: str, text: str) -> tuple[ev.Event, ...]:
-    """An agent's step begins, and its model writes."""
+    """The start of an agent's step, and text of its model."""
     return (
         began(step, "agent", worker="writer", model="gpt-5-mini", asks="Write it."),
         ev.ModelStarted(agent=step, call=1),
@@ -56,7 +55,7 @@ def wrote(step: str, text: str) -> tuple[ev.Event, ...]:
 
 
 def called(agent: str, text: str = "") -> tuple[ev.Event, ...]:
-    """One is called by who stands before it in its id, such as ``draft/critic#1``, and writes."""
+    """A call of an agent, and its text. The id starts with the caller's: ``draft/critic#1``."""
     caller, _, last = agent.rpartition("/")
     fields = {"name": last.partition("#")[0], "model": "gpt-4o", "workspace": "w", "input": "?"}
     return (
@@ -67,19 +66,19 @@ def called(agent: str, text: str = "") -> tuple[ev.Event, ...]:
 
 
 def asked(step: str, prompt: str, **more: Any) -> ev.ApprovalAsked:
-    """A gate asks, at second 1010."""
+    """A gate opened at second 1010."""
     return ev.ApprovalAsked(step=step, prompt=prompt, **{"at": 1010.0, **more})
 
 
 def over(status: Any, **more: Any) -> ev.TurnEnded:
-    """The turn ends, at second 1020."""
+    """The end of the turn at second 1020."""
     return ev.TurnEnded(status=status, phase="coordinating", **{"at": 1020.0, **more})
 
 
 def again(*next_: str, asked: tuple[str, ...] = (), **recipe: tuple[str, ...]) -> Preview:
-    """What a resume does: of a recipe that begins with these units, or of a team."""
+    """The preview of a resume: of a recipe that starts with these units, or of a team."""
     lists = dict.fromkeys(("open", "failed", "cut", "to_ask", "tried", "gates"), ()) | recipe
-    does = RecipePreview(finished=0, next=next_, **lists)
+    does = StepsPreview(finished=0, next=next_, **lists)
     nothing = {"answers": 0, "votes": 0, "calls": 0}
     none = dict.fromkeys(("begun_again", "tools_again", "tools_told"), ())
     does_it = does if next_ else None

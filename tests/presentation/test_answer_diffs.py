@@ -1,4 +1,4 @@
-"""How an agent's answers are compared."""
+"""Comparisons of an agent's answers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents.presentation.answer_diffs import compare, revisions
-from nb_agents.view.run_view import AgentView
+from tests.kit.views import AgentView
 
 
-def test_a_revision_shows_the_words_that_went_and_came() -> None:
+def test_revision_shows_removed_and_added_words() -> None:
     changes = compare("one cold read is slow", "one cold read is quick")
     assert [(c.kind, c.text) for c in changes] == [
         ("same", "one cold read is "),
@@ -20,19 +20,19 @@ def test_a_revision_shows_the_words_that_went_and_came() -> None:
     ]
 
 
-def test_texts_that_have_little_in_common_are_shown_one_after_the_other() -> None:
+def test_dissimilar_texts_are_shown_one_after_the_other() -> None:
     changes = compare("Redis is simplest.", "Take a memory-mapped store with an index beside it!")
     assert [c.kind for c in changes] == ["gone", "new"]
 
 
 @given(st.text("ab ,\n", max_size=80), st.text("ab ,\n", max_size=80))
-def test_a_comparison_has_both_texts_whole(old: str, new: str) -> None:
+def test_comparison_contains_both_texts(old: str, new: str) -> None:
     changes = compare(old, new)
     assert "".join(c.text for c in changes if c.kind != "new") == old
     assert "".join(c.text for c in changes if c.kind != "gone") == new
 
 
-def test_each_answer_is_compared_with_the_next_and_the_middle_is_left_out() -> None:
+def test_each_answer_is_compared_with_the_next_without_long_unchanged_parts() -> None:
     same = " ".join(f"word{n}" for n in range(200))
     agent = AgentView("ada", answers=(f"one {same}", f"two {same}", f"two {same}", f"3 {same}"))
     first, second, third = revisions(agent)
@@ -41,7 +41,7 @@ def test_each_answer_is_compared_with_the_next_and_the_middle_is_left_out() -> N
     assert (second.has_changes, third.has_changes) == (False, True)
 
 
-def test_long_answers_are_compared_at_their_beginnings() -> None:
+def test_only_the_beginnings_of_long_answers_are_compared() -> None:
     long = " ".join(f"word{n}" for n in range(5000))
     agent = AgentView("ada", answers=(f"one {long}", f"two {long}"))
     [revision] = revisions(agent)
@@ -49,7 +49,7 @@ def test_long_answers_are_compared_at_their_beginnings() -> None:
     assert sum(len(change.text) for change in revision.changes) < 10_000
 
 
-def test_texts_of_few_different_words_are_compared_quickly() -> None:
+def test_comparison_of_texts_with_few_different_words_is_fast() -> None:
     words = ["cache ", "store ", ", "]
     one, other = ("".join(words[n * k % 3] for n in range(800)) for k in (1, 2))
     began = time.process_time()

@@ -1,31 +1,31 @@
-"""What a cell's task takes from the notebook, and what is refused."""
+"""Variables of the notebook in a cell's task, and errors about them."""
 
 from __future__ import annotations
 
 import pytest
 
 from nb_agents.errors import TaskError
-from nb_agents.presentation.arguments import fill_in
+from nb_agents.presentation.arguments import insert_variables
 
 
-def test_a_task_takes_variables_and_leaves_what_can_be_none() -> None:
+def test_fill_in_replaces_variables_and_leaves_other_braces() -> None:
     task = r"{{a}} {{ größe }} \{{user-id}} {{x | upper}} {{#each x}} {{'k': 1}} {{1}}"
     filled = "1 2 {{user-id}} {{x | upper}} {{#each x}} {{'k': 1}} {{1}}"
-    assert fill_in(task, {"a": 1, "größe": 2}) == filled
+    assert insert_variables(task, {"a": 1, "größe": 2}) == filled
 
 
 @pytest.mark.parametrize(
     "name, why",
     [
-        ("b", "no variable 'b' is defined"),
-        ("größe", "no variable 'größe' is defined"),
-        ("user-id", "no variable of the notebook can be called that"),
-        ("Company name", "no variable of the notebook can be called that"),
-        ("frame.shape", "no variable of the notebook can be called that"),
+        ("b", "variable 'b' is not defined"),
+        ("größe", "variable 'größe' is not defined"),
+        ("user-id", "that is not a valid variable name"),
+        ("Company name", "that is not a valid variable name"),
+        ("frame.shape", "that is not a valid variable name"),
     ],
 )
-def test_what_looks_like_a_variable_is_one_or_refused(name: str, why: str) -> None:
+def test_undefined_or_invalid_variable_is_an_error(name: str, why: str) -> None:
     with pytest.raises(TaskError) as refused:
-        fill_in(f"About {{{{{name}}}}}.", {"a": 1})
+        insert_variables(f"About {{{{{name}}}}}.", {"a": 1})
     assert why in str(refused.value)
-    assert f"write \\{{{{{name}}}}} for the braces" in str(refused.value)
+    assert f"write \\{{{{{name}}}}} for literal braces" in str(refused.value)

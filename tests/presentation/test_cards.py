@@ -1,4 +1,4 @@
-"""The card is whole HTML, says what was kept, and never lets what a model wrote become markup."""
+"""Cards are valid HTML, show the saved work, and escape text of models."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from markdown_it import MarkdownIt
 
 from nb_agents import events as ev
 from nb_agents.presentation.cards import TURN_MIME, card_bundle, card_text, timeline_html
-from nb_agents.view.fold import fold
-from nb_agents.view.run_view import AgentView, RunView, StopView
-from nb_agents.view.timeline import Timeline, fold_timeline
+from tests.kit.views import AgentView, RunView, StopView, Timeline, fold, fold_timeline
 from tests.presentation.recipe_views import again, began, finished, over, recipe
 
 EVIL = (
@@ -29,7 +27,7 @@ VOID = {"br", "hr", "img", "input", "meta", "link"}
 
 
 class Page(HTMLParser):
-    """Collects tags, and fails on one that is closed in the wrong order."""
+    """Collects tags, and fails if they are closed in the wrong order."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -80,7 +78,7 @@ EVERY = {"stopped": STOPPED, "complete": COMPLETE, "failed": FAILED, "running": 
 
 
 @pytest.mark.parametrize("state", EVERY)
-def test_a_card_is_whole_html_with_no_script_and_one_style_sheet(state: str) -> None:
+def test_card_is_valid_html_without_scripts_and_with_one_style_element(state: str) -> None:
     page = Page(card_bundle(EVERY[state], "p")["text/html"])
     assert page.open == []
     tags = [tag for tag, _ in page.tags]
@@ -89,7 +87,7 @@ def test_a_card_is_whole_html_with_no_script_and_one_style_sheet(state: str) -> 
 
 
 @pytest.mark.parametrize("state", EVERY)
-def test_all_forms_of_a_card_name_the_task_and_the_state(state: str) -> None:
+def test_all_formats_of_a_card_contain_task_and_state(state: str) -> None:
     bundle = card_bundle(EVERY[state], "p")
     for kind in ("text/html", "text/markdown", "text/plain"):
         assert "compare caches" in bundle[kind]
@@ -97,25 +95,53 @@ def test_all_forms_of_a_card_name_the_task_and_the_state(state: str) -> None:
     assert bundle[TURN_MIME]["state"] == state
 
 
-def test_an_incomplete_card_says_who_had_what_and_how_to_go_on() -> None:
+def test_incomplete_card_shows_saved_work_and_how_to_continue() -> None:
     text = card_bundle(STOPPED, ".nb_agents/s/turn_2", None, again(asked=("ben",)))["text/plain"]
     assert "Stopped by you after 4 min 2 s, while coordinating." in text
-    assert "1 answer, 1 partial text and 1 file are kept" in text
+    assert "1 answer, 1 partial text and 1 file were saved" in text
     assert "ada: answered · voted for ada · best answer so far" in text
-    assert "ben: no answer yet · was writing (4 words kept)" in text
+    assert "ben: no answer yet · was writing (4 words so far)" in text
     assert "bench/cache.py 2.1 kB" in text
-    assert "runs again: 1 model call cut or failed (ben)\n" in text
+    assert "runs again: 1 model call interrupted or failed (ben)\n" in text
     assert "%agents resume s" in text
     assert "%%agents --continue --session s" in text
 
 
-def test_an_answer_is_rendered_as_markdown() -> None:
+def team_of(count: int, *events: ev.Event) -> RunView:
+    agents = tuple(ev.AgentInfo(id=f"a{n:02}", model="m") for n in range(1, count + 1))
+    started = ev.TurnStarted(session="s", turn=1, task="t", agents=agents, timeout_s=9, seq=1)
+    answers = [ev.AnswerGiven(agent=a.id, answer="An answer. " * 200) for a in agents[2:]]
+    failure = ev.AgentFailed(agent="a02", error="The server refused the key (HTTP 401).")
+    return fold([started, *answers, failure, *events, ended("cancelled")])
+
+
+def test_stopped_card_shows_all_agents_folded_and_failed_ones_first() -> None:
+    bundle = card_bundle(team_of(12), "p")
+    html = bundle["text/html"]
+    row = r"<details([^>]*)>\s*<summary[^>]*>\s*<b[^>]*>(a\d\d)</b>(.*?)</summary>"
+    rows = re.findall(row, html)
+    assert [name for _, name, _ in rows][:3] == ["a02", "a03", "a01"] and len(rows) == 12
+    assert not [name for attributes, name, _ in rows if "open" in attributes]
+    assert "The server refused the key (HTTP 401)." in rows[0][2]
+    assert "nb-more" not in html
+    assert "1 agent failed: a02." in html and "1 agent failed: a02." in bundle["text/plain"]
+
+
+def test_stopped_card_of_many_agents_expands_on_request() -> None:
+    assert "nb-more" in card_bundle(team_of(40), "p")["text/html"]
+
+
+def test_stopped_card_of_one_agent_shows_its_text() -> None:
+    assert re.search(r"<details open[^>]*>", card_bundle(team_of(1), "p")["text/html"])
+
+
+def test_answer_is_rendered_as_markdown() -> None:
     html = card_bundle(COMPLETE, "p")["text/html"]
     assert "<strong>mmap</strong>" in html
     assert "1 answer · 1 vote (ada 1) · presented by ada" in html
 
 
-def test_words_of_a_card_stand_in_their_own_direction() -> None:
+def test_texts_of_a_card_have_their_own_direction() -> None:
     answer = "# כותרת\n\nשלום.\n\n1. אחד\n\n| א |\n|---|\n| ב |"
     shown = card_bundle(turn(ended("completed", answer, "a"), task="השווה"), "p")["text/html"]
     directed = re.findall(r"<(\w+)(?= [^>]*dir=auto)", shown)
@@ -156,11 +182,11 @@ PLACES: dict[str, Callable[[str], RunView]] = {
         STOPPED,
     ),
 }
-"""Where a card shows what strangers wrote."""
+"""The parts of a card that show untrusted text."""
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_nothing_that_was_written_becomes_markup(place: str) -> None:
+def test_untrusted_text_on_a_card_is_escaped(place: str) -> None:
     page = Page(card_bundle(PLACES[place](EVIL), EVIL)["text/html"])
     assert not {"script", "img"} & {tag for tag, _ in page.tags}
     for _, attributes in page.tags:
@@ -169,7 +195,7 @@ def test_nothing_that_was_written_becomes_markup(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_markdown_of_a_card_holds_no_html_and_no_image_of_strangers(place: str) -> None:
+def test_markdown_of_a_card_contains_no_untrusted_html_or_image(place: str) -> None:
     for words in (EVIL, f"```\n{EVIL}", f"x\n\n{EVIL}\n~~~", f"`\n{EVIL}`"):
         markdown = card_bundle(PLACES[place](words), EVIL)["text/markdown"]
         reader = MarkdownIt("commonmark", {"html": True})
@@ -178,7 +204,7 @@ def test_the_markdown_of_a_card_holds_no_html_and_no_image_of_strangers(place: s
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_text_of_a_card_drives_a_terminal(place: str) -> None:
+def test_card_contains_no_terminal_controls(place: str) -> None:
     words = "before \x1b]52;c;cm0=\x07\x1b[2J\x9b2J\r\x08after\ud800"
     bundle = card_bundle(PLACES[place](words), words)
     for mime in ("text/plain", "text/markdown"):
@@ -187,7 +213,7 @@ def test_no_text_of_a_card_drives_a_terminal(place: str) -> None:
         assert "cm0=" not in bundle[mime]
 
 
-def test_an_unknown_price_is_never_shown_as_nothing() -> None:
+def test_unknown_price_is_not_shown_as_zero() -> None:
     usage = ev.Usage(input_tokens=10, output_tokens=5, cost=None)
     finished = ev.ModelFinished(agent="ada", call=1, response={}, usage=usage)
     html = card_bundle(turn(finished, ended("cancelled")), "p")["text/html"]
@@ -195,11 +221,11 @@ def test_an_unknown_price_is_never_shown_as_nothing() -> None:
     assert "$" not in html
 
 
-def test_a_turn_of_another_program_shows_no_time_and_no_tokens_that_nobody_knows() -> None:
+def test_card_of_another_programs_turn_has_no_unknown_time_or_tokens() -> None:
     agents = {"ada": AgentView("ada", answers=("An answer.",))}
     view = RunView("s", 1, "Why?", "cancelled", agents=agents, ended_at=1.8e9)
     bundle = card_bundle(view, "p")
-    assert "Stopped, while coordinating. Nothing was lost: 1 answer is kept.\n" in (
+    assert "Stopped, while coordinating. Nothing was lost: 1 answer was saved.\n" in (
         bundle["text/plain"] + "\n"
     )
     for mime in ("text/plain", "text/html"):
@@ -216,14 +242,14 @@ def test_a_turn_of_another_program_shows_no_time_and_no_tokens_that_nobody_knows
         (StopView("requested", "timeout", "", 1.0, None), 2.0, "Timed out"),
     ],
 )
-def test_a_card_says_what_ended_the_turn(
+def test_card_shows_what_ended_the_turn(
     stop: StopView | None, ended_at: float | None, said: str
 ) -> None:
     view = replace(turn(), status="cancelled", stop=stop, ended_at=ended_at)
     assert f"**Incomplete turn.** {said} after " in card_bundle(view, "p")["text/plain"]
 
 
-def test_files_that_are_not_named_are_counted() -> None:
+def test_files_that_are_not_listed_are_counted() -> None:
     named = (ev.FileInfo(agent="ben", path="bench/cache.py", size=2100),)
     view = fold([ev.FilesListed(files=named, count=700, size=9000)], STOPPED)
     bundle = card_bundle(view, "/x")
@@ -231,7 +257,7 @@ def test_files_that_are_not_named_are_counted() -> None:
     assert "<span>700 files</span>" in bundle["text/html"]
 
 
-def test_a_huge_answer_is_cut_on_the_card() -> None:
+def test_huge_answer_is_cut_on_the_card() -> None:
     view = turn(ev.AnswerGiven(agent="ada", answer="x" * 1_000_000), ended("cancelled"))
     assert all(len(str(form)) < 200_000 for form in card_bundle(view, "p").values())
 
@@ -254,7 +280,7 @@ def happened(words: str = "a reason") -> tuple[RunView, Timeline]:
         ev.ToolStarted(agent="ada", call_id="1", tool=words, summary=words, at=103.0),
         ev.AnswerGiven(agent="ada", answer=f"{words} one two three", at=105.0),
         ev.AnswerGiven(agent="ada", answer=f"{words} one two four", at=106.0),
-        ev.Said(text=words, at=107.0),
+        ev.UserMessage(text=words, at=107.0),
         ev.VoteCast(agent="ben", target="ada", reason=words, seen={"ada": 2}, at=108.0),
         ev.StopRequested(level="immediate", source="widget", reason=words, at=109.0),
         ev.TurnEnded(status="cancelled", phase="coordinating", at=110.0),
@@ -266,7 +292,7 @@ def card(view: RunView, timeline: Timeline) -> str:
     return html
 
 
-def test_what_happened_is_drawn_and_told_in_words_where_drawings_are_dropped() -> None:
+def test_timeline_is_drawn_and_has_a_table_for_pages_without_svg() -> None:
     html = card(*happened())
     page = Page(html)
     assert page.open == []
@@ -282,36 +308,36 @@ def test_what_happened_is_drawn_and_told_in_words_where_drawings_are_dropped() -
     assert "5\N{NO-BREAK SPACE}s · answer 1" in html
 
 
-def test_a_panel_has_the_picture_of_a_card_and_nothing_of_the_words_below_it() -> None:
+def test_panel_has_only_the_picture_of_the_timeline() -> None:
     view, timeline = happened("<script>alert(1)</script>")
-    drawn = timeline_html(timeline, is_recipe=False)
+    drawn = timeline_html(timeline, has_steps=False)
     [picture] = re.findall(r"<svg role=.*?</svg></div>", drawn, re.DOTALL)
     assert picture in card(view, timeline)
     assert "<table" not in drawn
     assert "<script" not in drawn
-    assert timeline_html(Timeline(), is_recipe=False) == ""
+    assert timeline_html(Timeline(), has_steps=False) == ""
 
 
-def test_a_card_shows_who_voted_for_whom_and_the_words_that_changed() -> None:
+def test_card_shows_votes_and_changes_of_answers() -> None:
     html = card(*happened())
     assert "→ ada" in html
     assert ">three</del>" in html
     assert ">four</ins>" in html
 
 
-def test_a_card_without_a_journal_shows_the_answers_all_the_same() -> None:
+def test_card_without_a_journal_shows_the_answers() -> None:
     html = card(COMPLETE, Timeline())
     assert 'role="img"' not in html
     assert "What happened · 1 answer · 1 vote (ada 1) · presented by ada" in html
 
 
-def test_nothing_in_what_happened_becomes_markup() -> None:
+def test_untrusted_text_in_the_history_is_escaped() -> None:
     page = Page(card(*happened(f"\"'>{EVIL}</title></svg><svg onload=alert(1)>")))
     assert not {"script", "img"} & {tag for tag, _ in page.tags}
     assert not any(name.startswith("on") for _, a in page.tags for name in a)
 
 
-def test_a_long_turn_makes_a_bounded_card() -> None:
+def test_card_of_a_long_turn_has_a_limited_size() -> None:
     agents = tuple(ev.AgentInfo(id=f"agent_{n}", model="m") for n in range(10))
     events: list[ev.Event] = [
         ev.TurnStarted(session="s", turn=1, task="t", agents=agents, timeout_s=9, at=1.0)
@@ -357,18 +383,18 @@ def named(session: str) -> RunView:
     )
 
 
-def test_the_button_runs_the_line_that_the_card_shows() -> None:
+def test_button_runs_the_shown_line() -> None:
     path = ".nb_agents/sessions/s/turn_2"
     assert line_of(STOPPED, path) == "%agents resume s"
     assert "\n%agents resume s\n" in card_bundle(STOPPED, path)["text/plain"].replace("    ", "")
 
 
 @pytest.mark.parametrize("state", ["complete", "running"])
-def test_a_card_that_can_not_be_resumed_has_no_button(state: str) -> None:
+def test_card_that_cannot_be_resumed_has_no_button(state: str) -> None:
     assert button(EVERY[state], "p") is None
 
 
-def test_continue_adds_the_cell_that_the_card_shows_and_leaves_its_task_to_be_written() -> None:
+def test_continue_button_adds_the_shown_cell_without_a_task() -> None:
     found = button(STOPPED, ".nb_agents/sessions/s/turn_2", "continue")
     assert found is not None
     args = json.loads(str(found["data-commandlinker-args"]))
@@ -377,18 +403,18 @@ def test_continue_adds_the_cell_that_the_card_shows_and_leaves_its_task_to_be_wr
     assert button(EVERY["complete"], "p", "continue") is None
 
 
-def test_a_failed_turn_can_be_resumed_from_its_card_when_it_was_stopped() -> None:
+def test_stopped_turn_that_failed_can_be_resumed_from_its_card() -> None:
     assert line_of(FAILED, "p") == "%agents resume s"
 
 
 @pytest.mark.parametrize("name", ["--trust", '"x" --trust "y'])
-def test_a_session_whose_name_is_an_option_has_no_line_to_resume_it(name: str) -> None:
+def test_session_named_like_an_option_has_no_resume_line(name: str) -> None:
     made = card_bundle(named(name), f".nb_agents/sessions/{name}/turn_2")
     assert "%agents resume" not in str(made)
     assert button(named(name), f".nb_agents/sessions/{name}/turn_2") is None
 
 
-def test_a_session_elsewhere_is_named_with_its_root(tmp_path: Path) -> None:
+def test_session_in_another_root_is_named_with_it(tmp_path: Path) -> None:
     root = tmp_path / "my sessions"
     line = line_of(named("a b"), str(root / "a b" / "turn_2"))
     words = shlex.split(line)
@@ -396,7 +422,7 @@ def test_a_session_elsewhere_is_named_with_its_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["{print(1)}", "$HOME", 'a"b', "a'b", "a;b", "a?", "a\nb", "!ls"])
-def test_a_name_that_ipython_would_read_otherwise_gets_no_button(name: str) -> None:
+def test_name_that_ipython_would_expand_has_no_button(name: str) -> None:
     assert button(named(name), "p") is None
     assert button(named(name), "p", "continue") is None
 
@@ -405,7 +431,7 @@ def test_a_name_that_ipython_would_read_otherwise_gets_no_button(name: str) -> N
 
 
 @pytest.mark.parametrize("status", ["completed", "cancelled"])
-def test_the_card_of_a_team_has_those_that_were_called_with_their_words_and_files(
+def test_card_shows_text_and_files_of_called_agents(
     status: Any,
 ) -> None:
     agent = "ada/critic#1"
@@ -442,22 +468,22 @@ def test_the_card_of_a_team_has_those_that_were_called_with_their_words_and_file
         )
 
 
-def test_a_card_says_which_agents_resume_exactly_and_which_go_on() -> None:
+def test_card_shows_which_agents_resume_exactly() -> None:
     does = replace(again(asked=("ben",)), goes_on=("ada",))
     for text in card_bundle(STOPPED, "p", None, does)["text/plain"], card_text(STOPPED, "p", does):
-        assert "; from what they had said: ada; exactly: ben\n" in text
+        assert "; from their transcript: ada; exactly: ben\n" in text
     assert "exactly" not in card_text(STOPPED, "p", again(asked=("ben",)))
 
 
-def test_a_card_says_what_a_resume_does_again_if_it_is_known() -> None:
+def test_card_shows_what_a_resume_repeats_if_known() -> None:
     does = again(asked=("ada", "ben"))
     for text in card_bundle(STOPPED, "p", None, does)["text/plain"], str(does):
-        assert "uns again: 2 model calls cut or failed (ada, ben)" in text
+        assert "uns again: 2 model calls interrupted or failed (ada, ben)" in text
     assert "runs again" not in card_bundle(STOPPED, "p")["text/plain"]
     assert "# same task, from here\n" in card_bundle(STOPPED, "p")["text/plain"]
 
 
-def test_the_card_of_a_live_turn_tells_what_is_known_and_how_to_go_on() -> None:
+def test_card_of_a_live_turn_shows_its_state_and_how_to_resume() -> None:
     view = turn(
         ev.AnswerGiven(agent="ada", answer="Use *mmap*.", seq=2, at=101.0),
         ev.TextStreamed(agent="ben", text="I think", channel="text", call=1, seq=3, at=102.0),

@@ -1,4 +1,4 @@
-"""Markdown of strangers: no page that renders it finds HTML in it, and code reads as it was."""
+"""Untrusted Markdown: no renderer finds HTML in it, and code is not changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = st.lists(st.sampled_from(PIECES), max_size=25).map("".join) | st.text(ma
 
 
 def found(markdown: str) -> set[str]:
-    """What a reader that takes raw HTML finds that we keep out, of any of them."""
+    """Return the HTML and images that any parser accepting raw HTML finds."""
     tokens = [token for reader in READERS.values() for token in reader.parse(markdown)]
     every = [each for token in tokens for each in (token, *(token.children or ()))]
     return {each.type for each in every} & {"html_block", "html_inline", "image"}
@@ -41,12 +41,12 @@ def found(markdown: str) -> set[str]:
 @example("[f]: <a b>\n    <script>")
 @example("| a | b |\n|---|---|\n| ` | <b>` |")
 @example("```\n<script>\n```\n```\n<!-- \n")
-def test_no_reader_finds_html_or_an_image(words: str) -> None:
+def test_no_parser_finds_html_or_an_image(words: str) -> None:
     assert found(without_html(words)) == set()
 
 
 @given(st.lists(WORDS, max_size=4))
-def test_nor_in_what_is_made_of_several_texts(texts: list[str]) -> None:
+def test_no_parser_finds_html_in_several_joined_texts(texts: list[str]) -> None:
     assert found(without_html("\n\n".join(["### Task", *texts, "> a note"]))) == set()
 
 
@@ -55,7 +55,7 @@ _SIMPLE = [p for p in PIECES if not any(each in p for each in _CODE_OR_LINKS)]
 
 
 @given(st.lists(st.sampled_from(_SIMPLE), max_size=25).map("".join))
-def test_a_page_shows_the_same_words_as_before(words: str) -> None:
+def test_page_shows_the_same_text_as_before(words: str) -> None:
     page = MarkdownIt("commonmark", {"html": False}).disable("autolink")
     assert page.render(without_html(words)) == page.render(words)
 
@@ -70,22 +70,22 @@ def test_a_page_shows_the_same_words_as_before(words: str) -> None:
         "> ```\n> <quoted>\n> ```",
     ],
 )
-def test_code_stays_as_it_was(code: str) -> None:
+def test_code_is_not_changed(code: str) -> None:
     assert without_html(code) == code
 
 
-def test_what_is_no_code_reads_as_it_was_written() -> None:
+def test_text_outside_of_code_reads_as_written() -> None:
     assert without_html("if a <b> c ![i](u)") == "if a &lt;b> c !\\[i](u)"
     shown = MarkdownIt("commonmark", {"html": True}).render(without_html("a <b> & `<c>`"))
     assert shown == "<p>a &lt;b&gt; &amp; <code>&lt;c&gt;</code></p>\n"
 
 
-def test_text_without_either_is_not_touched() -> None:
+def test_text_without_html_and_images_is_not_changed() -> None:
     text = "# Title\n\n*a* & b > c [link](http://e) | x |\r\n`code`"
     assert without_html(text) == text.replace("\r\n", "\n")
 
 
-def test_html_shows_raw_html_as_text() -> None:
+def test_raw_html_is_shown_as_text() -> None:
     assert "<b>" not in as_html("<b>x</b> ![i](http://e)")
     assert "<img" not in as_html("![i](http://e)")
     assert "<strong>x</strong>" in as_html("**x**")
@@ -104,31 +104,31 @@ def test_html_shows_raw_html_as_text() -> None:
         "\\begin{align}\na_1 &= b \\\\\nc &= *d*\n\\end{align}",
     ],
 )
-def test_math_stands_on_a_card_as_it_was_written(math: str) -> None:
+def test_math_on_a_card_is_not_changed(math: str) -> None:
     assert math in unescape(as_html(f"So\n\n{math}\n\nholds."))
 
 
-def test_dollars_of_a_price_are_no_math() -> None:
+def test_dollars_of_a_price_are_not_math() -> None:
     html = as_html("It costs $5 here and $7 there.")
     # MathJax looks for both ends in one run of text.
     assert not re.search(r"\$[^<]*\$", html)
     assert re.sub("<[^>]*>", "", html) == "It costs $5 here and $7 there.\n"
 
 
-def test_code_is_coloured_and_stays_the_same() -> None:
+def test_code_is_coloured_and_not_changed() -> None:
     code = "def f(x):\n    return '<b>' # no\n"
     html = as_html(f"```python\n{code}```")
     assert '<span style="color:var(--jp-mirror-editor-keyword-color,#008000)">def</span>' in html
     assert unescape(re.sub("<[^>]*>", "", html)) == f"{code}\n"
 
 
-def test_a_wide_table_scrolls_and_breaks_no_word() -> None:
+def test_wide_table_scrolls_without_breaking_words() -> None:
     html = as_html("| a | b |\n|---|--:|\n| 1 | 2 |")
     assert html.startswith('<div style="overflow-x:auto')
     assert "text-align:right;word-break:normal;overflow-wrap:normal" in html
 
 
-def test_tasks_and_struck_words_are_shown() -> None:
+def test_task_lists_and_strikethrough_are_rendered() -> None:
     html = as_html("- [x] done\n- [ ] open\n\n~~gone~~")
     assert html.count('type="checkbox"') == 2
     assert html.count('checked="checked"') == 1

@@ -1,4 +1,4 @@
-"""What the panel shows of a recipe: its units as a tree, and the gates that wait for a person."""
+"""The panel of a recipe: the tree of units, and open gates."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.presentation.panel_state import MAX_UNITS, panel_state
-from nb_agents.presentation.rows import MAX_ITERATIONS, units
-from nb_agents.view.run_view import RunView
+from tests.kit.cards import MAX_ITERATIONS, MAX_UNITS, panel_state, units
+from tests.kit.views import RunView
 from tests.presentation.recipe_views import asked, began, called, finished, over, recipe, wrote
 
 USED = ev.Usage(input_tokens=90, output_tokens=10, cost=0.01)
@@ -26,7 +25,7 @@ def told(view: RunView, address: str, now: float = 1012.0) -> tuple[str, str, st
 
 
 def in_loop(count: int, *more: ev.Event) -> RunView:
-    """A loop of `count`, of which as many as `more` says have begun."""
+    """A loop of `count` iterations, of which `more` have started."""
     begun = (began("gather", "stage"), began("gather/each", "foreach", total=count))
     return recipe(*begun, *more)
 
@@ -40,7 +39,7 @@ def iterations(numbers: range, outcome: Any = "") -> list[ev.Event]:
     return made
 
 
-def test_the_rows_are_a_tree_in_the_recipes_order_and_what_is_to_come_is_faint() -> None:
+def test_rows_are_a_tree_in_the_recipes_order_with_pending_units() -> None:
     view = recipe(began("gather", "stage"), *wrote("gather/draft", "so far "))
     shown = [(r["name"], r["depth"], r["pending"], r["current"]) for r in rows(view).values()]
     assert shown == [
@@ -53,14 +52,14 @@ def test_the_rows_are_a_tree_in_the_recipes_order_and_what_is_to_come_is_faint()
     assert rows(view)["gather/each"]["model"] == "for each · bash"
 
 
-def test_an_agents_row_says_who_does_it_with_what_its_words_and_its_prompt() -> None:
+def test_agent_row_shows_agent_model_text_and_prompt() -> None:
     view = recipe(began("gather", "stage"), *wrote("gather/draft", "so far "))
     row = rows(view)["gather/draft"]
     assert (row["model"], row["chip"], row["says"]) == ("writer · gpt-5-mini", "writing", "so far")
     assert (row["writing"], row["title"]) == (True, "Write it.")
 
 
-def test_a_commands_row_shows_the_end_of_what_it_writes_and_then_what_it_gave() -> None:
+def test_command_row_shows_the_end_of_its_output_and_then_the_result() -> None:
     send = began("publish/send", "bash", asks="make all")
     assert told(recipe(send), "publish/send") == ("running", "run", "")
     assert rows(recipe(send))["publish/send"]["title"] == "make all"
@@ -75,7 +74,7 @@ def test_a_commands_row_shows_the_end_of_what_it_writes_and_then_what_it_gave() 
     )
 
 
-def test_tokens_and_cost_of_a_stage_are_those_of_all_that_is_in_it() -> None:
+def test_stage_has_the_total_tokens_and_cost_of_its_units() -> None:
     used = [
         ev.ModelFinished(agent=f"gather/each[{n}]", call=1, response={}, usage=USED) for n in (0, 1)
     ]
@@ -85,18 +84,18 @@ def test_tokens_and_cost_of_a_stage_are_those_of_all_that_is_in_it() -> None:
     assert shown["gather"]["numbers"] == shown["gather/each"]["numbers"]
 
 
-def test_an_attempt_that_failed_counts_down_to_the_next() -> None:
+def test_failed_attempt_counts_down_to_the_next() -> None:
     failed = ev.StepFailed(
         step="publish/send", attempt=1, error="no net", attempts=3, retry_in_s=4.0, at=1010.0
     )
     view = recipe(began("publish/send", "bash"), failed)
     assert told(view, "publish/send", 1010.0) == ("retry in 4 s (2 of 3)", "ing", "no net")
-    assert told(view, "publish/send", 1014.0)[0] == "tries again (2 of 3)"
+    assert told(view, "publish/send", 1014.0)[0] == "retrying (2 of 3)"
     again = recipe(began("publish/send", "bash"), failed, began("publish/send", "bash", attempt=2))
     assert told(again, "publish/send")[0] == "running (2 of 3)"
 
 
-def test_what_was_skipped_or_failed_says_why() -> None:
+def test_skipped_and_failed_units_show_the_reason() -> None:
     skipped = finished("gather/draft", outcome="skipped", why="its condition is false")
     failed = finished("publish/send", outcome="failed", why="exit code 1")
     view = recipe(skipped, failed)
@@ -104,7 +103,7 @@ def test_what_was_skipped_or_failed_says_why() -> None:
     assert told(view, "publish/send") == ("failed", "err", "exit code 1")
 
 
-def test_what_never_began_in_a_stage_that_is_over_is_not_to_come() -> None:
+def test_units_that_never_started_in_a_finished_stage_are_not_pending() -> None:
     view = recipe(began("gather", "stage"), finished("gather"))
     assert list(rows(view)) == ["gather", "publish", "publish/send"]
 
@@ -123,7 +122,7 @@ def ended(outcome: Any, agent: str = CRITIC) -> ev.AgentEnded:
     return ev.AgentEnded(agent=agent, outcome=outcome)
 
 
-def test_an_agent_that_a_step_called_has_a_row_under_it_and_so_has_one_that_it_called() -> None:
+def test_called_agents_have_rows_below_their_callers() -> None:
     second = called("gather/draft/critic#2", "second")
     view = recipe(*DRAFT, *called(CRITIC, "too "), *called(EXPERT, "deep "), *second)
     shown = [(r["name"], r["depth"], r["model"], r["says"]) for r in list(rows(view).values())[:6]]
@@ -140,7 +139,7 @@ def test_an_agent_that_a_step_called_has_a_row_under_it_and_so_has_one_that_it_c
     assert [r["current"] for r in rows(view).values()].count(True) == 1
 
 
-def test_one_that_is_called_within_a_loop_or_another_recipe_stands_there() -> None:
+def test_agent_called_in_a_loop_or_recipe_has_its_row_there() -> None:
     view = in_loop(
         3,
         *(event for n in (0, 1) for event in wrote(f"gather/each[{n}]", "x")),
@@ -155,7 +154,7 @@ def test_one_that_is_called_within_a_loop_or_another_recipe_stands_there() -> No
         assert shown[shown.index((caller, depth)) + 1] == ("critic#1", depth + 1)
 
 
-def test_the_tokens_of_one_that_is_called_are_its_callers_too() -> None:
+def test_tokens_of_a_called_agent_count_for_its_caller() -> None:
     used = [
         ev.ModelFinished(agent=agent, call=1, response={}, usage=USED)
         for agent in ("gather/draft", CRITIC, EXPERT)
@@ -169,7 +168,7 @@ def test_the_tokens_of_one_that_is_called_are_its_callers_too() -> None:
     }
 
 
-def test_one_that_called_itself_in_a_damaged_journal_has_no_row_below_itself() -> None:
+def test_agent_that_called_itself_in_a_damaged_journal_has_one_row() -> None:
     fields = {"name": "draft", "model": "m", "workspace": "w", "input": "?"}
     circle = ev.AgentCalled(agent="gather/draft", caller="gather/draft", **fields)
     assert list(rows(recipe(*DRAFT, circle)))[:3] == ["gather", "gather/draft", "gather/each"]
@@ -186,7 +185,7 @@ STOPS: dict[str, tuple[list[ev.Event], Any]] = {
 
 
 @pytest.mark.parametrize("when", STOPS)
-def test_the_row_of_one_that_is_called_offers_to_stop_it(when: str) -> None:
+def test_row_of_a_called_agent_has_a_stop_button(when: str) -> None:
     events, button = STOPS[when]
     shown = rows(recipe(*DRAFT, *called(CRITIC), *events))
     assert shown[CRITIC]["stop"] == button
@@ -205,13 +204,13 @@ ENDS: dict[str, tuple[list[ev.Event], tuple[str, str, str]]] = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_the_row_of_one_that_was_called_says_how_it_ended(how: str) -> None:
+def test_row_of_a_called_agent_shows_its_outcome(how: str) -> None:
     events, said = ENDS[how]
     assert told(recipe(*DRAFT, *called(CRITIC, "too long"), *events), CRITIC) == said
 
 
 @pytest.mark.parametrize("limit", [12, 13, 40, 41])
-def test_one_that_was_called_is_left_out_before_its_step_and_never_stands_under_another(
+def test_called_agent_is_left_out_before_its_step(
     limit: int,
 ) -> None:
     events: list[ev.Event] = [began("gather", "stage")]
@@ -231,29 +230,27 @@ def test_one_that_was_called_is_left_out_before_its_step_and_never_stands_under_
 # Loops
 
 
-def test_finished_iterations_are_a_number_of_their_loop() -> None:
+def test_finished_iterations_are_only_counted() -> None:
     view = in_loop(7, *iterations(range(3), "ok"), *iterations(range(3, 4)))
-    assert told(view, "gather/each") == ("3 of 7", "run", "3 complete · 1 under way")
+    assert told(view, "gather/each") == ("3 of 7", "run", "3 complete · 1 running")
     assert [r for r in rows(view) if "[" in r] == ["gather/each[3]"]
     assert rows(view)["gather/each[3]"]["name"] == "each 4"
 
 
-def test_failed_iterations_stay_in_sight() -> None:
+def test_failed_iterations_stay_visible() -> None:
     view = in_loop(7, *iterations(range(2), "failed"), *iterations(range(2, 5), "ok"))
     assert told(view, "gather/each")[2] == "3 complete · 2 failed"
     assert [r for r in rows(view) if "[" in r] == ["gather/each[0]", "gather/each[1]"]
 
 
-def test_a_loop_with_much_under_way_has_few_rows_and_says_how_many_more() -> None:
+def test_loop_with_many_running_iterations_has_few_rows_and_a_count() -> None:
     view = in_loop(1000, *iterations(range(1000)))
     shown = [r for r in rows(view).values() if r["id"].startswith("gather/each[")]
     assert len(shown) == MAX_ITERATIONS
-    assert (
-        rows(view)["gather/each/…"]["says"] == f"{1000 - MAX_ITERATIONS} more under way or failed"
-    )
+    assert rows(view)["gather/each/…"]["says"] == f"{1000 - MAX_ITERATIONS} more running or failed"
 
 
-def test_a_long_recipe_leaves_out_what_is_done_and_says_so() -> None:
+def test_long_recipe_leaves_out_finished_units_and_counts_them() -> None:
     names = [f"gather/s{n}" for n in range(MAX_UNITS * 2)]
     outline = (
         ev.PlannedUnit("gather", "stage"),
@@ -274,7 +271,7 @@ def waiting(**more: Any) -> RunView:
     return recipe(began("gather", "stage"), asked("gather", "Use <b>this</b>?\nyes", **more))
 
 
-def test_a_gate_shows_its_question_as_it_is_and_what_becomes_of_it() -> None:
+def test_gate_shows_its_question_and_countdown() -> None:
     state = panel_state(waiting(timeout_s=60.0), "r1", 1012.0)
     assert (state["status"], state["chip"]) == ("running", "awaiting approval")
     assert state["gates"] == [
@@ -289,7 +286,7 @@ def test_a_gate_shows_its_question_as_it_is_and_what_becomes_of_it() -> None:
     assert told(waiting(), "gather")[0] == "awaiting approval"
 
 
-def test_a_gate_without_a_time_waits_and_one_may_be_approved_by_time() -> None:
+def test_gate_waits_without_a_timeout_or_is_approved_by_default() -> None:
     assert panel_state(waiting(), "r1", 1012.0)["gates"][0]["countdown"] == (
         "waits until it is decided"
     )
@@ -299,7 +296,7 @@ def test_a_gate_without_a_time_waits_and_one_may_be_approved_by_time() -> None:
     )
 
 
-def test_a_gate_says_what_it_asks_for() -> None:
+def test_gate_has_the_kind_of_its_question() -> None:
     call, text = asked("ada: drop #1", "May it?"), asked("input #2", "Which?", wants="input")
     view = recipe(began("gather", "stage"), asked("gather", "?"), call, text)
     gates = panel_state(view, "r1", 1012.0)["gates"]
@@ -307,35 +304,35 @@ def test_a_gate_says_what_it_asks_for() -> None:
     assert gates[2]["countdown"] == "waits until it is answered"
 
 
-def test_a_long_question_is_cut_and_says_by_how_much() -> None:
+def test_long_question_is_cut_with_the_number_of_removed_characters() -> None:
     view = recipe(began("gather", "stage"), asked("gather", "y" * 9000))
     prompt = panel_state(view, "r1", 1012.0)["gates"][0]["prompt"]
     assert prompt.endswith("… (5000 more characters)")
 
 
-def test_several_gates_are_shown_with_the_oldest_first() -> None:
+def test_gates_are_shown_oldest_first() -> None:
     view = recipe(asked("gather", "first"), asked("publish", "second"))
     assert [g["id"] for g in panel_state(view, "r1", 1012.0)["gates"]] == ["gather", "publish"]
 
 
-def test_a_decision_takes_the_gate_away_and_stays_on_the_stages_row() -> None:
+def test_decision_removes_the_gate_and_is_shown_on_the_stage() -> None:
     given = ev.ApprovalGiven(step="gather", approved=True, message="go", by="ada")
     view = recipe(began("gather", "stage"), asked("gather", "?"), given)
     assert panel_state(view, "r1", 1012.0)["gates"] == []
     assert told(view, "gather")[2] == "approved by ada: go"
 
 
-def test_a_stop_takes_the_gates_away() -> None:
+def test_stop_removes_the_gates() -> None:
     stop = ev.StopRequested(level="requested", source="widget")
     state = panel_state(recipe(asked("gather", "?"), stop), "r1", 1012.0)
     assert state["gates"] == []
-    assert state["chip"] == "Stopping… (after the steps in hand)"
+    assert state["chip"] == "Stopping… (after the current steps)"
 
 
 # The whole
 
 
-def test_the_meter_says_which_step_it_is_and_how_many_are_over() -> None:
+def test_progress_shows_the_current_step_and_finished_ones() -> None:
     first = recipe(began("gather", "stage"), *wrote("gather/draft", "x"))
     assert panel_state(first, "r1", 1012.0)["round"] == "Step 1 of 3"
     assert panel_state(first, "r1", 1012.0)["fraction"] == 0.0
@@ -345,26 +342,26 @@ def test_the_meter_says_which_step_it_is_and_how_many_are_over() -> None:
     assert panel_state(later, "r1", 1012.0)["fraction"] == round(2 / 3, 4)
 
 
-def test_an_older_journal_without_an_outline_still_shows_what_began() -> None:
+def test_journal_without_an_outline_shows_started_units() -> None:
     view = recipe(began("gather", "stage"), *wrote("gather/draft", "x"), outline=())
     assert list(rows(view)) == ["gather", "gather/draft"]
     assert panel_state(view, "r1", 1012.0)["round"] == "gather/draft"
 
 
-def test_what_was_in_hand_at_the_end_was_cut() -> None:
+def test_running_units_are_cut_at_the_end() -> None:
     view = recipe(began("publish", "stage"), began("publish/send", "bash"), over("cancelled"))
     assert told(view, "publish/send")[:2] == ("cut", "cut")
     assert told(view, "publish")[:2] == ("not finished", "cut")
 
 
-def test_a_stage_whose_gate_was_denied_says_so_and_by_whom_and_why() -> None:
+def test_denied_stage_shows_who_denied_it_and_why() -> None:
     denied = ev.ApprovalGiven(step="publish", approved=False, message="too dear", by="ann")
     view = recipe(began("publish", "stage"), denied, over("cancelled"))
     assert told(view, "publish") == ("denied", "cut", "denied by ann: too dear")
 
 
-def test_a_follow_up_text_says_in_how_many_steps_it_was_read() -> None:
-    said = ev.Said(text="In French")
+def test_message_shows_the_number_of_steps_that_read_it() -> None:
+    said = ev.UserMessage(text="In French")
     view = recipe(*wrote("gather/draft", "x"), said)
     assert panel_state(view, "r1", 1012.0)["said"]["read"] == "not read yet"
     heard = ev.RoundStarted(agent="gather/draft", number=1, heard=1)

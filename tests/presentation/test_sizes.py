@@ -1,4 +1,4 @@
-"""How large a turn is in a notebook's file, and how a diff of it reads."""
+"""The size of a card in a notebook file, and the diff of a notebook that was run twice."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import nbformat
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.presentation.cards import card_bundle
-from nb_agents.view.fold import fold
-from nb_agents.view.timeline import fold_timeline
 from tests import long_cards
+from tests.kit.cards import card_bundle
+from tests.kit.views import fold, fold_timeline
 
 SENTENCE = "Lorem *ipsum* dolor sit amet, consectetur **adipiscing** elit, sed do eiusmod. "
 
 
 def turn(agents: int, answer: str, final: str) -> list[ev.Event]:
-    """The journal of a team that answers, votes and presents."""
+    """Return the events of a team that answers, votes and presents."""
     ids = [f"agent_{number}" for number in range(agents)]
     events: list[ev.Event] = [
         ev.TurnStarted(
@@ -40,7 +39,7 @@ def turn(agents: int, answer: str, final: str) -> list[ev.Event]:
 
 
 def in_notebook(events: list[ev.Event], session: str = "session_20261126_120000") -> str:
-    """The notebook's file with the turn's card as its only output."""
+    """Return a notebook file with the turn's card as its only output."""
     path = f".nb_agents/sessions/{session}/turn_1"
     bundle = card_bundle(fold(events), path, fold_timeline(events))
     output = nbformat.v4.new_output("display_data", bundle)
@@ -58,7 +57,7 @@ def in_notebook(events: list[ev.Event], session: str = "session_20261126_120000"
     ],
     ids=["trivial", "twenty agents", "long answer", "three long answers"],
 )
-def test_a_card_is_small_in_the_file(agents: int, answer: str, final: str, limit_kb: float) -> None:
+def test_card_is_small_in_the_file(agents: int, answer: str, final: str, limit_kb: float) -> None:
     assert len(in_notebook(turn(agents, answer, final)).encode()) < 1000 * limit_kb
 
 
@@ -67,7 +66,7 @@ def test_a_card_is_small_in_the_file(agents: int, answer: str, final: str, limit
     [(long_cards.stopped_recipe, 80), (long_cards.complete_recipe, 80), (long_cards.sweep, 70)],
     ids=["stopped recipe", "recipe", "sweep"],
 )
-def test_a_long_card_is_small_for_what_it_holds(
+def test_long_card_is_small_for_its_content(
     make: Callable[[], dict[str, Any]], limit_kb: float
 ) -> None:
     output = nbformat.v4.new_output("display_data", make())
@@ -76,13 +75,13 @@ def test_a_long_card_is_small_for_what_it_holds(
     assert len(text.encode()) < 1000 * limit_kb
 
 
-def test_an_answer_stands_twice_in_the_file() -> None:
+def test_file_contains_an_answer_twice() -> None:
     answer = "\n\n".join(f"Paragraph {number} of it." for number in range(100))
     text = in_notebook(turn(1, answer, answer))
     assert text.count("Paragraph 77 of it.") == 2
 
 
-def test_a_diff_of_a_notebook_run_twice_shows_what_is_new() -> None:
+def test_diff_of_a_notebook_run_twice_shows_the_changes() -> None:
     before = in_notebook(turn(3, "Use mmap.", "Use mmap.")).splitlines()
     after = in_notebook(turn(3, "Use mmap.", "Use SQLite.")).splitlines()
     changed = [

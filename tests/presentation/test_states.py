@@ -1,4 +1,4 @@
-"""A state has one word, wherever it is shown: complete, stopped, failed or timed out."""
+"""Every user interface shows a state with the same name, such as complete or timed out."""
 
 from __future__ import annotations
 
@@ -13,27 +13,23 @@ import pytest
 
 from nb_agents import events as ev
 from nb_agents.errors import CancellationRequestedError, RunCancelled
-from nb_agents.presentation import text
-from nb_agents.presentation.asking import CELL, TERMINAL
-from nb_agents.presentation.cards import turn_bundle
-from nb_agents.presentation.panel_state import panel_state
-from nb_agents.presentation.panel_types import Status
-from nb_agents.presentation.sweep_card import sweep_bundle, sweep_state
-from nb_agents.runs.finding import handle_of
-from nb_agents.runs.status import failure_of
-from nb_agents.session.history import load_session, load_turn
-from nb_agents.session.layout import TurnPaths
-from nb_agents.session.views import read_json
-from nb_agents.sweeps.notes import Note, RowBegan, RowResult, SweepBegan, SweepChanged
-from nb_agents.sweeps.row_session import result_of_turn
-from nb_agents.sweeps.sweep_fold import SweepFold
-from nb_agents.sweeps.sweep_table import row_record
-from nb_agents.verbs.comparing import diff
-from nb_agents.verbs.facts import facts_of_run, facts_of_session
-from nb_agents.verbs.on_runs import status_of_work
-from nb_agents.verbs.on_sessions import sessions
-from nb_agents.verbs.verb import Caller
-from nb_agents.view.run_view import RunState
+from tests.kit.cards import CELL, TERMINAL, Status, panel_state, text, turn_bundle
+from tests.kit.runs import failure_of, handle_of
+from tests.kit.sessions import TurnPaths, load_session, load_turn, read_json
+from tests.kit.sweeps import (
+    Note,
+    RowBegan,
+    RowResult,
+    SweepBegan,
+    SweepChanged,
+    SweepFold,
+    result_of_turn,
+    row_record,
+    sweep_bundle,
+    sweep_state,
+)
+from tests.kit.verbs import Caller, diff, run_facts, session_facts, sessions, status_of_work
+from tests.kit.views import RunState, fold
 from tests.session.turns import CANCELLED, COMPLETED, STOP, answer, started, turn_paths, write_turn
 
 REPO = Path(__file__).parents[2]
@@ -58,7 +54,7 @@ WORDS = ("complete", "stopped", "failed", "timed out")
 
 
 def shown(paths: TurnPaths) -> Iterator[tuple[str, object]]:
-    """Yield each place where the state of a turn is shown, with the word there."""
+    """Yield each user interface that shows a turn's state, with the shown name."""
     turn, root = load_turn(paths), paths.path.parents[1]
     view, run = turn.view, handle_of(paths)
     yield "Run.state", run.state
@@ -77,9 +73,9 @@ def shown(paths: TurnPaths) -> Iterator[tuple[str, object]]:
     yield "Receipt.status", run.receipt.status
     yield "repr of a receipt", re.sub(r"<Receipt ([a-z ]*?)( by .*|:.*)", r"\1", repr(run.receipt))
     yield "metadata.json", read_json(paths.metadata)["receipt"]["status"]
-    yield "JSON of show", facts_of_run(run).status
+    yield "JSON of show", run_facts(run).status
     yield "JSON of a verb", status_of_work(run)["status"]
-    yield "the list of sessions", text.listed(load_session(paths.path.parent))[2]
+    yield "the list of sessions", text.session_row(load_session(paths.path.parent))[2]
     yield "progress", run.progress.message if view.is_over else view.state
     for caller in (Caller("magic", CELL), Caller("cli", TERMINAL)):
         listed = sessions(root, caller)
@@ -94,16 +90,16 @@ def shown(paths: TurnPaths) -> Iterator[tuple[str, object]]:
 
 
 def by_http(paths: TurnPaths) -> Iterator[tuple[str, object]]:
-    told = facts_of_run(handle_of(paths))
+    told = run_facts(handle_of(paths))
     yield "GET of a run: status", told.status
     yield "GET of a run: state", told.state
     yield "GET of a run: says", told.says
-    (turn,) = facts_of_session(paths.path.parent).turns
+    (turn,) = session_facts(paths.path.parent).turns
     yield "GET of the sessions, the sidebar", turn.state
 
 
 def in_sweep(result: RowResult) -> Iterator[tuple[str, object]]:
-    """Yield how a sweep of one row shows it, as it is and as read from the row's line."""
+    """Yield the state shown by a sweep of one row, live and read from the row's line."""
     notes: list[Note] = [
         SweepBegan(1.0, 1, ("row",), (), False),
         RowBegan("row", 1),
@@ -128,7 +124,7 @@ def in_sweep(result: RowResult) -> Iterator[tuple[str, object]]:
 
 
 @pytest.mark.parametrize(("events", "word"), ENDS.values(), ids=ENDS)
-def test_a_turn_is_shown_by_one_word_at_every_door(
+def test_every_entry_point_shows_the_same_state(
     tmp_path: Path, events: list[ev.Event], word: str
 ) -> None:
     paths = turn_paths(tmp_path)
@@ -138,7 +134,7 @@ def test_a_turn_is_shown_by_one_word_at_every_door(
 
 
 @pytest.mark.parametrize(("events", "word"), ENDS.values(), ids=ENDS)
-def test_sentences_on_an_end_say_no_other_state(
+def test_sentences_about_an_end_name_no_other_state(
     tmp_path: Path, events: list[ev.Event], word: str
 ) -> None:
     paths = turn_paths(tmp_path)
@@ -152,7 +148,7 @@ def test_sentences_on_an_end_say_no_other_state(
         errors: list[Exception] = [failure_of("r1", view, paths.path)] if failed else []
         if not failed:
             errors = [RunCancelled("r1", {}, receipt, paths.path)]
-            errors += [CancellationRequestedError("r1", {}, receipt, paths.path)]
+            errors += [CancellationRequestedError("s", receipt=receipt, path=paths.path)]
         said += [str(each).partition(". ")[0] for each in errors]
     others = "|".join(each for each in WORDS if each != word)
     assert [each for each in said if re.search(rf"\b({others})\b", each.lower())] == []
@@ -160,7 +156,7 @@ def test_sentences_on_an_end_say_no_other_state(
         assert all("timed out" in each.lower() for each in said[1:])
 
 
-def test_a_stop_by_the_program_that_runs_a_notebook_is_not_said_to_be_yours(
+def test_stop_by_a_notebook_runner_is_not_attributed_to_the_user(
     tmp_path: Path,
 ) -> None:
     paths = turn_paths(tmp_path)
@@ -170,17 +166,17 @@ def test_a_stop_by_the_program_that_runs_a_notebook_is_not_said_to_be_yours(
     assert "topped by you" not in card
 
 
-def test_a_line_of_an_earlier_version_has_its_state() -> None:
-    from nb_agents.sweeps.notes import _LINE
+def test_sweep_line_of_an_earlier_version_has_its_state() -> None:
+    from tests.kit.sweeps import note_type
 
     lines: Mapping[str, str] = {"completed": "complete", "failed": "failed", "cancelled": "stopped"}
     for status, word in lines.items():
         line = f'{{"row": "a", "status": "{status}", "answer": null, "error": "", "tokens": 3}}'
-        note = _LINE.validate_json(line)
+        note = note_type().validate_json(line)
         assert isinstance(note, RowResult) and note.state == word
 
 
-def test_the_page_knows_the_states_of_python() -> None:
+def test_page_has_the_same_states_as_python() -> None:
     assert set(get_args(RunState)) == set(get_args(Status)) == {*WORDS, "running", "stopping"}
     page = (REPO / "js/src/panel-types.ts").read_text()
     declared = re.search(r"export type Status =([^;]*);", page)
@@ -205,7 +201,7 @@ NOT_SHOWN = {
 
 
 def shown_words(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the texts of a module that are such a word alone, but those that it only compares."""
+    """Yield the strings of a module that are only such a name, except in comparisons."""
     skipped: set[int] = set()
     for node in ast.walk(tree):
         hidden: list[ast.AST] = []
@@ -218,7 +214,7 @@ def shown_words(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 hidden = [key for key in node.keys if key is not None]
             case ast.Call(func=ast.Attribute(attr="get" | "pop")):
                 hidden = list(node.args[:1])
-            case ast.Call(func=ast.Name(id="of_run")):  # names of options
+            case ast.Call(func=ast.Name(id="run_parameters")):  # names of options
                 hidden = list(node.args)
         skipped |= {id(each) for part in hidden for each in ast.walk(part)}
     for node in ast.walk(tree):
@@ -227,7 +223,7 @@ def shown_words(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value  # type: ignore[attr-defined]
 
 
-def test_no_other_word_for_a_state_is_shown_from_the_source() -> None:
+def test_source_contains_no_other_name_of_a_state() -> None:
     found: list[Any] = []
     for folder in SHOWING:
         for path in sorted(set((REPO / "nb_agents" / folder).glob("*.py")) - OPTIONS):
@@ -240,8 +236,18 @@ def test_no_other_word_for_a_state_is_shown_from_the_source() -> None:
     assert found == []
 
 
-def test_the_search_for_such_words_finds_them() -> None:
+def test_search_for_state_names_finds_them() -> None:
     source = 'def chip(view):\n    if view.status == "completed":\n        return "done"\n'
     assert list(shown_words(ast.parse(source))) == [(3, "done")]
     assert list(shown_words(ast.parse('f"{n} finished"'))) == [(1, " finished")]
     assert list(shown_words(ast.parse('{"completed": "complete"}'))) == []
+
+
+@pytest.mark.parametrize("phase", ["thinking", "writing", "tool"])
+def test_graceful_stop_names_the_agent_it_waits_for(phase: Any) -> None:
+    view = fold([started(), STOP])
+    known = next(iter(view.agents.values()))
+    view = replace(view, agents={known.id: replace(known, phase=phase)})
+    assert f"waiting for {known.id}" in text.waits_for(view)
+    view = replace(view, agents={known.id: replace(known, phase="stopped")})
+    assert "waiting for its files to be written" in text.waits_for(view)

@@ -1,4 +1,4 @@
-"""How the timeline is laid out before anything is drawn."""
+"""The layout of the timeline's picture."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from nb_agents.presentation.timeline_picture import (
     Scale,
     picture,
 )
-from nb_agents.view.timeline import Stretch, Timeline, TimelineEntry, fold_timeline
+from tests.kit.views import Timeline, TimelineEntry, TurnTime, fold_timeline
 from tests.strategies import EVENTS, STARTED
 
 DAY_S = 86400.0
-ONE = Stretch(1, 0.0, 30.0)
-TWO = Stretch(2, DAY_S, DAY_S + 10.0)
+ONE = TurnTime(1, 0.0, 30.0)
+TWO = TurnTime(2, DAY_S, DAY_S + 10.0)
 
 
 def drawn(*entries: TimelineEntry, agents: tuple[str, ...] = ("ada", "ben")) -> Timeline:
-    return Timeline(agents, (Stretch(1, 0.0, 100.0),), entries)
+    return Timeline(agents, (TurnTime(1, 0.0, 100.0),), entries)
 
 
-def test_time_goes_from_left_to_right() -> None:
+def test_time_runs_from_left_to_right() -> None:
     scale = Scale([ONE])
     assert [scale.left(at) for at in (0.0, 15.0, 30.0)] == [0.0, 50.0, 100.0]
     assert scale.gaps == []
 
 
-def test_the_night_between_a_stop_and_its_resume_is_a_short_gap() -> None:
+def test_time_between_stop_and_resume_is_a_short_gap() -> None:
     scale = Scale([ONE, TWO])
     [(left, width)] = scale.gaps
     assert scale.left(30.0) == left
@@ -50,12 +50,12 @@ def test_the_night_between_a_stop_and_its_resume_is_a_short_gap() -> None:
         (3 * 3600.0, ["0:00", "30:00", "1:00:00", "1:30:00", "2:00:00", "2:30:00", "3:00:00"]),
     ],
 )
-def test_the_scale_has_a_few_round_numbers(total_s: float, labels: list[str]) -> None:
-    ticks = Scale([Stretch(1, 0.0, total_s)]).ticks
+def test_scale_has_a_few_round_numbers(total_s: float, labels: list[str]) -> None:
+    ticks = Scale([TurnTime(1, 0.0, total_s)]).ticks
     assert [t.label.replace("\N{NO-BREAK SPACE}", " ") for t in ticks] == labels
 
 
-def test_a_vote_points_to_the_row_of_whom_it_is_for() -> None:
+def test_vote_points_to_the_row_of_its_target() -> None:
     vote = TimelineEntry("vote", "ben", "ada", 50.0, 50.0, "counts", text="best")
     stranger = TimelineEntry("vote", "ada", "nobody", 60.0, 60.0, "counts")
     shown = picture(drawn(vote, stranger))
@@ -67,7 +67,7 @@ def test_a_vote_points_to_the_row_of_whom_it_is_for() -> None:
     assert shown.rows[1].words == "0:50 · vote for ada"
 
 
-def test_one_that_was_called_is_named_shortly_further_in_than_its_caller() -> None:
+def test_called_agent_has_a_short_name_and_is_nested() -> None:
     step = "check/each[2]/review"
     agents = ("check/list", step, f"{step}/critic#1", f"{step}/critic#1/expert#1", "check/end")
     shown = picture(drawn(TimelineEntry("stop", "", "now", 1.0, 1.0), agents=agents))
@@ -82,16 +82,16 @@ def test_one_that_was_called_is_named_shortly_further_in_than_its_caller() -> No
     assert [row.agent for row in shown.rows] == list(agents)
 
 
-def test_stops_are_lines_across_all_rows_whose_names_do_not_collide() -> None:
+def test_stops_are_lines_across_all_rows_with_separate_labels() -> None:
     stops = [TimelineEntry("stop", "", n, at, at) for n, at in (("requested", 50.0), ("now", 51.0))]
     third = TimelineEntry("said", "", "", 52.0, 52.0, text="hello")
     shown = picture(drawn(*stops, third))
     assert shown is not None
     assert [(m.name, m.level) for m in shown.lines] == [("stop", 0), ("stop now", 1), ("", 0)]
-    assert shown.lines[2].title.endswith("you said · hello")
+    assert shown.lines[2].title.endswith("your message · hello")
 
 
-def test_thousands_of_calls_are_merged_into_a_bounded_number_of_bars() -> None:
+def test_thousands_of_calls_are_merged_into_a_limited_number_of_bars() -> None:
     entries = [
         TimelineEntry("model" if n % 2 else "tool", "ada", "ls", n / 50, n / 50 + 0.01, "ok")
         for n in range(5000)
@@ -105,14 +105,14 @@ def test_thousands_of_calls_are_merged_into_a_bounded_number_of_bars() -> None:
     assert shown.rows[0].calls == "2500 model calls, 2500 tool calls"
 
 
-def test_a_merged_bar_is_red_only_when_most_of_it_failed() -> None:
+def test_merged_bar_is_red_only_if_most_of_it_failed() -> None:
     calls = [TimelineEntry("tool", "ada", "ls", 10.0, 10.01, o) for o in ("ok", "ok", "error")]
     shown = picture(drawn(*calls))
     assert shown is not None
     assert [bar.tone for bar in shown.rows[0].bars] == ["ok"]
 
 
-def test_a_call_in_flight_is_drawn_otherwise_than_one_that_was_cut() -> None:
+def test_open_and_interrupted_calls_have_different_styles() -> None:
     calls = [
         TimelineEntry("model", "ada", "1", 0.0, 40.0, "cut"),
         TimelineEntry("model", "ada", "2", 50.0, 100.0, "running"),
@@ -124,12 +124,12 @@ def test_a_call_in_flight_is_drawn_otherwise_than_one_that_was_cut() -> None:
     assert (live.has_open, over.has_open) == (True, False)
 
 
-def test_nothing_is_drawn_of_a_turn_without_a_journal() -> None:
+def test_turn_without_a_journal_has_no_picture() -> None:
     assert picture(Timeline()) is None
 
 
 @given(st.lists(EVENTS, max_size=40))
-def test_whatever_happened_stays_in_the_picture(events: list[ev.Event]) -> None:
+def test_positions_are_always_inside_the_picture(events: list[ev.Event]) -> None:
     shown = picture(fold_timeline([STARTED, *events]))
     for row in shown.rows if shown else ():
         assert all(0 <= bar.left <= 100 for bar in row.bars)

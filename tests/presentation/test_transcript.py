@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from nb_agents.presentation.transcript import read_transcript
-from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, ScriptedModel, Vote
+from tests.kit.sessions import TurnPaths
 from tests.team_kit import finish, start
 
 
-def test_a_transcript_has_an_agents_own_words_in_their_order(tmp_path: Path) -> None:
+def test_transcript_has_an_agents_text_in_order(tmp_path: Path) -> None:
     run = start(
         tmp_path,
         ada=ScriptedModel(Answer("Use mmap.", text="I think "), Vote("ada", "it is mine")),
@@ -22,7 +22,7 @@ def test_a_transcript_has_an_agents_own_words_in_their_order(tmp_path: Path) -> 
     assert "Use mmap." not in [each["text"] for each in told["pieces"]]
 
 
-def test_a_transcript_goes_on_where_it_was_read_to(tmp_path: Path) -> None:
+def test_transcript_continues_at_the_given_position(tmp_path: Path) -> None:
     run = start(tmp_path, ada=ScriptedModel(Answer("Use mmap.", text="I think ")))
     finish(run)
     paths = TurnPaths(run.path)

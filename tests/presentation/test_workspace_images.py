@@ -1,4 +1,4 @@
-"""Plots on a card: PNG files of the workspaces, bounded, and nothing else that lies there."""
+"""Plots and images on a card: a limited number of files of the workspaces, and no other files."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.presentation.cards import card_bundle
 from nb_agents.presentation.workspace_images import (
     MAX_BYTES,
     MAX_IMAGES,
     WorkspaceImage,
     WorkspaceImages,
 )
-from nb_agents.view.fold import fold
-from nb_agents.view.run_view import RunView
+from tests.kit.cards import card_bundle
+from tests.kit.views import RunView, fold
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -47,7 +46,7 @@ def plots_of(view: RunView, turn: Path) -> list[WorkspaceImage]:
     return list(WorkspaceImages(view, turn).plots())
 
 
-def test_a_plot_is_on_the_card_with_words_for_who_does_not_see_it(folder: Path) -> None:
+def test_plot_is_on_the_card_with_alternative_text(folder: Path) -> None:
     (folder / 'a"b.png').write_bytes(PNG)
     root = folder.parents[2]
     html = card_bundle(view_of('plots/a"b.png'), str(root))["text/html"]
@@ -56,7 +55,7 @@ def test_a_plot_is_on_the_card_with_words_for_who_does_not_see_it(folder: Path) 
     assert 'alt="Plot of ada: plots/a&#34;b.png"' in html
 
 
-def test_only_so_many_are_shown(folder: Path) -> None:
+def test_number_of_plots_is_limited(folder: Path) -> None:
     names = [f"{n}.png" for n in range(MAX_IMAGES + 2)]
     for name in names:
         (folder / name).write_bytes(PNG)
@@ -66,7 +65,7 @@ def test_only_so_many_are_shown(folder: Path) -> None:
     assert [image.about for image in shown] == [f"ada: plots/{n}" for n in names[:MAX_IMAGES]]
 
 
-def test_what_is_no_small_png_of_that_folder_is_not_shown(folder: Path, tmp_path: Path) -> None:
+def test_only_small_png_files_of_the_folder_are_shown(folder: Path, tmp_path: Path) -> None:
     (folder / "text.png").write_text("<script>")
     (folder / "grown.png").write_bytes(PNG + bytes(MAX_BYTES))
     (tmp_path / "secret.png").write_bytes(PNG)
@@ -82,7 +81,7 @@ def test_what_is_no_small_png_of_that_folder_is_not_shown(folder: Path, tmp_path
     assert plots_of(view_of("plots/large.png", size=MAX_BYTES + 1), tmp_path) == []
 
 
-def test_a_folder_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
+def test_linked_folder_is_not_followed(folder: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     folder.rename(elsewhere)
     (elsewhere / "a.png").write_bytes(PNG)
@@ -90,7 +89,7 @@ def test_a_folder_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -
     assert plots_of(view_of("plots/a.png"), tmp_path) == []
 
 
-def test_an_answer_shows_images_of_its_own_workspace_alone(tmp_path: Path) -> None:
+def test_answer_shows_only_images_of_its_workspace(tmp_path: Path) -> None:
     for agent in ("ada", "ben"):
         (tmp_path / "workspaces" / agent).mkdir(parents=True)
     (tmp_path / "workspaces" / "ada" / "a b.png").write_bytes(PNG)
@@ -113,7 +112,7 @@ def test_an_answer_shows_images_of_its_own_workspace_alone(tmp_path: Path) -> No
         assert image(other) == ""
 
 
-def test_an_answer_that_shows_one_image_often_is_bounded(tmp_path: Path) -> None:
+def test_repeated_image_in_an_answer_is_limited(tmp_path: Path) -> None:
     (tmp_path / "workspaces" / "ada").mkdir(parents=True)
     (tmp_path / "workspaces" / "ada" / "a.png").write_bytes(PNG)
     image = WorkspaceImages(view_of("a.png"), tmp_path).in_answer("ada")

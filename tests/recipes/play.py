@@ -1,7 +1,7 @@
-"""Plays a recipe through its plan, without models, commands or time.
+"""Plays a recipe through its plan, without models, commands or real time.
 
-Each plan is made in three ways, which must give the same: from the beginning, by a planner that is
-asked once a turn, as the executor's is, and by one that is asked at every opportunity.
+Each plan is computed in three ways, which must agree: from the beginning, by a planner that is
+asked once per turn, like the executor's, and by one that is asked at every opportunity.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nb_agents import events as ev
-from nb_agents.launch.recipes import fold_turns
-from nb_agents.recipes.plan import Planner, plan
-from nb_agents.recipes.progress import Progress, apply
-from nb_agents.recipes.tasks import (
+from tests.kit.recipes import (
     AgentWork,
     CommandWork,
     Completed,
@@ -25,9 +22,14 @@ from nb_agents.recipes.tasks import (
     Limit,
     LoadWork,
     Plan,
+    Planner,
+    Progress,
     Work,
+    apply,
+    fold_turns,
+    is_within,
+    plan,
 )
-from nb_agents.recipes.units import is_within
 
 __all__ = [
     "LATE",
@@ -49,7 +51,7 @@ FOLDER = Path("/recipes")
 
 @dataclass(frozen=True)
 class Give:
-    """A step's end: what its agent or command wrote."""
+    """A step ends with this output."""
 
     text: str = ""
     exit_code: int | None = None
@@ -57,7 +59,7 @@ class Give:
 
 @dataclass(frozen=True)
 class Fail:
-    """A failed attempt; an early one fails before the step has begun, as without a model."""
+    """An attempt fails; an early failure happens before the step begins, as without a model."""
 
     error: str = "broken"
     early: bool = False
@@ -65,14 +67,14 @@ class Fail:
 
 @dataclass(frozen=True)
 class Approve:
-    """A gate is passed."""
+    """A gate is approved."""
 
     message: str = ""
 
 
 @dataclass(frozen=True)
 class Deny:
-    """A gate is not passed."""
+    """A gate is denied."""
 
     message: str = ""
 
@@ -92,7 +94,7 @@ Lateness = Callable[[Progress, Sequence[Limit]], str]
 
 
 def late(when: Mapping[str, str]) -> Lateness:
-    """Let the time of called recipes be over as soon as a unit has begun, by their addresses."""
+    """Let called recipes, given by address, time out as soon as a unit has begun."""
 
     def chosen(progress: Progress, limits: Sequence[Limit]) -> str:
         over = [limit.address for limit in limits if when.get(limit.address) in progress.units]
@@ -106,17 +108,17 @@ def _in_time(progress: Progress, limits: Sequence[Limit]) -> str:
 
 
 def recipe(body: str, name: str = "r") -> str:
-    """Give a recipe's text, from its `steps:` or `stages:`."""
+    """Return the text of a recipe with these `steps:` or `stages:`."""
     return HEAD.replace("name: r", f"name: {name}") + body
 
 
 def first(addresses: Sequence[str]) -> str:
-    """Let the work go on that was planned first."""
+    """Choose the work that was planned first."""
     return addresses[0]
 
 
 def last(addresses: Sequence[str]) -> str:
-    """Let the work go on that was planned last."""
+    """Choose the work that was planned last."""
     return addresses[-1]
 
 
@@ -128,24 +130,24 @@ def _in_order(planned: Sequence[_Planned]) -> list[_Planned]:
 
 
 class Play:
-    """One recipe, played.
+    """A recipe that is played with given outcomes.
 
     Args:
         text: The recipe.
-        outcomes: What happens; a step that is not in it gives its address in angle brackets, and a
-            gate is approved.
-        recipes: Texts of the recipes that steps call, by path as the steps have it.
-        context: The values that it is started with.
-        order: Whose event comes next.
-        journal: Events of the turns before.
-        late: Whose time is over.
+        outcomes: Outcomes by address. By default, a step's output is its address in angle brackets,
+            and a gate is approved.
+        recipes: Texts of the recipes that steps call, by path as in the step.
+        context: The initial values.
+        order: Chooses the work with the next event.
+        journal: Events of earlier turns.
+        late: Returns which called recipes have timed out.
 
     Attributes:
         journal: All events.
-        asked: What agents, commands and gates were asked, in order, as (address, text).
+        asked: The prompts, commands and gate texts, in order, as (address, text).
         done: The work, in order.
-        limits: Those of called recipes, in the order in which they began.
-        ended: How it ended, or None.
+        limits: Time limits of called recipes, in the order in which they began.
+        ended: How the recipe ended, or None.
     """
 
     def __init__(
@@ -177,13 +179,13 @@ class Play:
 
     @property
     def outputs(self) -> Mapping[str, Any]:
-        """What it gave; it must have completed."""
+        """The recipe's outputs. It must have completed."""
         assert isinstance(self.ended, Completed), self.ended
         return self.ended.outputs
 
     @property
     def addresses(self) -> list[str]:
-        """Who was asked, in order."""
+        """The addresses of the work, in order."""
         return [address for address, _ in self.asked]
 
     @property
@@ -192,13 +194,14 @@ class Play:
         return self._progress
 
     def run(self, cut: int | None = None) -> Play:
-        """Play until it ends.
+        """Play until the recipe ends.
 
         Args:
-            cut: Events after which all is over, as at a power failure; None plays on.
+            cut: Number of events after which everything stops, as in a power failure. None means
+                never.
 
         Returns:
-            Itself.
+            This play.
         """
         self._left = cut
         for event in self._events():
@@ -210,7 +213,7 @@ class Play:
         return self
 
     def resume(self, outcomes: Outcomes | None = None) -> Play:
-        """Give the play that goes on with this one in another turn."""
+        """Return a play that resumes this one in another turn."""
         return Play(
             self.text,
             self.outcomes if outcomes is None else outcomes,
@@ -228,7 +231,7 @@ class Play:
             yield from self._take(*now.events)
             again = self._plan(often)
             assert again.events == (), again.events
-            # An iteration that begins anew after a resume changes places once it has begun.
+            # An iteration that starts again after a resume changes its position once it has begun.
             assert _in_order(again.work) == _in_order(now.work)
             assert _in_order(again.limits) == _in_order(now.limits)
             assert again.ended == now.ended
@@ -263,7 +266,7 @@ class Play:
             del self._under_way[address]
 
     def _end_time(self, recipe: str) -> Iterator[ev.Event]:
-        """Let the time of a called recipe be over: what it has in hand ends without a word."""
+        """Let a called recipe time out: its running work ends without an event."""
         self._over.append(recipe)
         yield from self._take(ev.StepFailed(step=recipe, attempt=1, error=LATE))
         for address in self._under_way:

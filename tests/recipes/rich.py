@@ -1,4 +1,4 @@
-"""A recipe that uses all that recipes have, and what must hold once it has come to its end."""
+"""A recipe that uses every feature, and the checks for its result."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents import events as ev
-from nb_agents.launch.api import resume
-from nb_agents.launch.resume_plan import Preview
 from nb_agents.options import RunOptions
 from nb_agents.testing import scripted_team
+from tests.kit.runs import Preview, resume
 from tests.model_server import wait_until
 from tests.recipes.live import Echo, begin, write
 
@@ -51,14 +50,14 @@ steps:
 
 
 def write_rich(root: Path) -> Path:
-    """Write the recipe and those that it calls."""
+    """Write the recipe and the recipes that it calls."""
     write(root, DEEP, "deep")
     write(root, MIDDLE, "middle")
     return write(root, MAIN)
 
 
 def play_rich(recipe: str) -> None:
-    """Begin the recipe or go on with it, in a process that may be killed."""
+    """Start or resume the recipe in a process that may be killed."""
     path = Path(recipe)
     if (path.parent / "sessions" / "s").exists():
         options = RunOptions(session_root=path.parent / "sessions")
@@ -72,7 +71,7 @@ def play_rich(recipe: str) -> None:
 
 
 def assert_nothing_ran_twice(events: Sequence[Any]) -> None:
-    """What had finished was not begun again, in however many turns the recipe came to its end."""
+    """Check that no finished work began again, over any number of turns."""
     finished: set[str] = set()
     for event in events:
         if isinstance(event, ev.StepStarted):
@@ -87,7 +86,7 @@ def assert_nothing_ran_twice(events: Sequence[Any]) -> None:
 
 
 def assert_truthful(told: Preview, old: Sequence[Any], new: Sequence[Any]) -> None:
-    """What was told before a resumption is what came of it."""
+    """Check that the notices before a resume describe what the resume did."""
     again = told.recipe
     assert again is not None
     ended = {e.step for e in old if isinstance(e, ev.StepFinished) and e.output is not None}
@@ -102,7 +101,7 @@ def assert_truthful(told: Preview, old: Sequence[Any], new: Sequence[Any]) -> No
 
 
 def _asked_first(events: Sequence[Any]) -> set[str]:
-    """The agents whose first doing was to send a request, in a round that had begun before."""
+    """Return the agents that first sent a request, in a round that had already begun."""
     first: dict[str, Any] = {}
     for event in events:
         if isinstance(event, ev.ModelStarted | ev.ToolStarted | ev.RoundStarted):
@@ -111,7 +110,7 @@ def _asked_first(events: Sequence[Any]) -> set[str]:
 
 
 def _left_open(events: Sequence[Any]) -> set[str]:
-    """The agents whose last request had no end, in the round that they are in."""
+    """Return the agents with an unanswered last request in their current round."""
     kinds = (ev.RoundStarted, ev.ModelStarted, ev.ModelFinished)
     last = {e.agent: e for e in events if isinstance(e, kinds)}
     return {agent for agent, event in last.items() if isinstance(event, ev.ModelStarted)}
@@ -122,7 +121,7 @@ def _begun(events: Sequence[Any], unit: str) -> set[str]:
 
 
 def _failed(events: Sequence[Any]) -> set[str]:
-    """The agents' steps that failed, and have not begun since."""
+    """Return the agent steps that failed and have not begun again."""
     last = {e.step: e for e in events if isinstance(e, ev.StepStarted | ev.StepFailed)}
     return {step for step, event in last.items() if isinstance(event, ev.StepFailed)}
 

@@ -1,10 +1,9 @@
-"""What is known of a recipe before it begins, and where its units will be."""
+"""The outline of a recipe before it begins, and the addresses of its units."""
 
 from __future__ import annotations
 
-from nb_agents.config.recipe import Recipe
 from nb_agents.events import EVENT, PlannedUnit, RecipeLoaded
-from nb_agents.recipes.units import MAX_PLANNED, planned
+from tests.kit.recipes import MAX_PLANNED, Recipe, planned
 
 HEAD = "name: a\ndescription: d\nversion: 1.0.0\n"
 STAGES = """
@@ -25,10 +24,10 @@ def read(body: str) -> Recipe:
     return Recipe.from_text(HEAD + body, "a.yaml")
 
 
-def test_stages_and_steps_are_planned_in_order_and_loops_as_one() -> None:
+def test_outline_lists_stages_and_steps_in_order_and_each_loop_once() -> None:
     body = STAGES.replace("a/b", "ab")
     assert [tuple(unit) for unit in planned(read("context: {xs: []}" + body))] == [
-        ("gather", "stage", "a person must approve its end"),
+        ("gather", "stage", "needs approval at its end"),
         ("gather/draft", "agent", "agent worker"),
         ("gather/ab", "foreach", "bash"),
         ("work", "stage", ""),
@@ -37,17 +36,17 @@ def test_stages_and_steps_are_planned_in_order_and_loops_as_one() -> None:
     ]
 
 
-def test_a_recipe_that_a_step_calls_is_planned_below_the_step() -> None:
+def test_called_recipe_is_listed_below_its_step() -> None:
     steps = read("steps: [{id: one, type: bash, command: x}]")
     assert planned(steps, "work/sub") == (PlannedUnit("work/sub/one", "bash", "bash"),)
 
 
-def test_a_long_recipe_is_planned_in_part() -> None:
+def test_outline_of_a_long_recipe_is_shortened() -> None:
     many = "".join(f"- {{id: s{n}, type: bash, command: x}}\n" for n in range(MAX_PLANNED + 9))
     assert len(planned(read(f"steps:\n{many}"))) == MAX_PLANNED
 
 
-def test_the_journal_keeps_the_outline_and_older_ones_had_none() -> None:
+def test_journal_has_the_outline_and_old_journals_load_without() -> None:
     outline = (PlannedUnit("a", "stage", "x"), PlannedUnit("a/b", "bash", "bash"))
     loaded = RecipeLoaded(step="", path="", text="t", outline=outline)
     assert EVENT.validate_json(EVENT.dump_json(loaded)) == loaded

@@ -1,4 +1,4 @@
-"""Who does a step, and with which model."""
+"""How the agent and model of a step are chosen."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from nb_agents.config.recipe_step import Step
-from nb_agents.config.team import AgentSpec, TeamSpec
-from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.agents import resolve_agent
+from tests.kit.recipes import Step, resolve_agent
+from tests.kit.teams import AgentSpec, TeamSpec
+from tests.kit.tools import ToolKeys
 
 TEAM = TeamSpec.model_validate(
     {
@@ -32,12 +31,12 @@ TEAM = TeamSpec.model_validate(
 
 
 def step(agent: str = "writer", **keys: Any) -> Step:
-    """Give an agent step."""
+    """Return an agent step."""
     return Step.model_validate({"id": "s", "agent": agent, "prompt": "p", **keys})
 
 
 def usable(*types: str) -> Any:
-    """Say that only models of these types can be called."""
+    """Return a check that accepts only models of these types."""
     return lambda agent: agent.backend.type in types
 
 
@@ -55,9 +54,7 @@ ALL = usable("openai", "claude", "gemini", "azure_openai")
         ("Critic", "writer", "writer, the default agent"),
     ],
 )
-def test_a_name_a_pattern_or_the_first_agent_decides_who_works(
-    name: str, agent: str, why: str
-) -> None:
+def test_agent_is_found_by_name_pattern_or_default(name: str, agent: str, why: str) -> None:
     worker = resolve_agent(step(name), TEAM, ALL)
 
     assert (worker.agent.id, worker.why) == (agent, why)
@@ -67,7 +64,7 @@ def test_a_name_a_pattern_or_the_first_agent_decides_who_works(
 @pytest.mark.parametrize(
     "agent, keys, model, why",
     [
-        # The agent's own model, under its provider's other name, or by a pattern.
+        # The agent's own model, under its provider's other name or by a pattern.
         ("critic", {"provider": "anthropic", "model": "opus-4"}, "claude:opus-4", "anthropic"),
         ("critic", {"provider": "anthropic", "model": "opus-*"}, "claude:opus-4", "opus-*"),
         ("critic", {"provider": "anthropic"}, "claude:opus-4", "critic; anthropic"),
@@ -77,7 +74,7 @@ def test_a_name_a_pattern_or_the_first_agent_decides_who_works(
         ("writer", {"provider": "azure", "model": "x"}, "azure_openai:x", "azure:x"),
         ("writer", {"provider": "openai", "model": "gpt-6"}, "openai:gpt-6", "openai:gpt-6"),
         ("writer", {"model": "gpt-6"}, "openai:gpt-6", "writer; gpt-6"),
-        # None that can be asked for.
+        # No usable model.
         (
             "writer",
             {"provider": "anthropic", "model": "opus-*"},
@@ -90,7 +87,7 @@ def test_a_name_a_pattern_or_the_first_agent_decides_who_works(
         ("writer", {"model_role": "fast"}, "openai:gpt-5", "a model for 'fast' is not available"),
     ],
 )
-def test_a_step_gets_the_model_that_it_names_if_there_is_such_a_one(
+def test_step_gets_its_model_if_available(
     agent: str, keys: dict[str, Any], model: str, why: str
 ) -> None:
     worker = resolve_agent(step(agent, **keys), TEAM, ALL)
@@ -100,7 +97,7 @@ def test_a_step_gets_the_model_that_it_names_if_there_is_such_a_one(
     assert why in worker.why
 
 
-def test_the_first_preference_that_can_be_had_counts() -> None:
+def test_first_available_preference_is_used() -> None:
     wishes = [
         {"class": "reasoning"},
         {"provider": "google", "model": "pro"},
@@ -111,20 +108,20 @@ def test_the_first_preference_that_can_be_had_counts() -> None:
     assert (worker.agent.backend.type, worker.agent.backend.model) == ("claude", "haiku")
 
 
-def test_a_model_of_the_same_provider_is_called_with_the_same_key() -> None:
+def test_model_of_the_same_provider_uses_the_same_key() -> None:
     worker = resolve_agent(step(provider="openai", model="gpt-6"), TEAM, ALL)
 
     key = worker.agent.backend.api_key
     assert key is not None and key.get_secret_value() == "k"
 
 
-def test_a_key_goes_to_no_other_provider() -> None:
+def test_key_is_not_sent_to_another_provider() -> None:
     worker = resolve_agent(step(provider="anthropic", model="haiku"), TEAM, ALL)
 
     assert worker.agent.backend.api_key is None
 
 
-def test_another_providers_model_works_with_the_agents_own_tools_and_rules() -> None:
+def test_other_providers_model_keeps_the_agents_tools_and_rules() -> None:
     keys = {"data_store": True, "tool_policy": [{"match": "*", "action": "ask"}]}
     backend = {"type": "openai", "model": "gpt-5", "enable_mcp_command_line": True, **keys}
     team = TeamSpec.model_validate({"agents": [{"id": "writer", "backend": backend}]})
@@ -144,16 +141,14 @@ def test_another_providers_model_works_with_the_agents_own_tools_and_rules() -> 
         ({"class": "reasoning"}, "a model of class 'reasoning'"),
     ],
 )
-def test_a_required_model_that_is_not_to_be_had_is_an_error(
-    wish: dict[str, Any], said: str
-) -> None:
+def test_unavailable_required_model_is_an_error(wish: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError, match=f"Step 's' requires {said}, which is not available"):
         resolve_agent(
             step(provider_preferences=[wish | {"required": True}]), TEAM, usable("openai")
         )
 
 
-def test_a_required_model_is_none_when_another_preference_can_be_had() -> None:
+def test_required_model_may_be_missing_if_another_preference_is_available() -> None:
     wishes = [
         {"provider": "google", "model": "pro", "required": True},
         {"provider": "anthropic", "model": "haiku"},
@@ -163,7 +158,7 @@ def test_a_required_model_is_none_when_another_preference_can_be_had() -> None:
     assert worker.agent.backend.model == "haiku"
 
 
-def test_an_agent_without_wishes_is_not_looked_into() -> None:
+def test_agent_without_preferences_is_not_checked() -> None:
     def never(agent: AgentSpec) -> bool:
         raise AssertionError(agent)
 

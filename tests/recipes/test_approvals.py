@@ -1,4 +1,4 @@
-"""Gates: who is asked what, what the answer or its absence does, and what a stop leaves of it."""
+"""Gates: their prompts, decisions and timeouts, and their state after a stop."""
 
 import signal
 from itertools import groupby
@@ -9,13 +9,12 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import CancellationRequestedError, UserError
-from nb_agents.launch.resume import preview
 from nb_agents.options import ApprovalConfig
-from nb_agents.runs.run import Run
-from nb_agents.session.history import load_session
 from nb_agents.testing import scripted_team
+from tests.kit.runs import Run, preview
+from tests.kit.sessions import load_session
+from tests.kit.teams import TeamSpec
 from tests.model_server import wait_until
 from tests.recipes.live import (
     Echo,
@@ -44,11 +43,11 @@ stages:
 
 
 def gated(root: Path, more: str = "") -> Run:
-    """A recipe with a gate between two stages."""
+    """Write a recipe with a gate between two stages."""
     return begin(write(root, GATED.format(more=f", {more}" if more else "")))
 
 
-def test_a_person_approves_and_what_they_say_reaches_later_steps(tmp_path: Path) -> None:
+def test_approval_message_reaches_later_steps(tmp_path: Path) -> None:
     run = gated(tmp_path)
     assert wait_for_gate(run) == ["plan"]
     (gate,) = run.view.gates.values()
@@ -71,7 +70,7 @@ def test_a_person_approves_and_what_they_say_reaches_later_steps(tmp_path: Path)
     assert run.receipt.steps == (("plan/make", "finished"), ("buy/pay", "finished"))
 
 
-def test_the_status_says_that_a_run_waits(tmp_path: Path) -> None:
+def test_status_shows_that_a_run_waits(tmp_path: Path) -> None:
     seen: list[str] = []
     run = gated(tmp_path)
     run.subscribe(lambda view: seen.append(view.status))
@@ -82,8 +81,8 @@ def test_the_status_says_that_a_run_waits(tmp_path: Path) -> None:
     assert [status for status, _ in groupby(seen)][-3:] == ["awaiting", "in-progress", "completed"]
 
 
-def test_the_answer_may_come_with_the_question(tmp_path: Path) -> None:
-    """Whoever sees a gate in the view can decide it, though its wait has not begun."""
+def test_gate_can_be_decided_as_soon_as_it_is_shown(tmp_path: Path) -> None:
+    """The decision may arrive before the task of the gate runs."""
     for number in range(5):
         run = gated(tmp_path / str(number))
         while not run.view.gates:
@@ -92,13 +91,13 @@ def test_the_answer_may_come_with_the_question(tmp_path: Path) -> None:
         assert finish(run).status == "completed"
 
 
-def test_time_approves_what_nobody_decides(tmp_path: Path) -> None:
+def test_timeout_approves(tmp_path: Path) -> None:
     run = finish(gated(tmp_path, "timeout: 0.05, default: approve"))
     assert run.status == "completed"
     assert [(a.approved, a.by, a.message) for a in run.view.approvals] == [(True, "timeout", "")]
 
 
-def test_time_denies_what_nobody_decides(tmp_path: Path) -> None:
+def test_timeout_denies(tmp_path: Path) -> None:
     run = finish(gated(tmp_path, "timeout: 0.05"))
     assert run.status == "cancelled"
     assert [(a.approved, a.by) for a in run.view.approvals] == [(False, "timeout")]
@@ -106,7 +105,7 @@ def test_time_denies_what_nobody_decides(tmp_path: Path) -> None:
     assert run.view.stop.source == "approval"
 
 
-def test_a_decision_in_time_is_the_only_one(tmp_path: Path) -> None:
+def test_timeout_does_not_override_a_decision(tmp_path: Path) -> None:
     run = gated(tmp_path, "timeout: 60, default: approve")
     wait_for_gate(run)
     run.deny("too dear", by="ann")
@@ -114,7 +113,7 @@ def test_a_decision_in_time_is_the_only_one(tmp_path: Path) -> None:
     assert [(a.approved, a.by) for a in run.view.approvals] == [(False, "ann")]
 
 
-def test_a_denial_stops_the_run_and_a_resume_asks_again(tmp_path: Path) -> None:
+def test_denial_stops_the_run_and_a_resume_asks_again(tmp_path: Path) -> None:
     run = gated(tmp_path)
     wait_for_gate(run)
     run.deny("too dear", by="ann")
@@ -143,7 +142,7 @@ def test_a_denial_stops_the_run_and_a_resume_asks_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_a_stop_ends_the_wait_and_a_resume_asks_again(tmp_path: Path, now: bool) -> None:
+def test_stop_ends_the_wait_and_a_resume_asks_again(tmp_path: Path, now: bool) -> None:
     run = gated(tmp_path)
     wait_for_gate(run)
     run.stop(now=now)
@@ -156,7 +155,7 @@ def test_a_stop_ends_the_wait_and_a_resume_asks_again(tmp_path: Path, now: bool)
     assert finish(again).result == {"colour": "blue", "said": "yes"}
 
 
-def test_an_approved_gate_is_not_asked_again(tmp_path: Path) -> None:
+def test_approved_gate_is_not_asked_again(tmp_path: Path) -> None:
     body = GATED.format(more="").replace("echo {{_approval_message}}", hold("pay"))
     run = begin(write(tmp_path, body))
     wait_for_gate(run)
@@ -169,12 +168,12 @@ def test_an_approved_gate_is_not_asked_again(tmp_path: Path) -> None:
     assert events(again, ev.ApprovalAsked) == []
 
 
-def test_nobody_decides_what_is_not_asked(tmp_path: Path) -> None:
+def test_gate_that_is_not_open_cannot_be_decided(tmp_path: Path) -> None:
     run = gated(tmp_path)
     wait_for_gate(run)
     run.approve()
     finish(run)
-    with pytest.raises(UserError, match="waits for no approval; it is complete"):
+    with pytest.raises(UserError, match="is not waiting for an approval; it is complete"):
         run.deny()
     assert [a.approved for a in run.view.approvals] == [True]
 
@@ -186,18 +185,18 @@ def test_waiting_for_the_decision(tmp_path: Path) -> None:
         run.wait_for_approval(timeout=0.01)
     run.approve("fine", by="ann")
     finish(run)
-    with pytest.raises(UserError, match="ended without asking"):
+    with pytest.raises(UserError, match="ended without a decision"):
         run.wait_for_approval(timeout=WAIT_S)
 
 
-def test_waiting_for_a_decision_that_time_takes(tmp_path: Path) -> None:
+def test_waiting_for_a_decision_by_timeout(tmp_path: Path) -> None:
     run = gated(tmp_path, "timeout: 0.5, default: approve")
     given = run.wait_for_approval(timeout=WAIT_S)
     assert (given.address, given.approved, given.by) == ("plan", True, "timeout")
     finish(run)
 
 
-def test_conditions_of_the_stage_approve_by_themselves(tmp_path: Path) -> None:
+def test_stage_conditions_approve_automatically(tmp_path: Path) -> None:
     body = GATED.format(more="").replace(
         "- name: buy", "  auto_approve_if: [\"{{colour}} == 'blue'\"]\n- name: buy"
     )
@@ -206,7 +205,7 @@ def test_conditions_of_the_stage_approve_by_themselves(tmp_path: Path) -> None:
     assert [(a.approved, a.by) for a in run.view.approvals] == [(True, "auto_approve_if")]
 
 
-# Two at once -------------------------------------------------------------------------------------
+# Two gates ---------------------------------------------------------------------------------------
 
 TWO = """
 context: {who: [ann, ben]}
@@ -228,14 +227,14 @@ stages:
 
 
 def two(root: Path) -> Run:
-    """Two sub-recipes side by side, each with a gate."""
+    """Write a recipe with two parallel sub-recipes, each with a gate."""
     write(root, ONE, "gated")
     run = begin(write(root, TWO))
     wait_for_gate(run, 2)
     return run
 
 
-def test_two_gates_wait_at_once_and_the_older_is_decided_first(tmp_path: Path) -> None:
+def test_older_of_two_open_gates_is_decided_first(tmp_path: Path) -> None:
     run = two(tmp_path)
     asked = [(e.step, e.prompt) for e in events(run, ev.ApprovalAsked)]
     assert sorted(asked) == [
@@ -256,7 +255,7 @@ def test_two_gates_wait_at_once_and_the_older_is_decided_first(tmp_path: Path) -
     }
 
 
-def test_a_denial_of_one_gate_ends_the_wait_at_the_other(tmp_path: Path) -> None:
+def test_denial_of_one_gate_closes_the_other(tmp_path: Path) -> None:
     run = two(tmp_path)
     first, second = run.view.gates
     run.approve("in")
@@ -287,7 +286,7 @@ run.wait()
 """
 
 
-def test_a_question_outlives_the_process(tmp_path: Path) -> None:
+def test_open_gate_survives_a_killed_process(tmp_path: Path) -> None:
     write(tmp_path, GATED.format(more=""))
     with script(ASK_AND_DIE, tmp_path) as process:
         assert read_line(process) == "asked\n"
@@ -305,13 +304,13 @@ def test_a_question_outlives_the_process(tmp_path: Path) -> None:
     assert finish(again).result == {"colour": "blue", "said": "still"}
 
 
-# Who decides, and when nobody does ----------------------------------------------------------------
+# Approvers and defaults ---------------------------------------------------------------------------
 
 BY_TWO = ApprovalConfig(approvers=("ann", "ben", "cyd"), required_approvals=2)
 
 
 def governed(root: Path, approval: ApprovalConfig, more: str = "") -> Run:
-    """A recipe with a gate, in a run that says how it is approved."""
+    """Start a recipe with a gate in a run with these approval settings."""
     path = write(root, GATED.format(more=f", {more}" if more else ""))
     team = scripted_team(None, worker=Echo())
     return nb_agents.start(
@@ -322,12 +321,12 @@ def governed(root: Path, approval: ApprovalConfig, more: str = "") -> Run:
     )
 
 
-def test_as_many_must_approve_as_the_run_requires_and_only_approvers_may(tmp_path: Path) -> None:
+def test_required_number_of_listed_approvers_must_approve(tmp_path: Path) -> None:
     run = governed(tmp_path, BY_TWO)
     wait_for_gate(run)
     for decide in (run.approve, run.deny):
         with pytest.raises(
-            UserError, match="'eve' is not an approver of this run. They are: ann, ben"
+            UserError, match="'eve' is not an approver of this run. Approvers: ann, ben"
         ):
             decide("mine", by="eve")
     run.approve("the matt one", by="ann")
@@ -340,7 +339,7 @@ def test_as_many_must_approve_as_the_run_requires_and_only_approvers_may(tmp_pat
     assert [(a.approved, a.by) for a in run.view.approvals] == [(True, "ann, cyd")]
 
 
-def test_one_approver_who_denies_is_enough(tmp_path: Path) -> None:
+def test_one_denial_is_enough(tmp_path: Path) -> None:
     run = governed(tmp_path, BY_TWO)
     wait_for_gate(run)
     run.approve(by="ann")
@@ -350,7 +349,7 @@ def test_one_approver_who_denies_is_enough(tmp_path: Path) -> None:
     assert [(a.approved, a.by) for a in run.view.approvals] == [(False, "ben")]
 
 
-def test_each_gate_is_counted_for_itself(tmp_path: Path) -> None:
+def test_approvals_are_counted_per_gate(tmp_path: Path) -> None:
     write(tmp_path, ONE, "gated")
     run = begin(write(tmp_path, TWO), approval=BY_TWO)
     first, second = wait_for_gate(run, 2)
@@ -363,7 +362,7 @@ def test_each_gate_is_counted_for_itself(tmp_path: Path) -> None:
     assert finish(run).status == "completed"
 
 
-def test_what_is_half_approved_at_a_stop_is_asked_of_everybody_again(tmp_path: Path) -> None:
+def test_partial_approvals_are_dropped_by_a_stop(tmp_path: Path) -> None:
     run = governed(tmp_path, BY_TWO)
     wait_for_gate(run)
     run.approve(by="ann")
@@ -378,7 +377,7 @@ def test_what_is_half_approved_at_a_stop_is_asked_of_everybody_again(tmp_path: P
 
 
 @pytest.mark.parametrize("auto, status", [(True, "completed"), (False, "cancelled")])
-def test_the_runs_time_decides_at_a_gate_that_has_none(
+def test_runs_timeout_applies_to_a_gate_without_one(
     tmp_path: Path, auto: bool, status: str
 ) -> None:
     config = ApprovalConfig(timeout=0.05, auto_approve_on_timeout=auto, approvers=("ann",))
@@ -389,7 +388,7 @@ def test_the_runs_time_decides_at_a_gate_that_has_none(
     assert (asked.timeout_s, asked.default) == (0.05, "approve" if auto else "deny")
 
 
-def test_a_gate_is_shown_with_the_time_that_it_has(tmp_path: Path) -> None:
+def test_gate_is_shown_with_its_timeout(tmp_path: Path) -> None:
     run = governed(tmp_path, ApprovalConfig(timeout=90, auto_approve_on_timeout=True))
     wait_for_gate(run)
     (gate,) = run.view.gates.values()
@@ -398,13 +397,13 @@ def test_a_gate_is_shown_with_the_time_that_it_has(tmp_path: Path) -> None:
     finish(run)
 
 
-def test_a_gates_own_time_comes_first(tmp_path: Path) -> None:
+def test_gates_own_timeout_takes_precedence(tmp_path: Path) -> None:
     config = ApprovalConfig(timeout=900, auto_approve_on_timeout=True)
     run = finish(governed(tmp_path, config, "timeout: 0.05"))
     assert [(a.approved, a.by) for a in run.view.approvals] == [(False, "timeout")]
 
 
-def test_a_team_file_says_how_the_gates_of_its_recipes_are_approved(tmp_path: Path) -> None:
+def test_team_file_sets_approvals_for_its_recipes(tmp_path: Path) -> None:
     team = TeamSpec.model_validate(
         {
             "agents": [{"id": "worker", "backend": {"type": "demo"}}],

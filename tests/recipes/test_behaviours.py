@@ -1,4 +1,4 @@
-"""What Amplifier's own tests ask of stops, loops, sub-recipes, gates and failures, run for real.
+"""The behaviours that Amplifier's tests check for stops, loops, sub-recipes, gates and failures.
 
 Source: amplifier-bundle-recipes b6ee26d, modules/tool-recipes/tests.
 """
@@ -12,23 +12,19 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.config.team import chosen_team
 from nb_agents.errors import (
     CancellationRequestedError,
     RecipeError,
     RunFailed,
     UnknownSessionError,
 )
-from nb_agents.launch.resume import preview
-from nb_agents.loop import post
-from nb_agents.presentation.panel_state import panel_state
-from nb_agents.presentation.recipe_card import recipe_text
-from nb_agents.process.command import MAX_KEPT_BYTES
-from nb_agents.runs.run import Run
-from nb_agents.session.history import load_session
-from nb_agents.session.layout import sessions_in
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
-from nb_agents.view.steps import MAX_TAIL
+from tests.kit.cards import panel_state, steps_text
+from tests.kit.processes import MAX_CAPTURED_BYTES
+from tests.kit.runs import Run, post, preview
+from tests.kit.sessions import load_session, sessions_in
+from tests.kit.teams import team_from_options
+from tests.kit.views import MAX_TAIL
 from tests.recipes.live import (
     answering,
     begin,
@@ -59,7 +55,7 @@ def stopped(run: Run) -> CancellationRequestedError:
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_a_stop_before_the_start_asks_no_model(tmp_path: Path, now: bool) -> None:
+def test_stop_before_the_start_calls_no_model(tmp_path: Path, now: bool) -> None:
     model = answering("one", "two")
     with loop_held():
         run = begin(write(tmp_path, AGENT), model)
@@ -69,7 +65,7 @@ def test_a_stop_before_the_start_asks_no_model(tmp_path: Path, now: bool) -> Non
     assert f"({'immediate' if now else 'graceful'}) at step 'first'" in str(exc)
 
 
-def test_a_stop_between_two_steps_names_the_next(tmp_path: Path) -> None:
+def test_stop_between_two_steps_names_the_next_step(tmp_path: Path) -> None:
     body = f"""
 steps:
 - {{id: first, type: bash, command: "{hold("a")}"}}
@@ -94,7 +90,7 @@ steps:
 
 
 def looping(root: Path, more: str = "") -> Run:
-    """A loop over four commands that are held, the first let go; the second is in hand."""
+    """Start a loop over four waiting commands. The first has ended and the second is running."""
     run = begin(write(root, LOOP % more))
     wait_held(run, "a")
     let_go(run, "a")
@@ -102,7 +98,7 @@ def looping(root: Path, more: str = "") -> Run:
     return run
 
 
-def test_a_stop_in_the_second_iteration_leaves_exactly_two(tmp_path: Path) -> None:
+def test_stop_in_the_second_iteration_leaves_two_iterations(tmp_path: Path) -> None:
     run = looping(tmp_path)
     run.stop()
     let_go(run, "b")
@@ -110,7 +106,7 @@ def test_a_stop_in_the_second_iteration_leaves_exactly_two(tmp_path: Path) -> No
     assert ran(run) == ["each[0]", "each[1]"]
 
 
-def test_a_stopped_parent_calls_no_recipe(tmp_path: Path) -> None:
+def test_stopped_recipe_calls_no_sub_recipe(tmp_path: Path) -> None:
     write(tmp_path, AGENT, "sub")
     body = f"""
 steps:
@@ -131,7 +127,7 @@ steps:
 
 
 @pytest.mark.parametrize("more", ["", "checkpoint_iterations: true,", "parallel: 1,"])
-def test_a_loop_goes_on_at_the_iteration_that_was_open(tmp_path: Path, more: str) -> None:
+def test_loop_resumes_at_the_open_iteration(tmp_path: Path, more: str) -> None:
     run = looping(tmp_path, more)
     run.stop(now=True)
     finish(run)
@@ -141,7 +137,7 @@ def test_a_loop_goes_on_at_the_iteration_that_was_open(tmp_path: Path, more: str
     assert again.result == {"all": ["a", "b", "c", "d"], "last": "last"}
 
 
-def test_iterations_that_failed_and_were_passed_over_stay_so(tmp_path: Path) -> None:
+def test_tolerated_failed_iterations_are_not_retried(tmp_path: Path) -> None:
     body = """
 context: {names: [a, b, c]}
 steps:
@@ -160,7 +156,7 @@ steps:
     assert again.result["all"] == [None, None, None]
 
 
-def test_an_empty_list_runs_nothing(tmp_path: Path) -> None:
+def test_empty_list_runs_nothing(tmp_path: Path) -> None:
     body = LOOP.replace("[a, b, c, d]", "[]") % ""
     assert finish(begin(write(tmp_path, body))).result == {"all": [], "last": "last"}
 
@@ -178,7 +174,7 @@ steps:
 """
 
 
-def test_an_iteration_of_two_steps_goes_on_at_the_second(tmp_path: Path) -> None:
+def test_iteration_of_two_steps_resumes_at_the_second(tmp_path: Path) -> None:
     run = begin(write(tmp_path, BODY_OF_TWO))
     wait_held(run, "a")
     let_go(run, "a")
@@ -191,7 +187,7 @@ def test_an_iteration_of_two_steps_goes_on_at_the_second(tmp_path: Path) -> None
     assert again.result["all"] == ["a", "a\nb"]
 
 
-def test_a_loop_that_was_over_does_not_run_again(tmp_path: Path) -> None:
+def test_finished_loop_does_not_run_again(tmp_path: Path) -> None:
     run = begin(write(tmp_path, LOOP % "" + f'- {{id: end, type: bash, command: "{hold("e")}"}}\n'))
     let_go(run, "a", "b", "c", "d")
     wait_held(run, "e")
@@ -220,7 +216,7 @@ steps:
 """
 
 
-def test_the_gate_of_a_called_recipe_waits_in_the_run_that_calls_it(tmp_path: Path) -> None:
+def test_gate_of_a_called_recipe_waits_in_the_calling_run(tmp_path: Path) -> None:
     write(tmp_path, CHILD, "child")
     run = begin(write(tmp_path, PARENT))
     assert wait_for_gate(run) == ["child/check"]
@@ -235,7 +231,7 @@ def test_the_gate_of_a_called_recipe_waits_in_the_run_that_calls_it(tmp_path: Pa
     assert ran(again) == ["child/tell/tell", "after"]
 
 
-def test_a_denial_in_a_called_recipe_stops_the_one_that_calls_it(tmp_path: Path) -> None:
+def test_denial_in_a_called_recipe_stops_the_caller(tmp_path: Path) -> None:
     write(tmp_path, CHILD, "child")
     run = begin(write(tmp_path, PARENT))
     wait_for_gate(run)
@@ -255,7 +251,7 @@ def failing(root: Path, more: str) -> Run:
     return finish(begin(write(root, f"steps:\n- {FAILS % more}\n- {after}\n")))
 
 
-def test_a_failure_ends_the_recipe_and_a_resume_tries_again(tmp_path: Path) -> None:
+def test_failure_ends_the_recipe_and_a_resume_retries(tmp_path: Path) -> None:
     run = failing(tmp_path, "on_error: fail")
     with pytest.raises(RunFailed, match="exit code 3: no"):
         run.wait(0)
@@ -264,7 +260,7 @@ def test_a_failure_ends_the_recipe_and_a_resume_tries_again(tmp_path: Path) -> N
     assert ran(finish(resume(run))) == ["bad"]
 
 
-def test_a_variable_that_nothing_sets_is_named_with_its_place_and_those_that_are(
+def test_undefined_variable_is_reported_with_position_and_alternatives(
     tmp_path: Path,
 ) -> None:
     body = """
@@ -282,17 +278,17 @@ steps:
     assert dict(run.receipt.steps) == {"first": "finished", "look": "failed"}
 
 
-def test_recipes_that_call_each_other_end_at_the_depth_with_the_way_there(tmp_path: Path) -> None:
+def test_recursion_limit_reports_the_chain_of_calls(tmp_path: Path) -> None:
     there = "steps:\n- {id: there, condition: 'true', type: recipe, recipe: %s.yaml}\n"
     write(tmp_path, there % "main", name="other")
     run = finish(begin(write(tmp_path, there % "other")))
     with pytest.raises(RunFailed) as caught:
         run.wait(0)
-    assert str(caught.value).count("Recipes call each other") == 1
+    assert str(caught.value).count("Recipe calls are nested") == 1
     assert "deeper than 5: main → other → main." in str(caught.value)
 
 
-def test_a_loop_over_ten_thousand_items_is_stopped_after_the_first_few(tmp_path: Path) -> None:
+def test_loop_over_ten_thousand_items_can_be_stopped_early(tmp_path: Path) -> None:
     body = f"""
 context: {{names: {list(range(10_000))}}}
 steps:
@@ -308,7 +304,7 @@ steps:
     assert "2 finished steps" in str(preview("s", session_root=tmp_path / "sessions"))
 
 
-def test_a_hundred_megabytes_of_output_are_kept_to_the_bound_and_the_recipe_goes_on(
+def test_hundred_megabytes_of_output_are_truncated(
     tmp_path: Path,
 ) -> None:
     body = r"""
@@ -319,22 +315,24 @@ steps:
     run = finish(begin(write(tmp_path, body)))
     assert (run.status, run.result) == ("completed", {"next": "next"})
     kept = run.view.steps["flood"].output
-    note = f"\n[cut: 100000000 bytes in all; the first {MAX_KEPT_BYTES} are kept]\n"
-    assert kept == "x" * MAX_KEPT_BYTES + note
-    # Once whole, for a resume, and what was shown of it while it ran.
-    assert (run.path / "events.jsonl").stat().st_size < 1.5 * MAX_KEPT_BYTES
+    note = (
+        f"\n[truncated: 100000000 bytes in total; only the first {MAX_CAPTURED_BYTES} are shown]\n"
+    )
+    assert kept == "x" * MAX_CAPTURED_BYTES + note
+    # Once in full for a resume, and once as the shortened stream.
+    assert (run.path / "events.jsonl").stat().st_size < 1.5 * MAX_CAPTURED_BYTES
     assert all(len(e.text) < 110_000 for e in events(run, ev.OutputStreamed))
     assert len(run.view.steps["flood"].tail) <= MAX_TAIL
     assert len(json.dumps(panel_state(run.view, run.id, 0.0))) < 100_000
-    assert len(recipe_text(run.view)) < 100_000
+    assert len(steps_text(run.view)) < 100_000
 
 
-def test_a_failed_command_that_is_passed_over_keeps_its_output(tmp_path: Path) -> None:
+def test_tolerated_failed_command_keeps_its_output(tmp_path: Path) -> None:
     run = failing(tmp_path, "on_error: continue, output_exit_code: code")
     assert run.result == {"code": "3", "bad": "", "after": "after"}
 
 
-def test_a_failure_may_skip_the_rest(tmp_path: Path) -> None:
+def test_failure_can_skip_the_rest(tmp_path: Path) -> None:
     run = failing(tmp_path, "on_error: skip_remaining")
     assert run.status == "completed"
     assert (ran(run), run.result) == (["bad"], {"bad": None})
@@ -351,7 +349,7 @@ steps:
 """
 
 
-def test_a_resume_keeps_what_was_used_of_the_step_budget(tmp_path: Path) -> None:
+def test_resume_keeps_the_used_step_budget(tmp_path: Path) -> None:
     gate = Gate()
     model = ScriptedModel(
         Turn(text="one"), Turn(error=RuntimeError("lost")), Turn(text="so ", gate=gate), Turn("two")
@@ -372,7 +370,7 @@ def test_a_resume_keeps_what_was_used_of_the_step_budget(tmp_path: Path) -> None
 # test_session.py ---------------------------------------------------------------------------------
 
 
-def test_sessions_of_recipes_are_listed_and_unknown_ones_are_told(tmp_path: Path) -> None:
+def test_recipe_sessions_are_listed_and_unknown_ones_reported(tmp_path: Path) -> None:
     run = failing(tmp_path, "on_error: continue")
     assert [p.name for p in sessions_in(tmp_path / "sessions").by_use] == ["s"]
     (turn,) = load_session(run.path.parent).turns
@@ -381,7 +379,7 @@ def test_sessions_of_recipes_are_listed_and_unknown_ones_are_told(tmp_path: Path
         nb_agents.resume("nobody", options=RunOptions(session_root=tmp_path / "sessions"))
 
 
-# A recipe file that has changed ------------------------------------------------------------------
+# A changed recipe file ---------------------------------------------------------------------------
 
 OLD = f"""
 steps:
@@ -390,12 +388,12 @@ steps:
 """
 
 
-def test_a_start_value_that_is_no_plain_data_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"'files' of the context can't be used: it is not plain"):
+def test_initial_value_that_is_not_plain_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"The value of 'files' can't be used: it is not plain"):
         begin(write(tmp_path, AGENT), context={"depth": 2, "files": [tmp_path]})
 
 
-def test_a_resume_finds_the_recipes_of_a_bundle_as_the_start_did(tmp_path: Path) -> None:
+def test_resume_finds_bundled_recipes_like_the_start(tmp_path: Path) -> None:
     write(
         tmp_path / "kit", "steps:\n- {id: b, type: bash, command: echo found, output: o}\n", "sub"
     )
@@ -404,7 +402,7 @@ steps:
 - {{id: first, type: bash, command: "{hold("a")}"}}
 - {{id: call, type: recipe, recipe: "@kit:sub.yaml", output: got}}
 """
-    team = chosen_team(None, None, [f"kit={tmp_path / 'kit'}"])
+    team = team_from_options(None, None, [f"kit={tmp_path / 'kit'}"])
     options = RunOptions(session_root=tmp_path / "sessions")
     run = nb_agents.start(recipe=write(tmp_path, body), config=team, options=options)
     wait_held(run, "a")
@@ -414,7 +412,7 @@ steps:
     assert finish(resume(run)).result == {"got": {"o": "found"}}
 
 
-def test_a_start_value_that_nothing_reads_is_told_of(tmp_path: Path) -> None:
+def test_unused_initial_value_is_reported(tmp_path: Path) -> None:
     body = """
 context: {kept: 1}
 rate_limiting: {max_concurrent_llm: "{{most}}"}
@@ -423,12 +421,12 @@ steps:
 """
     given = {"depth": 1, "dept": 2, "kept": 3, "most": 4}
     run = finish(begin(write(tmp_path, body), context=given))
-    told = "Nothing in the recipe reads 'dept', which was given. Did you mean 'depth'?"
-    assert [text for text in run.view.notices if "Nothing in" in text] == [told]
+    told = "The recipe does not read the given value 'dept'. Did you mean 'depth'?"
+    assert [text for text in run.view.notices if "does not read" in text] == [told]
 
 
 def interrupted(root: Path) -> Run:
-    """A recipe that is stopped in its first step, and whose file is then another."""
+    """Stop a recipe in its first step, then change its file."""
     run = begin(write(root, OLD))
     wait_held(run, "one")
     run.stop(now=True)
@@ -437,28 +435,28 @@ def interrupted(root: Path) -> Run:
     return run
 
 
-def test_a_resume_goes_on_with_the_text_that_the_turn_kept(tmp_path: Path) -> None:
+def test_resume_uses_the_copy_in_the_turn(tmp_path: Path) -> None:
     run = interrupted(tmp_path)
     again = finish(resume(run))
     assert again.result == {"one": "one", "two": "old"}
-    (told,) = [n for n in again.view.notices if "another by now" in n]
+    (told,) = [n for n in again.view.notices if "has changed" in n]
     assert told == (
-        f"{tmp_path / 'main.yaml'} is another by now. This goes on with the text that the turn has "
-        "kept; a resume with `--recipe FILE` takes another."
+        f"{tmp_path / 'main.yaml'} has changed. This run uses the copy in the turn. "
+        "To use the changed recipe, resume with `--recipe FILE`."
     )
     assert (again.path / "recipe.yaml").read_text() == (run.path / "recipe.yaml").read_text()
 
 
-def test_a_resume_takes_the_new_text_when_it_is_told_to(tmp_path: Path) -> None:
+def test_resume_uses_the_changed_file_on_request(tmp_path: Path) -> None:
     again = finish(resume(interrupted(tmp_path), recipe=tmp_path / "main.yaml"))
     assert again.result == {"one": "one", "two": "new"}
-    assert [n for n in again.view.notices if "another by now" in n] == []
+    assert [n for n in again.view.notices if "has changed" in n] == []
     assert "echo new" in (again.path / "recipe.yaml").read_text()
     third = load_session(again.path.parent).turns[-1]
     assert third.view.outputs == {"one": "one", "two": "new"}
 
 
-def test_a_recipe_that_has_another_name_goes_on_in_the_same_workspace(tmp_path: Path) -> None:
+def test_renamed_recipe_keeps_its_workspace(tmp_path: Path) -> None:
     body = """
 steps:
 - {id: one, type: bash, command: "echo kept > note"}
@@ -471,7 +469,7 @@ steps:
     assert files_of(again) == {"renamed/note": "kept\n"}
 
 
-def test_a_step_is_told_when_the_session_has_started_before_and_after_a_resume(
+def test_session_start_time_is_the_same_after_a_resume(
     tmp_path: Path,
 ) -> None:
     tell = "echo {{session.started}}"
@@ -484,7 +482,7 @@ def test_a_step_is_told_when_the_session_has_started_before_and_after_a_resume(
     assert again.result == {"one": began, "two": began}
 
 
-def test_the_same_text_is_no_news(tmp_path: Path) -> None:
+def test_unchanged_text_causes_no_notice(tmp_path: Path) -> None:
     path = tmp_path / "main.yaml"
     path.write_bytes(write(tmp_path, OLD).read_bytes().replace(b"\n", b"\r\n"))
     run = begin(path)
@@ -495,14 +493,14 @@ def test_the_same_text_is_no_news(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
-def test_a_file_that_is_gone_does_no_harm(tmp_path: Path) -> None:
+def test_deleted_recipe_file_does_not_prevent_a_resume(tmp_path: Path) -> None:
     run = interrupted(tmp_path)
     (tmp_path / "main.yaml").unlink()
     again = finish(resume(run))
     assert again.result == {"one": "one", "two": "old"}
 
 
-def test_a_called_recipe_that_has_changed_is_told_too(tmp_path: Path) -> None:
+def test_changed_called_recipe_is_reported(tmp_path: Path) -> None:
     write(tmp_path, CHILD, "child")
     run = begin(write(tmp_path, PARENT))
     wait_for_gate(run)
@@ -513,11 +511,11 @@ def test_a_called_recipe_that_has_changed_is_told_too(tmp_path: Path) -> None:
     wait_for_gate(again)
     again.approve("blue")
     assert finish(again).result["after"] == "after blue"
-    assert f"{tmp_path / 'child.yaml'} is another by now." in again.view.notices[-1]
+    assert f"{tmp_path / 'child.yaml'} has changed." in again.view.notices[-1]
 
 
 @pytest.mark.parametrize("loop", ["", "foreach: '{{two}}', parallel: true, "])
-def test_a_changed_recipe_may_call_another_file_at_a_step_that_is_not_over(
+def test_changed_recipe_can_call_another_file_in_an_unfinished_step(
     tmp_path: Path, loop: str
 ) -> None:
     sub = "steps:\n- {id: one, type: bash, command: echo one, output: one}\n"
@@ -538,7 +536,7 @@ steps:
     assert not [address for address in ran(again) if not address.endswith("/two")]
 
 
-def test_a_step_that_asks_something_new_begins_anew(tmp_path: Path) -> None:
+def test_step_with_a_changed_prompt_starts_again(tmp_path: Path) -> None:
     """Its open conversation was about the old prompt."""
     body = f"""
 steps:
@@ -559,10 +557,10 @@ steps:
     assert "Draft old" not in prompt(model, 2)
 
 
-# What a person says, and what the next turn reads ------------------------------------------------
+# Messages, and the next turn ---------------------------------------------------------------------
 
 
-def test_what_is_said_at_once_is_heard_once(tmp_path: Path) -> None:
+def test_message_is_delivered_once(tmp_path: Path) -> None:
     model = answering("one")
     with loop_held():
         run = begin(write(tmp_path, "steps:\n- {id: a, agent: worker, prompt: Say it}\n"), model)
@@ -571,7 +569,7 @@ def test_what_is_said_at_once_is_heard_once(tmp_path: Path) -> None:
     assert prompt(model, 0).count("in verse") == 1
 
 
-def test_the_next_turn_reads_what_a_stopped_recipe_has_done(tmp_path: Path) -> None:
+def test_next_turn_reads_the_results_of_a_stopped_recipe(tmp_path: Path) -> None:
     body = f"""
 stages:
 - name: make

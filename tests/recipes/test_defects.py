@@ -1,6 +1,6 @@
-"""One test for each defect that stopping and resuming has in Amplifier's recipes.
+"""One test for each defect of stopping and resuming in Amplifier's recipes.
 
-Source: amplifier-bundle-recipes b6ee26d, read and run.
+Source: amplifier-bundle-recipes b6ee26d, read and run. "There" means Amplifier.
 """
 
 from pathlib import Path
@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.cancel import CancellationStatus
 from nb_agents.errors import CancellationRequestedError, RunFailed
-from nb_agents.runs.run import Run
-from nb_agents.session.commands import SessionStore
 from nb_agents.testing import Gate, ScriptedModel, Turn
+from tests.kit.runs import CancellationStatus, Run
+from tests.kit.sessions import SessionStore
 from tests.model_server import wait_until
 from tests.recipes.live import (
     answering,
@@ -33,7 +32,7 @@ CANCELLED = CancellationStatus.CANCELLED
 
 
 def bash(name: str, command: str, more: str = "") -> str:
-    """A step that runs a command, as a line of a recipe."""
+    """Return a YAML line with a step that runs a command."""
     return f'{{id: {name}, type: bash, command: "{command}"{more}}}'
 
 
@@ -55,8 +54,8 @@ def status(root: Path) -> CancellationStatus:
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_1_a_request_that_comes_while_a_step_runs_is_not_lost(tmp_path: Path, now: bool) -> None:
-    """There the step's checkpoint overwrites the request, and all steps run."""
+def test_1_stop_request_during_a_step_is_not_lost(tmp_path: Path, now: bool) -> None:
+    """There, the step's checkpoint overwrites the request, and all steps run."""
     run = begin(write(tmp_path, THREE))
     wait_held(run, "one")
     SessionStore(tmp_path / "sessions").request_cancellation("s", immediate=now)
@@ -68,8 +67,8 @@ def test_1_a_request_that_comes_while_a_step_runs_is_not_lost(tmp_path: Path, no
     assert finish(resume(run)).result == OUTPUTS
 
 
-def test_2_a_stop_at_a_later_step_stays_known(tmp_path: Path) -> None:
-    """There the marker and the step are erased when the stop is saved."""
+def test_2_stop_at_a_later_step_is_recorded(tmp_path: Path) -> None:
+    """There, saving the stop erases the marker and the step."""
     run = begin(write(tmp_path, THREE))
     wait_held(run, "one")
     let_go(run, "one")
@@ -95,8 +94,8 @@ DEEP = flat(bash("first", hold("first"), ", output: first"), bash("second", "ech
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_3_a_stop_reaches_recipes_in_recipes(tmp_path: Path, now: bool) -> None:
-    """There the sub-recipe runs to its end, and so does the one that called it."""
+def test_3_stop_reaches_nested_recipes(tmp_path: Path, now: bool) -> None:
+    """There, the sub-recipe and its caller run to their end."""
     write(tmp_path, MIDDLE, "middle")
     write(tmp_path, DEEP, "deep")
     run = begin(write(tmp_path, CALLS))
@@ -112,8 +111,8 @@ def test_3_a_stop_reaches_recipes_in_recipes(tmp_path: Path, now: bool) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["fail", "continue"])
-def test_4_a_stop_of_a_parallel_loop_is_no_failure(tmp_path: Path, on_error: str) -> None:
-    """There it is "2/4 iterations failed", or with on_error nothing, and the recipe completes."""
+def test_4_stop_of_a_parallel_loop_is_not_a_failure(tmp_path: Path, on_error: str) -> None:
+    """There, it is "2/4 iterations failed" or, with on_error, the recipe completes."""
     step = (
         "{id: each, type: bash, foreach: '{{names}}', parallel: 3, collect: all, "
         f'on_error: {on_error}, command: "touch {{{{item}}}}.begun; '
@@ -160,8 +159,8 @@ stages:
 """
 
 
-def test_5_a_resume_knows_the_stage_and_the_step_and_the_gate(tmp_path: Path) -> None:
-    """There all steps of both stages run again, and the gate asks again."""
+def test_5_resume_knows_the_stage_step_and_gate(tmp_path: Path) -> None:
+    """There, all steps of both stages run again, and the gate asks again."""
     run = begin(write(tmp_path, STAGED))
     wait_for_gate(run)
     run.approve("so it is")
@@ -175,8 +174,8 @@ def test_5_a_resume_knows_the_stage_and_the_step_and_the_gate(tmp_path: Path) ->
     assert again.result == {"b2": "b2", "b3": "so it is"}
 
 
-def test_6_a_denied_gate_is_not_passed_by_a_resume(tmp_path: Path) -> None:
-    """There a resume goes on to the next stage."""
+def test_6_resume_does_not_pass_a_denied_gate(tmp_path: Path) -> None:
+    """There, a resume continues with the next stage."""
     run = begin(write(tmp_path, STAGED))
     for _ in range(3):
         wait_for_gate(run)
@@ -189,10 +188,10 @@ def test_6_a_denied_gate_is_not_passed_by_a_resume(tmp_path: Path) -> None:
     finish(run)
 
 
-def test_7_a_resume_finds_sub_recipes_beside_the_recipe(
+def test_7_resume_finds_sub_recipes_next_to_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There the recipe's own place is not kept."""
+    """There, the recipe's location is not stored."""
     write(tmp_path, flat(bash("in", "echo inside")), "sub")
     body = flat(bash("first", "test -e ready"), "{id: sub, type: recipe, recipe: sub.yaml}")
     run = finish(begin(write(tmp_path, body)))
@@ -205,10 +204,10 @@ def test_7_a_resume_finds_sub_recipes_beside_the_recipe(
     assert (again.status, ran(again)) == ("completed", ["first", "sub/in"])
 
 
-def test_8_a_resumed_session_can_be_stopped_again_and_a_completed_one_can_not(
+def test_8_resumed_session_can_be_stopped_again_but_not_a_completed_one(
     tmp_path: Path,
 ) -> None:
-    """There the first is "already cancelled", and the second is cancelled."""
+    """There, the first is "already cancelled", and the second becomes cancelled."""
     run = begin(write(tmp_path, THREE))
     run.stop(now=True)
     finish(run)
@@ -225,8 +224,8 @@ def test_8_a_resumed_session_can_be_stopped_again_and_a_completed_one_can_not(
     assert status(tmp_path) is CancellationStatus.NONE
 
 
-def test_9_nothing_of_a_cut_command_lives_on(tmp_path: Path) -> None:
-    """There the process goes on and writes its file."""
+def test_9_interrupted_command_leaves_no_process(tmp_path: Path) -> None:
+    """There, the process continues and writes its file."""
     command = "touch held.begun; (until [ -e held.go ]; do sleep 0.02; done; touch late) & wait"
     run = begin(write(tmp_path, flat(bash("one", command))))
     wait_held(run, "held")
@@ -239,8 +238,8 @@ def test_9_nothing_of_a_cut_command_lives_on(tmp_path: Path) -> None:
     assert run.view.steps["one"].status == "cut"
 
 
-def test_9_the_words_of_a_cut_agent_are_kept(tmp_path: Path) -> None:
-    """There the state says nothing of them."""
+def test_9_text_of_an_interrupted_agent_is_kept(tmp_path: Path) -> None:
+    """There, the state does not contain it."""
     gate = Gate()
     model = ScriptedModel(Turn(text="words so far ", gate=gate), Turn(text="all"))
     body = flat("{id: talk, agent: worker, prompt: talk, output: said}")
@@ -256,8 +255,8 @@ def test_9_the_words_of_a_cut_agent_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_10_a_stop_ends_the_sleep_before_a_retry(tmp_path: Path, now: bool) -> None:
-    """There it sleeps to its end, up to five minutes."""
+def test_10_stop_ends_the_delay_before_a_retry(tmp_path: Path, now: bool) -> None:
+    """There, it sleeps for the whole delay, up to five minutes."""
     more = ", retry: {max_attempts: 3, initial_delay: 300}"
     body = flat(bash("one", "echo tried >> tries; test -e ready", more))
     run = begin(write(tmp_path, body))
@@ -271,8 +270,8 @@ def test_10_a_stop_ends_the_sleep_before_a_retry(tmp_path: Path, now: bool) -> N
     assert files_of(again)["main/tries"] == "tried\n" * 2
 
 
-def test_11_a_stop_is_told_as_a_stop(tmp_path: Path) -> None:
-    """There it is a failure like any other: no outputs, no session."""
+def test_11_stop_is_reported_as_a_stop(tmp_path: Path) -> None:
+    """There, it is an ordinary failure without outputs or session."""
     run = begin(write(tmp_path, THREE))
     wait_held(run, "one")
     let_go(run, "one")
@@ -286,14 +285,14 @@ def test_11_a_stop_is_told_as_a_stop(tmp_path: Path) -> None:
     assert (exc.receipt.source, exc.receipt.reason) == ("api", "enough")
     assert exc.receipt.steps == BROKEN_OFF
     assert str(exc) == (
-        f"Recipe s was stopped (immediate) at step 'two'. All is kept in {run.path}. "
-        "Go on with `%agents resume s`."
+        f"Recipe s was stopped (immediate) at step 'two'. Finished work is saved in {run.path}. "
+        "Resume it with `%agents resume s`."
     )
     assert run.view.steps["one"].output == "one\n"
 
 
-def test_12_large_values_are_whole_after_a_resume(tmp_path: Path) -> None:
-    """There a step after a resume reads "[trimmed: …KB …]"."""
+def test_12_large_values_are_complete_after_a_resume(tmp_path: Path) -> None:
+    """There, a step after a resume reads "[trimmed: …KB …]"."""
     model = answering("read")
     body = flat(
         bash("make", "head -c 200000 /dev/zero | tr '\\\\0' x", ", output: large"),
@@ -309,8 +308,8 @@ def test_12_large_values_are_whole_after_a_resume(tmp_path: Path) -> None:
     assert "Read " + "x" * 200_000 in prompt(model, 0)
 
 
-def test_12_a_gate_asks_with_its_values_filled_in(tmp_path: Path) -> None:
-    """There the event has the template."""
+def test_12_gate_prompt_has_its_values_filled_in(tmp_path: Path) -> None:
+    """There, the event contains the template."""
     run: Run = begin(write(tmp_path, STAGED.replace("Go on?", "Go on, {{recipe.name}}?")))
     wait_for_gate(run)
     assert [e.prompt for e in events(run, ev.ApprovalAsked)] == ["Go on, main?"]

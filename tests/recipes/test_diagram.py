@@ -1,4 +1,4 @@
-"""A recipe as a flowchart: its structure, and that no label can be read as anything else."""
+"""A recipe as a flowchart: its structure, and the escaping of its labels."""
 
 import json
 import re
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nb_agents.config.recipe import Recipe
-from nb_agents.recipes.diagram import mermaid
+from nb_agents.extensions.recipes.diagram import mermaid
+from tests.kit.recipes import Recipe
 
 HEAD = "name: r\ndescription: d\nversion: 1.0.0\n"
 
@@ -18,7 +18,7 @@ def drawn(text: str) -> list[str]:
     return [line.strip() for line in chart.splitlines()]
 
 
-def test_steps_are_shaped_by_what_they_do_and_stand_in_a_row() -> None:
+def test_steps_have_shapes_by_kind_and_form_a_chain() -> None:
     assert drawn(
         """\
 steps:
@@ -40,7 +40,7 @@ steps:
     ]
 
 
-def test_a_gate_stands_after_its_stage_with_two_ways_out() -> None:
+def test_gate_follows_its_stage_and_has_two_exits() -> None:
     assert drawn(
         """\
 stages:
@@ -67,7 +67,7 @@ stages:
     ]
 
 
-def test_loops_lead_back_and_dependencies_are_dotted() -> None:
+def test_loops_have_back_edges_and_dependencies_are_dotted() -> None:
     assert drawn(
         """\
 steps:
@@ -120,7 +120,7 @@ SAID = NASTY.filter(str.strip)
 
 @settings(max_examples=60, deadline=None)
 @given(SAID, SAID)
-def test_no_text_can_leave_its_label(said: str, asked: str) -> None:
+def test_no_text_can_end_its_label(said: str, asked: str) -> None:
     steps = [
         {
             "id": f"a{said}".strip().replace("\n", " "),
@@ -153,6 +153,6 @@ def test_no_text_can_leave_its_label(said: str, asked: str) -> None:
         ("ﬂ°", "#64258;#176;"),
     ],
 )
-def test_what_means_something_to_mermaid_becomes_a_code(said: str, label: str) -> None:
+def test_mermaid_syntax_is_escaped(said: str, label: str) -> None:
     lines = drawn(f"steps: [{{id: {json.dumps(said)}, type: bash, command: ls}}]")
     assert lines[2] == f'n1[/"{label}<br/>bash"/]'

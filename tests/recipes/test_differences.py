@@ -1,7 +1,7 @@
-"""Each row of the table in ``notebooks/recipes.ipynb``: what comes of it, here and there.
+"""Each row of the table in ``notebooks/recipes.ipynb``: the result in Amplifier and here.
 
-What comes of it in Amplifier was read from its code, b6ee26d; a row that becomes the same on both
-sides has no place in the table.
+Amplifier's results were read from its code, b6ee26d. A row with the same result on both sides does
+not belong in the table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nb_agents.recipes.tasks import Completed
+from tests.kit.recipes import Completed
 from tests.recipes import (
     test_approvals,
     test_behaviours,
@@ -36,13 +36,13 @@ class Difference:
     """One row, as far as a plan shows it.
 
     Attributes:
-        row: How the first cell of the row begins.
+        row: The start of the row's first cell.
         body: A recipe.
-        there: What comes of it in Amplifier; "fails" for a failure.
-        here: What comes of it here.
+        there: The result in Amplifier; "fails" for a failure.
+        here: The result here.
         happens: Outcomes by address.
         calls: Recipes that it calls.
-        of: What is compared, of a play that has ended.
+        of: Returns the value to compare, from a play that has ended.
     """
 
     row: str
@@ -55,12 +55,12 @@ class Difference:
 
 
 def prompts(play: Play) -> Any:
-    """Return what was asked, or "fails"."""
+    """Return the prompts, or "fails"."""
     return [text for _, text in play.asked] if isinstance(play.ended, Completed) else "fails"
 
 
 def agent(more: str) -> str:
-    """Return an agent's step."""
+    """Return an agent step."""
     return f"- {{agent: x, {more}}}\n"
 
 
@@ -78,7 +78,7 @@ STAGE = """stages:
 
 
 def resumed(play: Play) -> Any:
-    """Return what a resume asks."""
+    """Return the prompts of a resume."""
     return play.resume({"s": Approve()}).run().addresses
 
 
@@ -114,9 +114,11 @@ DIFFERENCES = [
     Difference(
         "a number that an agent", "steps:\n" + SAYS, {"o": 1.1}, {"o": "1.10"}, {"a": "1.10"}
     ),
-    Difference("text around", "steps:\n" + SAYS, {"o": "yes\n"}, {"o": "yes"}, {"a": "yes\n"}),
     Difference(
-        "text around",
+        "whitespace around", "steps:\n" + SAYS, {"o": "yes\n"}, {"o": "yes"}, {"a": "yes\n"}
+    ),
+    Difference(
+        "whitespace around",
         "steps:\n- {id: a, type: bash, command: c, output: o}\n",
         {"o": " a \n\n"},
         {"o": " a \n"},
@@ -176,37 +178,37 @@ DIFFERENCES = [
 
 ELSEWHERE = {
     "`{{x}}` in a bash command": [
-        test_shell_values.test_every_place_gets_exactly_the_value_and_no_command_in_it_runs,
-        test_shell_values.test_where_a_value_would_run_it_is_refused_in_a_sentence,
-        test_shell_values.test_a_raw_value_is_a_part_of_the_command,
-        test_check.test_a_steps_value_in_code_is_told_with_its_line_and_what_to_do,
+        test_shell_values.test_every_place_gets_the_exact_value_and_no_command_in_it_runs,
+        test_shell_values.test_value_is_refused_where_it_would_be_executed,
+        test_shell_values.test_raw_value_is_part_of_the_command,
+        test_check.test_step_value_in_code_is_reported_with_line_and_advice,
     ],
     "where bash runs": [
-        test_executor.test_commands_share_the_workspace_may_work_in_the_project_and_see_no_keys,
-        test_project_workspace.test_steps_work_in_the_directory_that_the_run_was_started_in,
+        test_executor.test_commands_share_the_workspace_and_see_no_keys,
+        test_project_workspace.test_steps_work_in_the_directory_of_the_start,
     ],
-    "`min_delay_ms`": [test_rate_limiter.test_a_call_beside_another_waits_too],
-    "`timeout` of a gate": [test_approvals.test_time_denies_what_nobody_decides],
+    "`min_delay_ms`": [test_rate_limiter.test_parallel_call_is_delayed_too],
+    "`timeout` of a gate": [test_approvals.test_timeout_denies],
     "large values": [
-        test_defects.test_12_large_values_are_whole_after_a_resume,
-        test_behaviours.test_a_hundred_megabytes_of_output_are_kept_to_the_bound_and_the_recipe_goes_on,
+        test_defects.test_12_large_values_are_complete_after_a_resume,
+        test_behaviours.test_hundred_megabytes_of_output_are_truncated,
     ],
     "a stop while a step runs": [
-        test_defects.test_1_a_request_that_comes_while_a_step_runs_is_not_lost,
-        test_defects.test_3_a_stop_reaches_recipes_in_recipes,
-        test_defects.test_4_a_stop_of_a_parallel_loop_is_no_failure,
+        test_defects.test_1_stop_request_during_a_step_is_not_lost,
+        test_defects.test_3_stop_reaches_nested_recipes,
+        test_defects.test_4_stop_of_a_parallel_loop_is_not_a_failure,
     ],
-    "resume": [test_behaviours.test_a_loop_goes_on_at_the_iteration_that_was_open],
+    "resume": [test_behaviours.test_loop_resumes_at_the_open_iteration],
     "`@bundle:path`": [
-        test_check.test_a_recipe_of_a_bundle_is_found_in_its_directory,
-        test_check.test_the_bundles_of_a_team_file_are_beside_it_and_those_of_the_line_go_first,
+        test_check.test_bundled_recipe_is_found_in_its_directory,
+        test_check.test_bundles_of_the_command_line_override_the_team_file,
     ],
 }
 """Rows that no plan shows, and the tests that do."""
 
 
 @pytest.mark.parametrize("each", DIFFERENCES, ids=lambda each: each.row)
-def test_what_the_table_says_is_so_here_and_not_there(each: Difference) -> None:
+def test_table_describes_our_result_and_not_amplifiers(each: Difference) -> None:
     play = Play(recipe(each.body), each.happens, each.calls).run()
     assert each.of(play) == each.here != each.there
 

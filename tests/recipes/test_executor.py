@@ -1,4 +1,4 @@
-"""How the driver of recipes feels a stop: streams, processes, the work in hand."""
+"""How the executor reacts to stops: streams, processes and running work."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.cancel import CancelPolicy
-from nb_agents.config.team import TeamSpec
-from nb_agents.launch.resume import preview
+from nb_agents.options import CancelPolicy
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from tests.canaries import KEY
+from tests.kit.runs import preview
+from tests.kit.teams import TeamSpec
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.recipes.live import (
     begin,
@@ -38,7 +38,7 @@ steps:
 """
 
 
-def test_an_immediate_stop_closes_the_stream_and_ends_the_processes(tmp_path: Path) -> None:
+def test_immediate_stop_closes_streams_and_ends_processes(tmp_path: Path) -> None:
     with ModelServer() as server:
         server.script("m", Reply(text="so far", hang_after=2), Reply(text="all of it"))
         backend = {"type": "chatcompletion", "base_url": server.url, "api_key": KEY, "model": "m"}
@@ -66,8 +66,8 @@ def test_an_immediate_stop_closes_the_stream_and_ends_the_processes(tmp_path: Pa
         }
         assert str(preview(run.session, session_root=tmp_path / "sessions")) == (
             "Resumes turn 1: 0 finished steps and 0 finished model calls are kept. Runs again: "
-            "1 model call cut or failed (both[0]/talk), "
-            "the command of both[1]/work (cut: it may have happened in part)."
+            "1 model call interrupted or failed (both[0]/talk), "
+            "the command of both[1]/work (interrupted, may be partly done)."
         )
         (workspace / "go").touch()
         again = finish(run.resume())
@@ -86,7 +86,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_no_process_of_a_step_is_left_after_an_immediate_stop(tmp_path: Path, family: str) -> None:
+def test_immediate_stop_leaves_no_process_of_a_step(tmp_path: Path, family: str) -> None:
     body = f"""
 steps:
 - id: one
@@ -104,7 +104,7 @@ steps:
     assert dict(run.receipt.steps) == {"one": "killed"}
 
 
-def test_a_graceful_stop_lets_the_work_in_hand_finish(tmp_path: Path) -> None:
+def test_graceful_stop_lets_running_work_finish(tmp_path: Path) -> None:
     body = f"""
 steps:
 - {{id: one, type: bash, output: one, command: "{hold("one")}"}}
@@ -122,7 +122,7 @@ steps:
     assert (again.result, ran(again)) == ({"one": "one"}, ["two"])
 
 
-def test_a_graceful_stop_lets_an_agents_step_finish_with_all_its_calls(tmp_path: Path) -> None:
+def test_graceful_stop_lets_an_agent_step_finish_all_its_calls(tmp_path: Path) -> None:
     body = """
 steps:
 - {id: draft, agent: worker, prompt: Draft it, output: draft}
@@ -142,7 +142,7 @@ steps:
     assert dict(run.receipt.steps) == {"draft": "finished", "next": "never started"}
 
 
-def test_commands_share_the_workspace_may_work_in_the_project_and_see_no_keys(
+def test_commands_share_the_workspace_and_see_no_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = tmp_path / "project"
@@ -167,7 +167,7 @@ steps:
     assert list(project.iterdir()) == []
 
 
-def test_a_step_that_can_not_begin_as_its_recipe_has_it_fails_with_the_place(
+def test_step_that_cannot_begin_fails_with_its_position(
     tmp_path: Path,
 ) -> None:
     inner = "steps:\n- {id: deep, type: bash, command: pwd, cwd: gone, on_error: continue}\n"
@@ -186,7 +186,7 @@ steps:
     assert run.status == "completed"
     errors = {step: v.why for step, v in run.view.steps.items()}
     for step, file, part, told in (
-        ("load", path, '"{{where}}"', "No recipe 'gone.yaml' beside this one"),
+        ("load", path, '"{{where}}"', "No recipe 'gone.yaml' next to this one"),
         ("work[0]", path, "gone, foreach", "The directory 'gone' does not exist."),
         ("ask", path, "{id: ask", "Step 'ask' requires openai:gpt-5, which is not available"),
         ("call/deep", tmp_path / "inner.yaml", "gone,", "The directory 'gone' does not exist."),
@@ -196,7 +196,7 @@ steps:
         assert errors[step].startswith(f"{file}:{line}:{column}: {told}"), errors[step]
 
 
-def test_a_recipe_has_no_time_limit_of_its_own(tmp_path: Path) -> None:
+def test_recipe_has_no_default_time_limit(tmp_path: Path) -> None:
     run = begin(
         write(
             tmp_path,
@@ -211,8 +211,8 @@ steps:
     finish(run)
 
 
-def test_the_time_in_which_a_person_is_asked_does_not_count(tmp_path: Path) -> None:
-    """The gate decides by itself after the time limit, had that counted, was over."""
+def test_time_waiting_for_the_user_does_not_count(tmp_path: Path) -> None:
+    """The gate decides by timeout after the time limit would have passed."""
     body = """
 stages:
 - name: first
@@ -225,7 +225,7 @@ stages:
     assert (run.status, run.view.approvals[0].by) == ("completed", "timeout")
 
 
-def test_a_stop_in_the_last_step_leaves_nothing_to_stop(tmp_path: Path) -> None:
+def test_stop_in_the_last_step_completes_the_recipe(tmp_path: Path) -> None:
     body = f"""
 steps:
 - {{id: one, type: bash, output: one, command: "{hold("one")}"}}
@@ -238,7 +238,7 @@ steps:
     assert (run.status, run.result) == ("completed", {"one": "one"})
 
 
-def test_a_graceful_stop_that_takes_too_long_becomes_immediate(tmp_path: Path) -> None:
+def test_slow_graceful_stop_becomes_immediate(tmp_path: Path) -> None:
     body = f"""
 steps:
 - {{id: one, type: bash, command: "{hold("one")}"}}
@@ -262,7 +262,7 @@ steps:
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_a_stop_ends_the_wait_for_a_slot(tmp_path: Path, now: bool) -> None:
+def test_stop_ends_the_wait_for_a_slot(tmp_path: Path, now: bool) -> None:
     gate = Gate()
     model = ScriptedModel(Turn(text="said", gate=gate))
     run = begin(write(tmp_path, SLOTS), model)

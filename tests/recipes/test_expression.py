@@ -1,4 +1,4 @@
-"""Conditions: Amplifier's language, and no value can change what a condition asks."""
+"""Conditions: Amplifier's language, in which no value can change the condition."""
 
 import pickle
 from typing import Any
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tblib import pickling_support
 
+from nb_agents.config.expression import Comparison, as_text, evaluate, lookup, parse
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.expression import Comparison, as_text, evaluate, lookup, parse
 
 CONTEXT: dict[str, Any] = {
     "word": "high",
@@ -91,7 +91,7 @@ CONTEXT: dict[str, Any] = {
         "true",
     ],
 )
-def test_a_condition_holds(condition: str) -> None:
+def test_true_conditions(condition: str) -> None:
     assert evaluate(parse(condition), CONTEXT)
 
 
@@ -125,7 +125,7 @@ def test_a_condition_holds(condition: str) -> None:
         "{{big}} == 9223372036854775806",
     ],
 )
-def test_a_condition_does_not_hold(condition: str) -> None:
+def test_false_conditions(condition: str) -> None:
     assert not evaluate(parse(condition), {**CONTEXT, "big": 9223372036854775807})
 
 
@@ -140,19 +140,17 @@ def test_a_condition_does_not_hold(condition: str) -> None:
         ("{{a}} == 'x", 10, "a quote is not closed"),
         ("{{a}} contains", 15, "expected a value, found the end"),
         ("{{a}} contains 1 == 2", 18, "found `==`"),
-        ("{{a}} = 1", 7, "'=' means nothing here"),
-        ("{{a}} == 'a {{b}}'", 10, "a variable inside other text"),
+        ("{{a}} = 1", 7, "unexpected character '='"),
+        ("{{a}} == 'a {{b}}'", 10, "variables inside other text"),
         ("{{a}} == 1 == 2", 12, "found `==`"),
-        ("{{a}}.upper()", 6, "'.' means nothing here"),
-        ("__import__('os')", 11, "there are no functions"),
-        ("found['key'] > 0", 6, "a field is written {{name.key}}"),
-        ("{{n}} == 1 and 'a' is defined", 16, "only a variable can be defined"),
+        ("{{a}}.upper()", 6, "unexpected character '.'"),
+        ("__import__('os')", 11, "functions are not supported"),
+        ("found['key'] > 0", 6, "write a field as {{name.key}}"),
+        ("{{n}} == 1 and 'a' is defined", 16, "only a variable can be tested"),
         ("a-b == 'c'", 1, "expected a value, found `a-b`"),
     ],
 )
-def test_a_fault_tells_its_column_and_what_was_expected(
-    condition: str, column: int, what: str
-) -> None:
+def test_syntax_error_has_column_and_expectation(condition: str, column: int, what: str) -> None:
     with pytest.raises(RecipeError) as caught:
         parse(condition)
     assert what in str(caught.value) and f"column {column}:" in str(caught.value)
@@ -165,26 +163,24 @@ def test_a_fault_tells_its_column_and_what_was_expected(
         ("{{wrod}}", ["Did you mean {{word}}?"]),
         ("{{step.reslt}}", ["{{step.reslt}}", "Did you mean {{step.result}}?"]),
         ("{{word.x}}", ["'word' is text"]),
-        ("{{nothing}} > 3", ["`>` needs numbers or texts", "one side is empty"]),
+        ("{{nothing}} > 3", ["`>` needs numbers or text", "one side is empty"]),
         ("{{items}} < 3", ["a list or mapping"]),
     ],
 )
-def test_a_condition_that_cannot_be_evaluated_names_the_value(
-    condition: str, words: list[str]
-) -> None:
+def test_evaluation_error_names_the_value(condition: str, words: list[str]) -> None:
     with pytest.raises(RecipeError) as caught:
         evaluate(parse(condition), CONTEXT)
     assert all(word in str(caught.value) for word in [*words, condition])
 
 
-def test_a_fault_survives_a_pickle() -> None:
-    pickling_support.install(RecipeError)  # as Dask does with each error that it finds
+def test_error_survives_pickling() -> None:
+    pickling_support.install(RecipeError)  # as Dask does for each error
     with pytest.raises(RecipeError) as caught:
         parse("{{a}} ==")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_the_variables_of_a_condition_are_listed_in_order() -> None:
+def test_variables_of_a_condition_are_listed_in_order() -> None:
     assert parse("{{b.c}} == word and (a or {{b.c}}) or true").variables == ("b.c", "a")
 
 
@@ -200,7 +196,7 @@ def test_the_variables_of_a_condition_are_listed_in_order() -> None:
         ("", []),
     ],
 )
-def test_what_a_condition_asks_about_each_variable_is_listed(
+def test_comparisons_of_a_condition_are_listed(
     condition: str, found: list[tuple[Any, ...]]
 ) -> None:
     assert parse(condition).comparisons == tuple(Comparison(*each) for each in found)
@@ -216,11 +212,11 @@ def test_what_a_condition_asks_about_each_variable_is_listed(
         (1.5, "1.5"),
     ],
 )
-def test_a_value_has_one_text(value: object, text: str) -> None:
+def test_value_as_text(value: object, text: str) -> None:
     assert as_text(value) == text
 
 
-def test_a_value_is_found_by_its_path() -> None:
+def test_value_is_found_by_its_path() -> None:
     assert lookup(CONTEXT, "step.result.list") == [1, 2]
 
 
@@ -233,7 +229,7 @@ HOSTILE = st.one_of(
 
 
 @given(value=HOSTILE)
-def test_a_value_never_changes_what_the_condition_asks(value: str) -> None:
+def test_value_cannot_change_the_structure_of_a_condition(value: str) -> None:
     context = {"value": value, "no": False, "yes": True}
     assert evaluate(parse("{{value}} == 'x1' or {{no}}"), context) is (value == "x1")
     assert evaluate(parse("{{value}} != 'x1' and {{yes}}"), context) is (value != "x1")
@@ -254,5 +250,5 @@ def test_a_value_never_changes_what_the_condition_asks(value: str) -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_and_or_not_bind_as_in_python(text: str, a: bool, b: bool) -> None:
+def test_operators_have_the_precedence_of_python(text: str, a: bool, b: bool) -> None:
     assert evaluate(parse(text), {"a": a, "b": b}) is bool(eval(text, {"a": a, "b": b}))

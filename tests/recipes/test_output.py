@@ -1,4 +1,4 @@
-"""What a step gave, as a value."""
+"""Values of steps' outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nb_agents.recipes.output import Output, final_text, value_of
+from nb_agents.extensions.recipes.output import Output, final_text
+from tests.kit.views import value_of
 
 TWO_BLOCKS = """Like this:
 
@@ -32,7 +33,7 @@ The result:
         ("", "", ""),
         ('\n{"k": [1]}\n', {"k": [1]}, {"k": [1]}),
         ("[]", [], []),
-        # A number counts as JSON where it is written as it was.
+        # A number is JSON only if it is written as JSON would write it.
         ('"quoted"', "quoted", "quoted"),
         ("true", True, True),
         ("null", None, None),
@@ -44,7 +45,7 @@ The result:
         ("007", "007", "007"),
         ("NaN", "NaN", "NaN"),
         ("9" * 5000, "9" * 5000, "9" * 5000),
-        # Within text.
+        # JSON inside other text.
         ('so: {"k": 1}.', 'so: {"k": 1}.', {"k": 1}),
         ("a [] b {} c [3]", "a [] b {} c [3]", [3]),
         ('f(x[0]) {"k": [1}', 'f(x[0]) {"k": [1}', [0]),
@@ -64,7 +65,7 @@ The result:
         ("\ufeff{}", "\ufeff{}", "\ufeff{}"),
     ],
 )
-def test_value(text: str, plain: Any, searched: Any) -> None:
+def test_value_of_command_output_is_text_or_json(text: str, plain: Any, searched: Any) -> None:
     output = Output(text)
 
     assert (output.value, type(output.value)) == (plain, type(plain))
@@ -74,11 +75,11 @@ def test_value(text: str, plain: Any, searched: Any) -> None:
 @pytest.mark.parametrize(
     "text, value", [("  a \n", "  a "), ("a\n\n", "a\n"), ("a", "a"), (" 42 \n", 42), ("\n", "")]
 )
-def test_the_text_of_a_command_loses_its_last_newline_alone(text: str, value: Any) -> None:
+def test_command_output_loses_only_its_last_newline(text: str, value: Any) -> None:
     assert Output(text, is_of_command=True).found == value
 
 
-def test_halves_of_characters_are_replaced() -> None:
+def test_lone_surrogates_are_replaced() -> None:
     value = value_of('{"\\ud83d": ["\\udc00 \\ud83d\\ude00 é"]}')
 
     assert value == {"\ufffd": ["\ufffd 😀 é"]}
@@ -86,14 +87,14 @@ def test_halves_of_characters_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("depth", [101, 950, 100_000])
-def test_endless_nesting_stays_text(depth: int) -> None:
+def test_excessive_nesting_stays_text(depth: int) -> None:
     text = "[" * depth + "]" * depth
 
     assert value_of(text) == text
     assert value_of("so: " + text, parse_json=True) == "so: " + text
 
 
-def test_nesting_is_allowed_as_people_use_it() -> None:
+def test_ordinary_nesting_is_parsed() -> None:
     assert value_of("[" * 100 + "]" * 100) != "[" * 100 + "]" * 100
 
 
@@ -102,8 +103,8 @@ def test_nesting_is_allowed_as_people_use_it() -> None:
     ["[" * 500_000, '[{"' * 200_000, ("[" * 900 + "x") * 500, "[" * 900 + '"' + "y" * 1_000_000],
     ids=["open", "objects", "deep", "string"],
 )
-def test_no_text_takes_long(text: str) -> None:
-    # Without a limit it is minutes, beyond what any test here may take.
+def test_parsing_any_text_is_fast(text: str) -> None:
+    # Without the limit, this takes minutes, longer than any test may.
     assert value_of(text, parse_json=True) == text
 
 
@@ -119,7 +120,7 @@ _json = st.recursive(
 
 
 @given(st.lists(_json) | st.dictionaries(st.text(st.characters(codec="utf-8")), _json))
-def test_json_comes_back_as_it_was_however_it_is_wrapped(value: Any) -> None:
+def test_json_round_trips_in_any_wrapping(value: Any) -> None:
     text = json.dumps(value, indent=1)
 
     assert value_of(text) == value
@@ -128,12 +129,12 @@ def test_json_comes_back_as_it_was_however_it_is_wrapped(value: Any) -> None:
 
 
 @given(st.text())
-def test_any_text_has_a_value_that_is_json(text: str) -> None:
+def test_value_of_any_text_can_be_written_as_json(text: str) -> None:
     for value in (value_of(text), value_of(text, parse_json=True)):
         json.dumps(value, allow_nan=False)
 
 
-def test_the_final_output_stands_for_the_recipe_else_the_last_one() -> None:
+def test_final_output_or_last_output_is_the_result() -> None:
     assert final_text({"final_output": "f", "x": "last"}) == "f"
     assert final_text({"x": 1, "y": {"k": "é"}}) == '{\n  "k": "é"\n}'
     assert final_text({}) == ""

@@ -1,28 +1,27 @@
-"""What a recipe reads of a step's result, and how its agent is told."""
+"""The fields that a recipe reads of a step's result, and the prompt that asks for them."""
 
 import json
 from typing import Any
 
 import pytest
 
-from nb_agents.config.recipe import Recipe
-from nb_agents.recipes.output import JSON_RIDER, Wanted, wanted
+from tests.kit.recipes import JSON_PROMPT_SUFFIX, Recipe, ResultUse, usage_of_results
 from tests.recipes.play import Play, recipe
 
 A = "{id: a, agent: x, prompt: p, output: out}"
 
 
-def _wanted(body: str, step: str = "a") -> Wanted:
-    return wanted(Recipe.from_text(recipe(body), "r.yaml")).get(step, Wanted())
+def _wanted(body: str, step: str = "a") -> ResultUse:
+    return usage_of_results(Recipe.from_text(recipe(body), "r.yaml")).get(step, ResultUse())
 
 
 def _reading(step: str) -> str:
-    """Give a recipe of step `a`, whose output is `out`, and of another step after it."""
+    """Return a recipe with step `a`, whose output is `out`, and a step after it."""
     return f"steps:\n- {A}\n- {{id: b, {step}}}\n"
 
 
 def says(text: str) -> str:
-    """Give the keys of a bash step that says a text."""
+    """Return the keys of a bash step that prints a text."""
     return f"type: bash, command: {json.dumps(f'echo {text}')}"
 
 
@@ -43,7 +42,7 @@ def says(text: str) -> str:
         ("foreach: '{{out.files}}', " + says("{{item.x}} {{out.files}}"), {"files": [{"x": "…"}]}),
     ],
 )  # fmt: skip
-def test_all_places_where_a_field_is_read_are_found(step: str, example: Any) -> None:
+def test_all_reads_of_a_field_are_found(step: str, example: Any) -> None:
     found = _wanted(_reading(step))
     assert found.example == example
     assert found.is_json
@@ -73,7 +72,7 @@ def test_all_places_where_a_field_is_read_are_found(step: str, example: Any) -> 
         ("{{out.x}} == {{out.y}}", "…"),
     ],
 )
-def test_the_example_makes_conditions_hold(condition: str, value: Any) -> None:
+def test_example_makes_conditions_true(condition: str, value: Any) -> None:
     for step in (
         f'condition: "{condition}", {says("c")}',
         f'while_condition: "true", break_when: "{condition}", {says("c")}',
@@ -92,12 +91,12 @@ def test_the_example_makes_conditions_hold(condition: str, value: Any) -> None:
         ("{{out.x}}", False),
     ],
 )
-def test_the_example_ends_loops(condition: str, value: Any) -> None:
+def test_example_ends_loops(condition: str, value: Any) -> None:
     body = f'while_condition: "{condition}", {says("c")}'
     assert _wanted(_reading(body)).example == {"x": value}
 
 
-def test_stages_and_their_gates_read_too() -> None:
+def test_reads_in_stages_and_gates_are_found() -> None:
     body = f"""stages:
 - {{name: one, steps: [{A}], approval: {{required: true, prompt: "{{{{out.why}}}}?"}},
    auto_approve_if: ["{{{{out.risk}}}} == 'low'"]}}
@@ -107,7 +106,7 @@ def test_stages_and_their_gates_read_too() -> None:
     assert _wanted(body).example == {"why": "…", "risk": "low", "go": True, "more": "…"}
 
 
-def test_a_value_is_followed_under_its_other_names() -> None:
+def test_value_is_followed_under_its_other_names() -> None:
     loop = """steps:
 - id: l
   while_condition: "{{score}} < 8"
@@ -118,7 +117,7 @@ def test_a_value_is_followed_under_its_other_names() -> None:
     assert _wanted(loop).example == {"score": 8, "files": [{"path": "…"}], "why": "…"}
 
 
-def test_names_that_carry_each_other_end() -> None:
+def test_cyclic_copies_of_variables_end() -> None:
     loop = """steps:
 - id: l
   while_condition: "true"
@@ -136,7 +135,7 @@ def test_names_that_carry_each_other_end() -> None:
         "- {id: a, agent: x, prompt: p, while_condition: 'true', collect: all}",
     ],
 )
-def test_what_a_loop_collects_is_what_its_last_step_gives(loop: str) -> None:
+def test_collected_result_is_that_of_the_last_step(loop: str) -> None:
     read = "- {id: b, foreach: '{{all}}', type: bash, command: '{{item.name}} {{all.x}}'}"
     body = f"context: {{list: [1]}}\nsteps:\n{loop}\n{read}\n"
     assert _wanted(body).example == {"name": "…"}
@@ -153,11 +152,11 @@ def test_what_a_loop_collects_is_what_its_last_step_gives(loop: str) -> None:
         f"condition: \"{{{{out}}}} == ''\", {says('c')}",
     ],
 )
-def test_nothing_is_said_where_any_text_will_do(step: str) -> None:
+def test_no_suffix_if_any_text_is_fine(step: str) -> None:
     assert _wanted(_reading(step)).rider == ""
 
 
-def test_a_whole_result_is_asked_for_by_its_words() -> None:
+def test_whole_result_is_requested_by_its_literals() -> None:
     body = f"""steps:
 - {A}
 - {{id: b, condition: "{{{{out}}}} != 'none'", {says("c")}}}
@@ -170,7 +169,7 @@ def test_a_whole_result_is_asked_for_by_its_words() -> None:
     assert not found.is_json
 
 
-def test_the_prompt_ends_with_the_fields_and_what_they_are_compared_with() -> None:
+def test_prompt_ends_with_fields_and_comparisons() -> None:
     step = "condition: \"{{out.s}} == 'ok' or {{out.s}} == 'bad' and {{out.n}} > 2\", "
     said = _wanted(_reading(step + says("{{out.list}}"))).rider
     assert said == (
@@ -181,17 +180,17 @@ def test_the_prompt_ends_with_the_fields_and_what_they_are_compared_with() -> No
 
 
 @pytest.mark.parametrize("more", ["", ", parse_json: true"])
-def test_a_step_whose_fields_are_read_is_asked_for_json_and_its_json_is_found(more: str) -> None:
+def test_step_with_read_fields_must_return_json(more: str) -> None:
     body = f"steps:\n- {{id: a, agent: x, prompt: p, output: out{more}}}\n"
     body += f"- {{id: b, output: got, {says('{{out.x}}')}}}\n"
     play = Play(recipe(body), {"a": 'Here:\n```json\n{"x": 5}\n```\n'}).run()
     asked = dict(play.asked)
-    assert asked["a"].startswith(f"p{JSON_RIDER}\n\nLater steps read")
+    assert asked["a"].startswith(f"p{JSON_PROMPT_SUFFIX}\n\nLater steps read")
     assert asked["b"].endswith('"${nb_value_0}"')
     assert play.outputs["out"] == {"x": 5}
 
 
-def test_a_step_of_which_no_field_is_read_keeps_its_prose() -> None:
+def test_step_without_read_fields_keeps_its_text() -> None:
     body = f"steps:\n- {A}\n- {{id: b, {says('{{out}}')}}}\n"
     text = 'Here:\n```json\n{"x": 5}\n```'
     play = Play(recipe(body), {"a": text}).run()
@@ -199,7 +198,7 @@ def test_a_step_of_which_no_field_is_read_keeps_its_prose() -> None:
     assert play.outputs["out"] == text
 
 
-def test_a_called_recipe_is_told_what_its_caller_reads() -> None:
+def test_called_recipe_gets_the_reads_of_its_caller() -> None:
     main = f"""context: {{list: [1]}}
 steps:
 - {{id: c, type: recipe, recipe: sub.yaml, foreach: "{{{{list}}}}", collect: all}}
@@ -210,10 +209,10 @@ steps:
     assert play.outputs["all"] == [{"out": {"grade": 1}}]
 
 
-def test_a_condition_that_cannot_be_read_is_left_to_who_evaluates_it() -> None:
+def test_invalid_condition_is_ignored_here() -> None:
     text = recipe(_reading(says("{{out.x}}")))
     broken = Recipe.from_text(text.replace("{{out.x}}", "{{out.x}} {{#if x"), "r.yaml")
     step = broken.stages[0].steps[1].model_copy(update={"condition": "{{out.y}} =="})
     stage = broken.stages[0].model_copy(update={"steps": (broken.stages[0].steps[0], step)})
-    found = wanted(broken.model_copy(update={"stages": (stage,)}))
+    found = usage_of_results(broken.model_copy(update={"stages": (stage,)}))
     assert found["a"].example == {"x": "…"}

@@ -1,4 +1,4 @@
-"""What a recipe does next, and what its steps see: a row for each behaviour of the language."""
+"""The planned work and the variables of steps: one row per behaviour of the language."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.config.recipe import Recipe
-from nb_agents.config.team import TeamSpec
-from nb_agents.recipes.check import check
-from nb_agents.recipes.output import JSON_RIDER
-from nb_agents.recipes.plan import plan
-from nb_agents.recipes.progress import fold
-from nb_agents.recipes.tasks import (
+from nb_agents.extensions.recipes.plan import plan
+from nb_agents.options import ApprovalConfig
+from tests.kit.recipes import (
+    JSON_PROMPT_SUFFIX,
     AgentWork,
     CommandWork,
     Completed,
@@ -24,8 +21,11 @@ from nb_agents.recipes.tasks import (
     Failed,
     GateWork,
     LoadWork,
+    Recipe,
+    check,
+    fold,
 )
-from nb_agents.tools.policy import ApprovalConfig
+from tests.kit.teams import TeamSpec
 from tests.recipes.play import (
     Approve,
     Deny,
@@ -42,18 +42,18 @@ from tests.recipes.play import (
 
 @dataclass(frozen=True)
 class Row:
-    """A recipe, what happens, and what is asked and given.
+    """A recipe with its outcomes, and the expected prompts and results.
 
     Attributes:
         says: The behaviour.
-        body: Its `steps:` or `stages:`; "@name" is an agent step of that id.
+        body: The `steps:` or `stages:`; "@name" is an agent step with that id.
         happens: Outcomes by address.
-        asked: What was asked, in order, as (address, text), or the addresses alone.
-        gives: Outputs; only these are compared.
-        fails: A part of the error, when it fails.
-        at: The failed units.
+        asked: The expected prompts in order, as (address, text), or only the addresses.
+        gives: Expected outputs; others are not compared.
+        fails: A part of the expected error.
+        at: The expected failed units.
         skipped: Why units were skipped, by address.
-        context: The start values.
+        context: The initial values.
         calls: Recipes that it calls.
     """
 
@@ -70,35 +70,35 @@ class Row:
 
 
 def agent(id_: str, more: str = "", prompt: str = "do") -> str:
-    """Give an agent step, as YAML in one line."""
+    """Return an agent step as one line of YAML."""
     more = f", {more}" if more else ""
     return f"{{id: {id_}, agent: x, prompt: '{prompt}'{more}}}"
 
 
 def bash(id_: str, more: str = "", command: str = "do") -> str:
-    """Give a bash step, as YAML in one line."""
+    """Return a bash step as one line of YAML."""
     more = f", {more}" if more else ""
     return f"{{id: {id_}, type: bash, command: '{command}'{more}}}"
 
 
 def call(id_: str, path: str = "sub.yaml", more: str = "") -> str:
-    """Give a step that calls a recipe, as YAML in one line."""
+    """Return a step that calls a recipe, as one line of YAML."""
     more = f", {more}" if more else ""
     return f"{{id: {id_}, type: recipe, recipe: '{path}'{more}}}"
 
 
 def steps(*each: str) -> str:
-    """Give the steps of a recipe."""
+    """Return the steps of a recipe."""
     return "steps:\n" + "".join(f"  - {step}\n" for step in each)
 
 
 def group(id_: str, loop: str, *each: str) -> str:
-    """Give a loop with nested steps."""
+    """Return a loop with nested steps."""
     return f"{{id: {id_}, {loop}, steps: [{', '.join(each)}]}}"
 
 
 def stages(*each: tuple[str, str, str]) -> str:
-    """Give stages, each as (name, more keys, steps)."""
+    """Return stages, each given as (name, more keys, steps)."""
     text = "stages:\n"
     for name, more, inner in each:
         more = f", {more}" if more else ""
@@ -139,7 +139,7 @@ ORDER = [
         "parse_json asks for JSON and finds it within text",
         steps(agent("a", "output: x, parse_json: true")),
         {"a": 'so: {"k": 1}'},
-        asked=[("a", "do" + JSON_RIDER)],
+        asked=[("a", "do" + JSON_PROMPT_SUFFIX)],
         gives={"x": {"k": 1}},
     ),
     Row(
@@ -442,14 +442,14 @@ FOREACH = [
     Row(
         "what is no list fails the loop",
         THREE + steps(agent("a", "foreach: '{{map}}'")),
-        fails="foreach needs a list, and {{map}} is a mapping.",
+        fails="foreach needs a list, but {{map}} is a mapping.",
         at=("a",),
     ),
     Row(
         "a text that has no list says what gives one",
         steps(agent("a", "output: o"), agent("b", "foreach: '{{o}}'")),
         {"a": "one, two"},
-        fails="{{o}} is text. A step with `parse_json: true` gives one.",
+        fails="{{o}} is text. A step with `parse_json: true` returns one.",
         at=("b",),
     ),
     Row(
@@ -463,13 +463,13 @@ FOREACH = [
         "max_iterations refuses longer lists",
         THREE + steps(agent("a", "foreach: '{{xs}}', max_iterations: 2")),
         asked=[],
-        fails="{{xs}} has 3 items, and max_iterations is 2.",
+        fails="{{xs}} has 3 items, but max_iterations is 2.",
     ),
     Row(
         "ten thousand items are refused where nothing allows them",
         f"context: {{xs: {list(range(10_000))}}}\n" + steps(agent("a", "foreach: '{{xs}}'")),
         asked=[],
-        fails="{{xs}} has 10000 items, and max_iterations is 100.",
+        fails="{{xs}} has 10000 items, but max_iterations is 100.",
         at=("a",),
     ),
     Row(
@@ -477,13 +477,13 @@ FOREACH = [
         f"context: {{xs: {list(range(10_001))}}}\n"
         + steps(agent("a", "foreach: '{{xs}}', max_iterations: 10000")),
         asked=[],
-        fails="{{xs}} has 10001 items, and max_iterations is 10000.",
+        fails="{{xs}} has 10001 items, but max_iterations is 10000.",
     ),
     Row(
         "a million is a number, too",
         steps(agent("a", "foreach: '{{xs}}', max_iterations: 1000000")),
         asked=[],
-        fails="{{xs}} has 1000001 items, and max_iterations is 1000000.",
+        fails="{{xs}} has 1000001 items, but max_iterations is 1000000.",
         context={"xs": [0] * 1_000_001},
     ),
     Row(
@@ -660,7 +660,7 @@ FOREACH = [
         "a template that says no number fails the loop",
         THREE + steps(agent("a", "foreach: '{{xs}}', parallel: '{{text}}'")),
         asked=[],
-        fails="'[1, 2]' is not a whole number from 1",
+        fails="'[1, 2]' is not a whole number >= 1",
         at=("a",),
     ),
 ]
@@ -731,6 +731,16 @@ WHILE = [
         ],
         fails="{{_loop_index}} is not defined",
         at=("b",),
+    ),
+    Row(
+        "the body of a while loop is called while_steps in Amplifier's reference",
+        "context: {n: 0}\n"
+        + steps(
+            "{id: l, while_condition: '{{n}} < 2', update_context: {n: '{{_loop_iteration}}'}, "
+            f"collect: c, while_steps: [{agent('i')}, {agent('j', prompt='{{n}}')}]}}"
+        ),
+        asked=[("l[0]/i", "do"), ("l[0]/j", "0"), ("l[1]/i", "do"), ("l[1]/j", "1")],
+        gives={"c": ["<l[0]/j>", "<l[1]/j>"]},
     ),
     Row(
         "a failing iteration gives nothing where it may, and the loop goes on",
@@ -921,7 +931,7 @@ SUB_RECIPES = [
         "recipes may call each other as deep as max_depth says",
         "recursion: {max_depth: 3}\n" + steps(call("s", "self.yaml")),
         asked=["s/a", "s/s/a"],
-        fails="Recipes call each other deeper than 3: r → self → self.",
+        fails="Recipe calls are nested deeper than 3: r → self → self.",
         at=("s/s/s",),
         calls={"self.yaml": SELF},
     ),
@@ -938,7 +948,7 @@ SUB_RECIPES = [
         + THREE
         + steps(agent("a"), agent("b", "foreach: '{{xs}}', parallel: 2"), agent("c")),
         asked=["a"],
-        fails="1 agent steps and 3 in parallel are more than the limit of 3 (max_total_steps).",
+        fails="1 agent steps and 3 in parallel exceed the limit of 3 (max_total_steps).",
         at=("b",),
     ),
     Row(
@@ -956,7 +966,7 @@ SUB_RECIPES = [
         + THREE
         + steps(agent("a", "foreach: '{{xs}}'"), agent("b", "foreach: '{{xs}}', parallel: true")),
         asked=["a[0]", "a[1]", "a[2]"],
-        fails="3 agent steps and 3 in parallel are more than the limit of 5 (max_total_steps).",
+        fails="3 agent steps and 3 in parallel exceed the limit of 5 (max_total_steps).",
         at=("b",),
     ),
     Row(
@@ -976,7 +986,7 @@ ALL = {
 
 
 @pytest.mark.parametrize("row", ALL.values(), ids=ALL)
-def test_behaviour(row: Row) -> None:
+def test_each_row_of_the_table_behaves_as_described(row: Row) -> None:
     play = Play(recipe(row.body), row.happens, row.calls, row.context).run()
 
     if row.fails:
@@ -1010,9 +1020,7 @@ def _work(play: Play) -> list[AgentWork | CommandWork]:
         ("max_attempts: 3, initial_delay: 0", [0, 0, 0]),
     ],
 )
-def test_the_delays_before_attempts_double_or_stay_and_have_a_limit(
-    retry: str, delays: list[float]
-) -> None:
+def test_retry_delays_double_or_stay_and_are_limited(retry: str, delays: list[float]) -> None:
     play = Play(
         recipe(steps(agent("a", f"retry: {{{retry}}}"))),
         {"a": Fail()},
@@ -1023,7 +1031,7 @@ def test_the_delays_before_attempts_double_or_stay_and_have_a_limit(
     assert [work.attempt for work in _work(play)] == list(range(1, len(delays) + 1))
 
 
-def test_thousands_of_attempts_have_a_delay() -> None:
+def test_thousands_of_attempts_have_a_finite_delay() -> None:
     text = recipe(steps(agent("a", "retry: {max_attempts: 9000, initial_delay: 0.5}")))
     progress = Play(text).run(cut=2).progress
     failed = ev.StepFailed(step="a", attempt=8000, error="broken")
@@ -1034,7 +1042,7 @@ def test_thousands_of_attempts_have_a_delay() -> None:
     assert work.delay_s == 300
 
 
-def test_a_command_has_its_directory_its_variables_and_its_time_from_templates() -> None:
+def test_templates_set_a_commands_directory_variables_and_timeout() -> None:
     more = "cwd: 'd/{{x}}', env: {A: '{{x}}', B: 5}, timeout: '{{t}}', on_error: continue"
     play = Play(recipe(steps(bash("a", more))), context={"x": "v", "t": 7}).run()
 
@@ -1049,12 +1057,12 @@ def test_a_command_has_its_directory_its_variables_and_its_time_from_templates()
     [
         (
             "é" * 65_536,
-            "BIG in env has 131072 bytes, and a program's variable takes 131067 at most.",
+            "BIG in env has 131072 bytes, but the limit is 131067 bytes.",
         ),
-        ("a\0b", "BIG in env holds a NUL, which no program can be given."),
+        ("a\0b", "BIG in env contains a NUL, which can't be passed to a program."),
     ],
 )
-def test_a_variable_that_no_program_can_be_given_is_named(value: str, error: str) -> None:
+def test_variable_that_cannot_be_passed_to_a_program_is_reported(value: str, error: str) -> None:
     step = bash("b", "env: {BIG: '{{big}}'}, retry: {max_attempts: 3}")
     play = Play(recipe(steps(step)), context={"big": value}).run()
     assert isinstance(play.ended, Failed)
@@ -1063,7 +1071,7 @@ def test_a_variable_that_no_program_can_be_given_is_named(value: str, error: str
     assert most.addresses == ["b"]
 
 
-def test_a_recipe_is_read_beside_the_one_that_calls_it() -> None:
+def test_called_recipe_is_loaded_relative_to_its_caller() -> None:
     inner = recipe(steps(call("deep", "deep.yaml")))
     deep = recipe(steps(agent("a")))
     play = Play(
@@ -1072,28 +1080,28 @@ def test_a_recipe_is_read_beside_the_one_that_calls_it() -> None:
     ).run()
 
     loads = [work for work in play.done if isinstance(work, LoadWork)]
-    assert [(str(work.beside), work.path) for work in loads] == [
+    assert [(str(work.caller_path), work.path) for work in loads] == [
         ("/recipes/main.yaml", "sub/inner.yaml"),
         ("/recipes/sub/inner.yaml", "deep.yaml"),
     ]
 
 
-def test_a_recipe_that_lacks_a_required_value_fails_its_step() -> None:
+def test_missing_required_value_fails_the_calling_step() -> None:
     sub = recipe("context: {who: {type: string, required: true}}\n" + steps(agent("t")), "sub")
     play = Play(recipe(steps(call("s"))), recipes={"sub.yaml": sub}).run()
 
     assert isinstance(play.ended, Failed) and play.ended.addresses == ("s",)
-    assert play.ended.error == _at(play.text, "'sub.yaml'", "sub needs 'who' in its context.")
+    assert play.ended.error == _at(play.text, "'sub.yaml'", "sub requires 'who' in its context.")
 
 
 def _at(text: str, part: str, error: str) -> str:
-    """Give an error as it is told with the place of a part of a recipe's text."""
+    """Return an error message with the position of a part of a recipe's text."""
     before = text[: text.index(part)]
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
     return f"/recipes/main.yaml:{line}:{column}: {error}"
 
 
-def test_values_may_say_which_agent_and_which_model_does_a_step() -> None:
+def test_values_can_name_the_agent_and_model_of_a_step() -> None:
     text = recipe(
         "context: {who: ada, where: openai, which: gpt-5}\n"
         + steps(
@@ -1110,16 +1118,16 @@ def test_values_may_say_which_agent_and_which_model_does_a_step() -> None:
     assert check(Recipe.from_text(text, "r.yaml"), team).faults == ()
 
 
-def test_a_recursion_that_is_too_deep_is_told_with_the_place_of_the_call() -> None:
+def test_too_deep_recursion_is_reported_with_the_calls_position() -> None:
     text = recipe(steps(call("s", "self.yaml", "recursion: {max_depth: 1}")))
     play = Play(text, recipes={"self.yaml": SELF}).run()
 
     assert isinstance(play.ended, Failed)
-    told = "Recipes call each other deeper than 1: r → self."
+    told = "Recipe calls are nested deeper than 1: r → self."
     assert play.ended.error == _at(text, "'self.yaml'", told)
 
 
-def test_at_most_as_many_iterations_run_at_the_same_time_as_parallel_says() -> None:
+def test_parallel_limits_concurrent_iterations() -> None:
     text = recipe(
         "context: {xs: [1, 2, 3, 4, 5]}\n" + steps(agent("a", "foreach: '{{xs}}', parallel: 2"))
     )
@@ -1136,7 +1144,7 @@ def test_at_most_as_many_iterations_run_at_the_same_time_as_parallel_says() -> N
     assert most == 2
 
 
-def test_results_stand_in_the_order_of_the_items_whoever_ends_first() -> None:
+def test_results_are_in_the_order_of_the_items() -> None:
     play = Play(
         recipe(THREE + steps(agent("a", "foreach: '{{xs}}', parallel: true, collect: r"))),
         order=last,
@@ -1145,7 +1153,7 @@ def test_results_stand_in_the_order_of_the_items_whoever_ends_first() -> None:
     assert play.outputs["r"] == ["<a[0]>", "<a[1]>", "<a[2]>"]
 
 
-def test_a_gate_says_how_long_it_waits_and_what_happens_then() -> None:
+def test_gate_has_its_timeout_and_default() -> None:
     gate = "approval: {required: true, prompt: go, timeout: '{{t}}', default: approve}"
     play = Play(recipe(stages(("one", gate, agent("a")))), context={"t": 60}).run()
 
@@ -1169,7 +1177,7 @@ def test_a_gate_says_how_long_it_waits_and_what_happens_then() -> None:
         ("timeout: '{{t}}', default: approve", ApprovalConfig(timeout=9), 5, "approve"),
     ],
 )
-def test_what_a_gate_does_not_say_the_run_says(
+def test_gate_without_settings_uses_those_of_the_run(
     more: str, given: ApprovalConfig, timeout_s: float, default: str
 ) -> None:
     gate = f"approval: {{{', '.join(filter(None, ['required: true, prompt: go', more]))}}}"
@@ -1184,7 +1192,7 @@ def test_what_a_gate_does_not_say_the_run_says(
     assert (work.timeout_s, work.default) == (timeout_s, default)
 
 
-def test_what_a_person_says_at_a_gate_is_seen_by_later_steps() -> None:
+def test_approval_message_is_visible_to_later_steps() -> None:
     body = stages(
         ("one", GATE, agent("a")), ("two", "", agent("b", prompt="{{_approval_message}}"))
     )
@@ -1193,7 +1201,7 @@ def test_what_a_person_says_at_a_gate_is_seen_by_later_steps() -> None:
     assert play.asked[-1] == ("two/b", "with care")
 
 
-def test_a_denied_gate_ends_the_recipe_and_is_asked_again_after_a_resume() -> None:
+def test_denied_gate_ends_the_recipe_and_asks_again_after_a_resume() -> None:
     body = stages(("one", GATE, agent("a")), ("two", "", agent("b")))
     play = Play(recipe(body), {"one": Deny("not yet")}, context={"name": "x"}).run()
     assert play.ended == Denied("one", "not yet")
@@ -1205,7 +1213,7 @@ def test_a_denied_gate_ends_the_recipe_and_is_asked_again_after_a_resume() -> No
     assert again.outputs == {}
 
 
-def test_a_denied_gate_of_a_recipe_inside_ends_it_all() -> None:
+def test_denied_gate_of_a_called_recipe_ends_everything() -> None:
     play = Play(
         recipe(steps(call("s", more="on_error: continue"), agent("b"))),
         {"s/x": Deny()},
@@ -1216,7 +1224,7 @@ def test_a_denied_gate_of_a_recipe_inside_ends_it_all() -> None:
     assert play.addresses == ["s/x/t", "s/x"]
 
 
-def test_a_failed_step_is_tried_again_after_a_resume_and_finished_ones_are_not() -> None:
+def test_resume_retries_the_failed_step_and_keeps_finished_ones() -> None:
     text = recipe(steps(agent("a", "output: x"), agent("b", "retry: {max_attempts: 2}", "{{x}}")))
     play = Play(text, {"b": Fail()}).run()
     assert isinstance(play.ended, Failed)
@@ -1227,7 +1235,7 @@ def test_a_failed_step_is_tried_again_after_a_resume_and_finished_ones_are_not()
     assert again.outputs == {"x": "<a>"}
 
 
-def test_a_failure_that_was_allowed_stays_after_a_resume() -> None:
+def test_tolerated_failure_is_kept_after_a_resume() -> None:
     text = recipe(steps(agent("a", "on_error: continue, output: x"), agent("b")))
     play = Play(text, {"a": Fail(), "b": Fail()}).run()
 
@@ -1238,7 +1246,7 @@ def test_a_failure_that_was_allowed_stays_after_a_resume() -> None:
 
 
 @pytest.mark.parametrize("before", ["foreach: '{{xs}}', collect: x", "output: x"])
-def test_a_step_that_was_a_loop_or_a_call_begins_anew_when_a_changed_recipe_has_a_command_there(
+def test_former_loop_or_call_begins_again_as_a_command_in_a_changed_recipe(
     before: str,
 ) -> None:
     old = bash("a", before) if "foreach" in before else call("a", more=before)
@@ -1253,7 +1261,7 @@ def test_a_step_that_was_a_loop_or_a_call_begins_anew_when_a_changed_recipe_has_
     assert again.outputs == {"x": "new"}
 
 
-def test_an_iteration_that_failed_beside_others_is_tried_again_with_those_that_were_cut() -> None:
+def test_failed_iteration_is_retried_with_the_interrupted_ones() -> None:
     text = recipe(THREE + steps(agent("a", "foreach: '{{xs}}', parallel: true, collect: r")))
     turns = count()
     play = Play(text, {"a[0]": Fail()}, order=lambda at: at[next(turns) % len(at)])
@@ -1270,7 +1278,7 @@ def test_an_iteration_that_failed_beside_others_is_tried_again_with_those_that_w
 
 
 @pytest.mark.parametrize("ends", [first, last], ids=["first", "last"])
-def test_an_iteration_that_failed_beside_one_that_skips_the_rest_is_tried_again(
+def test_failed_iteration_is_retried_although_another_skipped_the_rest(
     ends: Order,
 ) -> None:
     body = group(
@@ -1289,7 +1297,7 @@ def test_an_iteration_that_failed_beside_one_that_skips_the_rest_is_tried_again(
     assert again.outputs["r"] == [None, "<l[1]/b>", None]
 
 
-def test_all_that_holds_a_failed_step_fails_with_it_and_begins_again_with_a_resume() -> None:
+def test_containers_of_a_failed_step_fail_and_begin_again_with_a_resume() -> None:
     loop = group("l", "while_condition: 'true', max_while_iterations: 1", call("s"))
     sub = recipe(stages(("in", "", agent("t"))), "sub")
     holders = ["one", "one/l", "one/l[0]", "one/l[0]/s", "one/l[0]/s/in"]
@@ -1313,7 +1321,7 @@ def _began(play: Play, address: str) -> int:
     return sum(isinstance(e, ev.StepStarted) and e.step == address for e in play.journal)
 
 
-def test_the_count_of_agent_steps_goes_on_after_a_resume() -> None:
+def test_count_of_agent_steps_continues_after_a_resume() -> None:
     text = recipe("recursion: {max_total_steps: 2}\n" + steps(agent("a"), agent("b"), agent("c")))
     play = Play(text, {"b": Fail()}).run()
 
@@ -1325,7 +1333,7 @@ def test_the_count_of_agent_steps_goes_on_after_a_resume() -> None:
     assert again.resume({}).run().addresses == []
 
 
-def test_a_step_waits_while_steps_under_way_may_use_up_the_count() -> None:
+def test_step_waits_while_running_steps_may_reach_the_limit() -> None:
     text = recipe(
         "recursion: {max_total_steps: 3}\ncontext: {xs: [1, 2]}\n"
         + steps(group("l", "foreach: '{{xs}}', parallel: true", agent("a"), agent("b")))
@@ -1337,7 +1345,7 @@ def test_a_step_waits_while_steps_under_way_may_use_up_the_count() -> None:
     assert play.ended.addresses == ("l[0]/b",)
 
 
-def test_work_under_way_that_has_not_begun_counts_before_it_is_known_what_it_is() -> None:
+def test_running_work_of_unknown_kind_counts_towards_the_limit() -> None:
     text = recipe(
         "recursion: {max_total_steps: 3}\ncontext: {xs: [1, 2]}\n"
         + steps(group("l", "foreach: '{{xs}}', parallel: true", agent("a"), agent("b")))
@@ -1360,7 +1368,7 @@ def test_work_under_way_that_has_not_begun_counts_before_it_is_known_what_it_is(
     assert isinstance(failed, ev.StepFinished) and failed.outcome == "failed"
 
 
-def test_a_failure_waits_for_work_that_has_not_begun_yet() -> None:
+def test_failure_waits_for_work_that_has_not_begun() -> None:
     progress = (
         Play(recipe(THREE + steps(agent("a", "foreach: '{{xs}}', parallel: true"))))
         .run(cut=3)
@@ -1375,13 +1383,13 @@ def test_a_failure_waits_for_work_that_has_not_begun_yet() -> None:
     assert (now.ended, now.work) == (None, ())
 
 
-def test_names_with_slashes_and_brackets_make_addresses_of_their_own() -> None:
+def test_slashes_and_brackets_in_names_are_escaped_in_addresses() -> None:
     play = Play(recipe(steps(agent("a/b"), agent("'a[0]'")))).run()
 
     assert play.addresses == ["a∕b", "a❲0]"]
 
 
-def test_a_walk_over_a_thousand_finished_steps_ends() -> None:
+def test_walk_over_a_thousand_finished_steps_ends() -> None:
     text = recipe(
         f"context: {{xs: {list(range(100))}}}\nrecursion: {{max_total_steps: 1000}}\n"
         + steps(
@@ -1408,7 +1416,7 @@ def test_a_walk_over_a_thousand_finished_steps_ends() -> None:
     assert now.ended is not None and now.events == ()
 
 
-def test_a_loop_over_ten_thousand_items_begins_goes_on_and_ends() -> None:
+def test_loop_over_ten_thousand_items_begins_resumes_and_ends() -> None:
     text = recipe(
         f"context: {{xs: {list(range(10_000))}}}\n"
         + steps(bash("a", "foreach: '{{xs}}', collect: r, max_iterations: 10000", "echo {{item}}"))
@@ -1454,7 +1462,7 @@ NOT_DEFINED = "{{nope}} is not defined."
         stages(("s", "condition: '{{nope}}'", agent("a"))),
     ],
 )
-def test_what_fails_by_the_recipes_own_text_is_told_with_its_place(body: str) -> None:
+def test_error_in_the_recipe_has_its_position(body: str) -> None:
     play = Play(recipe(body)).run()
     before = play.text[: play.text.index("{{nope}}")]
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
@@ -1463,7 +1471,7 @@ def test_what_fails_by_the_recipes_own_text_is_told_with_its_place(body: str) ->
     assert f"/recipes/main.yaml:{line}:{column}: " in play.ended.error
 
 
-def test_what_an_agent_or_a_command_fails_by_has_no_place_in_the_recipe() -> None:
+def test_error_of_an_agent_or_command_has_no_position() -> None:
     assert Play(recipe(steps(agent("a"))), {"a": Fail("no luck")}).run().ended == Failed(
         ("a",), "no luck"
     )
@@ -1485,6 +1493,6 @@ def test_what_an_agent_or_a_command_fails_by_has_no_place_in_the_recipe() -> Non
         ("while_condition: '{{go}}', break_when: '{{go}}', max_while_iterations: 1", []),
     ],
 )
-def test_a_loop_that_its_limit_ends_is_told_of(loop: str, told: list[str]) -> None:
+def test_loop_that_reaches_its_limit_is_reported(loop: str, told: list[str]) -> None:
     play = Play(recipe("context: {go: go on}\n" + steps(agent("a", loop), agent("b")))).run()
     assert [e.text for e in play.journal if isinstance(e, ev.Noticed)] == told

@@ -1,4 +1,4 @@
-"""Any recipe, any order of completion, any cut: what must hold for all of them."""
+"""Properties that must hold for any recipe, order of completion and interruption."""
 
 from __future__ import annotations
 
@@ -14,13 +14,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.recipes.progress import Progress
-from nb_agents.recipes.tasks import (
-    Denied,
-    Failed,
-    Limit,
-)
+from tests.kit.recipes import Denied, Failed, Limit, Progress
 from tests.recipes.play import Approve, Deny, Fail, Give, Outcome, Play
+from tests.samples import some_or_all
 
 NAMES = [f"o{i}" for i in range(6)]
 LEAVES = ("agent", "bash")
@@ -28,12 +24,12 @@ LEAVES = ("agent", "bash")
 
 @dataclass(frozen=True)
 class Told(Mapping[str, Outcome]):
-    """Outcomes that depend on nothing but the address.
+    """Outcomes that depend only on the address.
 
     Attributes:
-        seed: Makes others.
-        failing: Of a hundred steps, how many fail.
-        denying: Of a hundred gates, how many are denied.
+        seed: Selects one set of outcomes.
+        failing: Percentage of steps that fail.
+        denying: Percentage of gates that are denied.
     """
 
     seed: int
@@ -56,11 +52,11 @@ class Told(Mapping[str, Outcome]):
 
 
 class _Maker:
-    """Makes recipes at random; hypothesis draws the seed, as drawing each key takes too long.
+    """Creates random recipes. Hypothesis only draws the seed: drawing each key takes too long.
 
     Args:
-        random: Chooses.
-        widths: What `parallel` may be.
+        random: The source of randomness.
+        widths: The values of `parallel` to use.
     """
 
     def __init__(self, random: Random, widths: Sequence[Any]) -> None:
@@ -69,7 +65,7 @@ class _Maker:
         self._ids = count()
 
     def document(self, name: str, lists: int, depth: int, callee: str = "") -> str:
-        """Give a recipe: of so many stages, or of no stages when there is one list of steps."""
+        """Return a recipe with this many stages, or without stages for a single list of steps."""
         data: dict[str, Any] = {
             "name": name,
             "description": "d",
@@ -148,14 +144,14 @@ def _lateness(random: Random, late: int) -> Callable[[Progress, Sequence[Limit]]
 def plays(
     *, failing: int = 0, denying: int = 0, late: int = 0, width: bool = False
 ) -> st.SearchStrategy[Play]:
-    """Draw a recipe with one that it calls, and what happens.
+    """Draw a recipe, a recipe that it calls, and the outcomes.
 
     Args:
-        failing: Of a hundred steps, how many fail.
-        denying: Of a hundred gates, how many are denied.
-        late: At each of a hundred events, how often the time of a called recipe is over.
-        width: Whether loops may say how many iterations run at the same time. Which of them have
-            begun when one fails depends on the order.
+        failing: Percentage of steps that fail.
+        denying: Percentage of gates that are denied.
+        late: Percentage of events after which a called recipe times out.
+        width: Whether loops may limit their concurrent iterations. Then the order decides which
+            iterations have begun when one fails.
     """
 
     def made(seed: int) -> Play:
@@ -175,25 +171,25 @@ def plays(
 
 
 def again(play: Play, seed: int) -> Play:
-    """Give the same play in another order."""
+    """Return the same play in another order."""
     return Play(play.text, play.outcomes, play.recipes, order=Random(seed).choice)
 
 
 def finished(play: Play) -> set[str]:
-    """Give the leaves and gates that are over and done with."""
+    """Return the finished steps and gates."""
     units = play.progress.units
     leaves = {a for a, u in units.items() if u.kind in LEAVES and u.outcome == "ok"}
     return leaves | {a for a, gate in play.progress.gates.items() if gate.approved}
 
 
 def asked_once(play: Play) -> dict[str, str]:
-    """Give what each step was asked; a step is asked the same at each attempt."""
+    """Return the prompt of each step. All attempts have the same prompt."""
     assert len(set(play.asked)) == len(dict(play.asked))
     return dict(play.asked)
 
 
 common = settings(
-    max_examples=20,
+    max_examples=some_or_all(8, 50),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -202,13 +198,13 @@ seeds = st.integers(0, 1000)
 
 @common
 @given(plays(failing=10, denying=10, late=10, width=True))
-def test_a_recipe_ends_and_planning_again_changes_nothing(play: Play) -> None:
-    assert play.run().ended is not None  # the play itself plans twice at each turn
+def test_every_recipe_ends_and_planning_again_changes_nothing(play: Play) -> None:
+    assert play.run().ended is not None  # the play itself plans twice per turn
 
 
 @common
 @given(plays(failing=10), seeds)
-def test_what_comes_out_does_not_depend_on_who_ends_first(play: Play, seed: int) -> None:
+def test_result_does_not_depend_on_the_order_of_completion(play: Play, seed: int) -> None:
     other = again(play, seed).run()
 
     assert play.run().ended == other.ended
@@ -217,7 +213,7 @@ def test_what_comes_out_does_not_depend_on_who_ends_first(play: Play, seed: int)
 
 @common
 @given(plays(width=True), seeds)
-def test_how_many_run_at_the_same_time_changes_nothing_either(play: Play, seed: int) -> None:
+def test_result_does_not_depend_on_the_concurrency(play: Play, seed: int) -> None:
     other = again(play, seed).run()
 
     assert play.run().ended == other.ended
@@ -226,7 +222,7 @@ def test_how_many_run_at_the_same_time_changes_nothing_either(play: Play, seed: 
 
 @common
 @given(plays(failing=10), st.data())
-def test_a_recipe_that_was_cut_anywhere_comes_to_the_same_end(play: Play, data: Any) -> None:
+def test_interrupted_recipe_ends_the_same_after_a_resume(play: Play, data: Any) -> None:
     whole = again(play, 0).run()
     play.run(cut=data.draw(st.integers(0, len(whole.journal))))
     done = finished(play)
@@ -242,7 +238,7 @@ def test_a_recipe_that_was_cut_anywhere_comes_to_the_same_end(play: Play, data: 
 
 @common
 @given(plays(failing=15, late=15, width=True))
-def test_what_failed_is_tried_again_and_what_finished_is_not(play: Play) -> None:
+def test_failed_work_is_retried_and_finished_work_is_not(play: Play) -> None:
     play.run()
     assume(isinstance(play.ended, Failed))
     assert isinstance(play.ended, Failed)
@@ -258,7 +254,7 @@ def test_what_failed_is_tried_again_and_what_finished_is_not(play: Play) -> None
 
 @common
 @given(plays(late=20, width=True), st.data())
-def test_the_end_of_a_recipes_time_loses_nothing_wherever_it_is_cut(play: Play, data: Any) -> None:
+def test_timeout_of_a_called_recipe_loses_nothing(play: Play, data: Any) -> None:
     play.run(cut=data.draw(st.integers(0, 60)))
     done = finished(play)
 
@@ -271,7 +267,7 @@ def test_the_end_of_a_recipes_time_loses_nothing_wherever_it_is_cut(play: Play, 
 
 @common
 @given(plays(denying=60), st.booleans())
-def test_a_denied_gate_is_asked_again(play: Play, is_denied_again: bool) -> None:
+def test_denied_gate_asks_again(play: Play, is_denied_again: bool) -> None:
     play.run()
     assume(isinstance(play.ended, Denied))
     assert isinstance(play.ended, Denied)
@@ -286,7 +282,7 @@ def test_a_denied_gate_is_asked_again(play: Play, is_denied_again: bool) -> None
 
 @common
 @given(plays(failing=10, late=10, width=True))
-def test_each_unit_begins_once_and_ends_once(play: Play) -> None:
+def test_each_unit_begins_and_ends_once(play: Play) -> None:
     began: dict[str, int] = {}
     ended: dict[str, int] = {}
     for event in play.run().journal:

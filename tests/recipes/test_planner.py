@@ -1,6 +1,6 @@
-"""What one more step costs a planner: the same however many are over.
+"""The cost of one more step for a planner does not depend on the number of finished steps.
 
-That it plans the same as `plan` does from the beginning is asserted at each turn of each play.
+Each turn of each play asserts that it plans the same as `plan` does from the beginning.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.recipes.plan import Planner
-from nb_agents.recipes.progress import Progress, fold
-from nb_agents.recipes.tasks import Completed, Plan, Work
+from tests.kit.recipes import Completed, Plan, Planner, Progress, Work, fold
 from tests.recipes.play import recipe
 
 COUNT = 200
@@ -37,7 +35,7 @@ LIMIT = "recursion: {max_total_steps: 1000}\n"
 
 @dataclass(frozen=True)
 class Counting(Mapping[str, Any]):
-    """The units, which counts how often it is looked into."""
+    """The units, counting how often they are accessed."""
 
     units: Mapping[str, Any]
     looks: list[str] = field(default_factory=list)
@@ -55,7 +53,7 @@ class Counting(Mapping[str, Any]):
 
 
 class Drive:
-    """Plays a recipe with a planner, and counts what each plan looked at."""
+    """Plays a recipe with a planner, and counts the accesses of each plan."""
 
     def __init__(self, body: str) -> None:
         started = ev.TurnStarted(
@@ -70,7 +68,7 @@ class Drive:
         self._planner = Planner()
 
     def run(self) -> Plan:
-        """Play to the end: the last plan."""
+        """Play until the end and return the last plan."""
         while True:
             units = Counting(self.progress.units)
             now = self._planner.plan(replace(self.progress, units=units), self.busy.keys())
@@ -90,20 +88,18 @@ class Drive:
     ("body", "steps"),
     [(SEQUENCE, COUNT), (FOREACH, 2 * COUNT), (PARALLEL, 2 * COUNT), (WHILE, 2 * COUNT)],
 )
-def test_a_plan_looks_at_as_many_units_at_the_end_as_at_the_beginning(
-    body: str, steps: int
-) -> None:
+def test_number_of_accessed_units_stays_the_same(body: str, steps: int) -> None:
     drive = Drive(body)
 
     assert isinstance(drive.run().ended, Completed)
 
     assert drive.done == steps
-    # The first plan of a parallel loop looks once which iterations have begun.
+    # The first plan of a parallel loop checks once which iterations have begun.
     assert max(drive.looks[-20:]) <= max(drive.looks[1:20])
     assert max(drive.looks[1:]) < 60
 
 
-def test_what_has_ended_stays_ended() -> None:
+def test_ended_recipe_stays_ended() -> None:
     drive = Drive("steps:\n- {id: a, type: bash, command: do, output: x}\n")
     end = drive.run()
 

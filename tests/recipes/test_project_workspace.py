@@ -1,4 +1,4 @@
-"""``workspace: project``: steps work in the person's own directory, and nowhere else."""
+"""``workspace: project``: steps work only in the user's own directory."""
 
 import os
 import subprocess
@@ -10,9 +10,9 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.errors import ConfigError
-from nb_agents.launch.file_report import check_file
-from nb_agents.session.manage import delete_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
+from tests.kit.sessions import delete_session
+from tests.kit.teams import check_file
 from tests.model_server import wait_until
 from tests.recipes.live import begin, commands_alive, ran, write
 from tests.team_kit import WAIT_S, finish
@@ -28,7 +28,7 @@ steps:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A person's directory with a repository, and work in it that is not committed."""
+    """Create a user's directory with a repository and uncommitted changes."""
     place = tmp_path / "project"
     place.mkdir()
     subprocess.run(["git", "init", "-q", place], check=True)
@@ -39,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def files(place: Path) -> dict[str, str]:
-    """What is in it but for the repository's and our own."""
+    """Return the files in it, except those of the repository and of nb_agents."""
     found = (p for p in place.rglob("*") if p.is_file())
     named = {p.relative_to(place).as_posix(): p for p in found}
     ours = (".git/", ".nb_agents/")
@@ -47,25 +47,23 @@ def files(place: Path) -> dict[str, str]:
 
 
 def writes(*calls: tuple[str, str]) -> ScriptedModel:
-    """A model that writes these files, one after the other, and is told what came of it."""
+    """Return a model that writes these files in order, and gets the results."""
     turns = [Turn(calls=(Call("write_file", {"path": p, "content": c}),)) for p, c in calls]
     return ScriptedModel(*turns, Turn(text="done"))
 
 
 def told(model: ScriptedModel) -> str:
-    """All that the model was told last."""
+    """Return the last text that the model received."""
     return str(model.requests[-1])
 
 
-def test_steps_work_in_the_directory_that_the_run_was_started_in(
-    tmp_path: Path, project: Path
-) -> None:
+def test_steps_work_in_the_directory_of_the_start(tmp_path: Path, project: Path) -> None:
     file = write(tmp_path / "recipes", RECIPE)
     root = project / ".nb_agents" / "sessions"
     run = finish(begin(file, writes(("drafts/new.md", "new\n")), session_root=root))
     assert run.result["seen"] == f"mine\nnew\n{project}"
     assert files(project) == {"mine.txt": "mine\n", ".env": "TOKEN=x\n", "drafts/new.md": "new\n"}
-    assert f"It works in {project} itself: what it changes there stays." in run.view.notices
+    assert f"It changes files in {project} directly." in run.view.notices
     delete_session(run.path.parent)
     assert "drafts/new.md" in files(project)
 
@@ -83,7 +81,7 @@ def test_steps_work_in_the_directory_that_the_run_was_started_in(
         "{project}/.git/config",
     ],
 )
-def test_nothing_outside_is_written_nor_what_programs_run(
+def test_files_outside_and_program_settings_are_not_writable(
     tmp_path: Path, project: Path, path: str
 ) -> None:
     (project / "link").symlink_to(tmp_path)
@@ -98,7 +96,7 @@ def test_nothing_outside_is_written_nor_what_programs_run(
     assert not (tmp_path / "beside.txt").exists()
 
 
-def test_a_stop_ends_all_and_a_resume_goes_on_there_from_another_directory(
+def test_resume_from_another_directory_continues_in_the_project(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = RECIPE + (
@@ -120,7 +118,7 @@ def test_a_stop_ends_all_and_a_resume_goes_on_there_from_another_directory(
     assert files(project)["mine.txt"] == "changed by me\n"
 
 
-def test_a_resume_without_the_directory_is_refused_in_a_sentence(
+def test_resume_without_the_directory_is_refused(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write(tmp_path / "recipes", RECIPE.replace("cat mine.txt drafts/new.md; pwd", "exit 1"))
@@ -134,7 +132,7 @@ def test_a_resume_without_the_directory_is_refused_in_a_sentence(
 
 
 @needs_sandbox
-def test_an_agents_commands_write_the_project_but_not_its_repository(
+def test_commands_of_an_agent_write_the_project_but_not_its_repository(
     tmp_path: Path, project: Path
 ) -> None:
     (tmp_path / "private").write_text("private")
@@ -167,9 +165,7 @@ def team(models: Sequence[ScriptedModel]) -> TeamSpec:
     )
 
 
-def test_of_a_team_the_agent_that_presents_writes_the_project(
-    tmp_path: Path, project: Path
-) -> None:
+def test_presenter_of_a_team_writes_the_project(tmp_path: Path, project: Path) -> None:
     inside = str(project / "result.md")
     early = Turn(calls=(Call("write_file", {"path": inside, "content": "early"}),))
     late = Turn(calls=(Call("write_file", {"path": inside, "content": "late"}),))
@@ -185,7 +181,7 @@ def test_of_a_team_the_agent_that_presents_writes_the_project(
     assert "can only be read" in str(a.requests[1])
 
 
-def test_a_team_that_was_stopped_while_it_wrote_the_project_goes_on_with_it(
+def test_team_stopped_while_writing_the_project_resumes(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def writes_(name: str) -> Turn:
@@ -217,7 +213,7 @@ def test_a_team_that_was_stopped_while_it_wrote_the_project_goes_on_with_it(
     }
 
 
-def test_a_recipe_works_in_the_project_where_its_team_says_so(
+def test_recipe_works_in_the_project_if_its_team_file_says_so(
     tmp_path: Path, project: Path
 ) -> None:
     file = write(tmp_path / "recipes", RECIPE.replace("workspace: project", ""))
@@ -228,7 +224,7 @@ def test_a_recipe_works_in_the_project_where_its_team_says_so(
     assert not [n for n in run.view.notices if "only read" in n]
 
 
-def test_a_place_that_is_neither_is_refused_and_a_check_names_the_place(
+def test_invalid_workspace_is_refused_and_a_check_names_its_position(
     tmp_path: Path, project: Path
 ) -> None:
     file = tmp_path / "team.yaml"
@@ -237,4 +233,4 @@ def test_a_place_that_is_neither_is_refused_and_a_check_names_the_place(
         TeamSpec.from_file(file)
     recipe = write(tmp_path / "recipes", RECIPE)
     said = check_file(str(recipe)).lines
-    assert f"It works in {os.getcwd()} itself: what it changes there stays." in said
+    assert f"It changes files in {os.getcwd()} directly." in said

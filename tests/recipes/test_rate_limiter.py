@@ -1,4 +1,4 @@
-"""How fast agent steps begin: slots, and how calls slow down after "too many"."""
+"""The pace of agent steps: slots, and delays after "too many requests"."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from nb_agents.agents.stop_scope import StopScope
-from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken
-from nb_agents.config.recipe_values import Backoff, RateLimiting
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.rate_limiter import RateLimiter, Throttle, after_success, after_throttling
+from nb_agents.extensions.recipes.rate_limiter import (
+    RateLimiter,
+    Throttle,
+    after_success,
+    after_throttling,
+)
+from tests.kit.agents import StopScope
+from tests.kit.recipes import Backoff, RateLimiting
+from tests.kit.runs import AgentStopped, CancellationStatus, CancelToken
 from tests.team_kit import WAIT_S
 
 BACKOFF = Backoff(initial_delay_ms=1000, max_delay_ms=5000, multiplier=2, reset_after_success=3)
 
 
-def test_each_too_many_doubles_the_delay_up_to_the_longest() -> None:
+def test_each_rate_limit_error_doubles_the_delay_up_to_the_maximum() -> None:
     slow, delays = Throttle(), []
     for _ in range(4):
         slow = after_throttling(slow, BACKOFF)
@@ -29,7 +34,7 @@ def test_each_too_many_doubles_the_delay_up_to_the_longest() -> None:
     assert delays == [1, 2, 4, 5]
 
 
-def test_the_delay_is_gone_after_enough_successes_in_a_row() -> None:
+def test_delay_ends_after_enough_successes_in_a_row() -> None:
     slow = after_throttling(Throttle(), BACKOFF)
     slow = after_success(after_success(slow, BACKOFF), BACKOFF)
     assert slow == Throttle(1, 2)
@@ -38,7 +43,7 @@ def test_the_delay_is_gone_after_enough_successes_in_a_row() -> None:
     assert after_throttling(slow, BACKOFF) == Throttle(2, 0)
 
 
-def test_nothing_slows_down_where_backoff_is_off() -> None:
+def test_no_delay_if_backoff_is_off() -> None:
     assert after_throttling(Throttle(), Backoff(enabled=False)) == Throttle()
 
 
@@ -51,13 +56,13 @@ def test_nothing_slows_down_where_backoff_is_off() -> None:
         ({}, "{{n}}"),
     ],
 )
-def test_a_template_that_gives_no_number_is_an_error(limits: Any, between: Any) -> None:
+def test_template_without_a_number_is_an_error(limits: Any, between: Any) -> None:
     with pytest.raises(RecipeError, match=r"\{\{n\}\} can't be used in rate_limiting: 'many' is"):
         RateLimiter(RateLimiting.model_validate(limits), between, {"n": "many"})
 
 
 async def _most_at_the_same_time(pace: RateLimiter, count: int) -> int:
-    """Begin steps; give how many were in their turn when no more could begin."""
+    """Begin steps, and return how many ran when no more could begin."""
     inside = most = 0
     go_on = anyio.Event()
 
@@ -79,17 +84,17 @@ async def _most_at_the_same_time(pace: RateLimiter, count: int) -> int:
 
 
 @pytest.mark.parametrize("given, most", [(2, 2), ("{{n}}", 3), (None, 5)])
-async def test_at_most_so_many_steps_are_at_work(given: Any, most: int) -> None:
+async def test_number_of_concurrent_steps_is_limited(given: Any, most: int) -> None:
     limits = RateLimiting(max_concurrent_llm=given)
 
     assert await _most_at_the_same_time(RateLimiter(limits, 0, {"n": "3"}), 5) == most
 
 
-async def test_a_recipe_without_limits_has_none() -> None:
+async def test_recipe_without_limits_has_none() -> None:
     assert await _most_at_the_same_time(RateLimiter(None, 0, {}), 50) == 50
 
 
-async def test_a_slot_is_free_again_after_a_failure() -> None:
+async def test_slot_is_released_after_a_failure() -> None:
     pace = RateLimiter(RateLimiting(max_concurrent_llm=1), 0, {})
     with StopScope(CancelToken("r")) as boundary:
         with pytest.raises(ZeroDivisionError):
@@ -100,7 +105,7 @@ async def test_a_slot_is_free_again_after_a_failure() -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_slot_that_comes_with_a_stop_is_free_for_the_next(turns: int) -> None:
+async def test_slot_that_arrives_with_a_stop_is_released(turns: int) -> None:
     pace = RateLimiter(RateLimiting(max_concurrent_llm=1), 0, {})
     token = CancelToken("sub-recipe")
     leave = anyio.Event()
@@ -129,12 +134,12 @@ async def test_a_slot_that_comes_with_a_stop_is_free_for_the_next(turns: int) ->
 
 
 @pytest.mark.parametrize("limits, between", [({"min_delay_ms": 60_000}, 0), ({}, 60_000)])
-async def test_the_next_step_waits_and_a_stop_ends_its_waiting(limits: Any, between: int) -> None:
+async def test_stop_ends_the_delay_of_the_next_step(limits: Any, between: int) -> None:
     pace = RateLimiter(RateLimiting.model_validate(limits), between, {})
     await _second_is_stopped(pace)
 
 
-async def test_after_too_many_the_very_next_step_waits() -> None:
+async def test_next_step_waits_after_a_rate_limit_error() -> None:
     pace = RateLimiter(RateLimiting(backoff=Backoff(initial_delay_ms=60_000)), 0, {})
     await _second_is_stopped(pace, throttled=True)
 
@@ -162,12 +167,12 @@ async def _second_is_stopped(pace: RateLimiter, throttled: bool = False) -> None
     assert entered == [1, -2]
 
 
-async def test_after_enough_successes_no_step_waits() -> None:
+async def test_no_step_waits_after_enough_successes() -> None:
     limits = RateLimiting(backoff=Backoff(initial_delay_ms=100, reset_after_success=1))
     pace = RateLimiter(limits, 0, {})
     pace.throttled()
     pace.succeeded()
-    await _turn(pace)  # waits for what the server asked for
+    await _turn(pace)  # waits for as long as the server asked
 
     assert await _most_at_the_same_time(pace, 3) == 3
 
@@ -178,7 +183,7 @@ async def _turn(pace: RateLimiter) -> None:
             pass
 
 
-async def test_a_call_beside_another_waits_too() -> None:
+async def test_parallel_call_is_delayed_too() -> None:
     pace = RateLimiter(RateLimiting(min_delay_ms=60_000), 0, {})
     token, begun = CancelToken("r"), []
 
@@ -198,7 +203,7 @@ async def test_a_call_beside_another_waits_too() -> None:
     assert begun == [1]
 
 
-async def test_the_delay_counts_from_the_end_of_a_call() -> None:
+async def test_delay_counts_from_the_end_of_a_call() -> None:
     pace = RateLimiter(RateLimiting(min_delay_ms=60_000), 0, {})
     async with anyio.create_task_group() as group:
         ended, is_in_turn = anyio.Event(), anyio.Event()

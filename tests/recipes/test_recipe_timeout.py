@@ -1,4 +1,4 @@
-"""The time of a recipe that a step calls: whose it is, what its end cuts, what a resume does."""
+"""Timeouts of called recipes: what they apply to, what they cancel, and what a resume does."""
 
 from __future__ import annotations
 
@@ -13,19 +13,14 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.agents.stop_scope import PauseGate, RunPolicy, bind_policy
-from nb_agents.cancel import CancellationStatus, CancelToken
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import RunFailed
-from nb_agents.launch.resume import preview
 from nb_agents.options import ApprovalConfig
-from nb_agents.recipes.plan import plan
-from nb_agents.recipes.progress import Progress, fold
-from nb_agents.recipes.rate_limiter import SubRecipeTimeouts
-from nb_agents.recipes.tasks import Failed, GateWork, Limit
-from nb_agents.runs.run import Run
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from tests.canaries import KEY
+from tests.kit.agents import PauseGate, RunPolicy, bind_policy
+from tests.kit.recipes import Failed, GateWork, Limit, Progress, SubRecipeTimeouts, fold, plan
+from tests.kit.runs import CancellationStatus, CancelToken, Run, preview
+from tests.kit.teams import TeamSpec
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.recipes.live import (
     answering,
@@ -72,29 +67,29 @@ steps:
 
 
 def calling(more: str = "timeout: 5", sub: str = SUB, **options: Any) -> Play:
-    """A recipe that calls another one, and then asks an agent."""
+    """Return a recipe that calls another one, then asks an agent."""
     text = recipe(MAIN.format(more=more))
     return Play(text, recipes={"sub.yaml": recipe(sub, "sub")}, **options)
 
 
 def outcomes(progress: Progress) -> dict[str, str]:
-    """How the units stand, by address."""
+    """Return the outcomes of units by address."""
     return {address: unit.outcome for address, unit in progress.units.items()}
 
 
 @pytest.mark.parametrize("more", ["on_error: fail", "timeout: null"])
-def test_a_called_recipe_has_no_limit_unless_the_file_says_it(more: str) -> None:
+def test_called_recipe_has_no_default_limit(more: str) -> None:
     assert calling(more).run().limits == []
 
 
 @pytest.mark.parametrize("written", ["2.5", "'{{t}}'"])
-def test_a_limit_is_a_number_or_a_template(written: str) -> None:
+def test_limit_is_a_number_or_a_template(written: str) -> None:
     play = calling(f"timeout: {written}", context={"t": 2.5}).run()
 
     assert play.limits == [Limit("s", 2.5)]
 
 
-def test_a_limit_that_is_no_number_fails_the_step() -> None:
+def test_invalid_limit_fails_the_step() -> None:
     play = calling("timeout: '{{t}}'", context={"t": "soon"}).run()
 
     said = "'soon' is not a number of seconds above 0."
@@ -102,14 +97,14 @@ def test_a_limit_that_is_no_number_fails_the_step() -> None:
     assert play.addresses == []
 
 
-def test_each_iteration_of_a_loop_has_the_limit_for_itself() -> None:
+def test_limit_applies_to_each_iteration() -> None:
     more = "timeout: '{{item}}', foreach: '{{xs}}', parallel: true"
     play = calling(more, context={"xs": [5, 7]}).run()
 
     assert play.limits == [Limit("s[0]", 5), Limit("s[1]", 7)]
 
 
-def test_the_limits_of_outer_recipes_are_told_before_those_of_inner_ones() -> None:
+def test_limits_of_outer_recipes_come_first() -> None:
     deep = "steps: [{id: deep, type: recipe, recipe: deep.yaml, timeout: 1}]"
     play = calling("timeout: 5", deep)
     play.recipes = {**play.recipes, "deep.yaml": recipe(SUB, "deep")}
@@ -118,7 +113,7 @@ def test_the_limits_of_outer_recipes_are_told_before_those_of_inner_ones() -> No
     assert plan(play.progress).limits == (Limit("s", 5), Limit("s/deep", 1))
 
 
-def test_when_the_time_is_over_the_step_fails_and_nothing_in_it_begins() -> None:
+def test_timeout_fails_the_step_and_starts_nothing_inside() -> None:
     play = calling(late=late({"s": "s/b"})).run()
 
     assert play.ended == Failed(("s",), LATE)
@@ -130,14 +125,14 @@ def test_when_the_time_is_over_the_step_fails_and_nothing_in_it_begins() -> None
 @pytest.mark.parametrize(
     "on_error, asked", [("continue", ["s/a", "s/b", "end"]), ("skip_remaining", ["s/a", "s/b"])]
 )
-def test_then_the_steps_own_on_error_applies(on_error: str, asked: list[str]) -> None:
+def test_on_error_of_the_step_applies_to_a_timeout(on_error: str, asked: list[str]) -> None:
     play = calling(f"timeout: 5, on_error: {on_error}", late=late({"s": "s/b"})).run()
 
     assert play.addresses == asked
     assert play.outputs["s"] is None
 
 
-def test_the_time_of_one_iteration_ends_no_other() -> None:
+def test_timeout_of_one_iteration_does_not_affect_others() -> None:
     more = "timeout: 5, foreach: '{{xs}}', parallel: true, on_error: continue, collect: all"
     play = calling(more, context={"xs": [1, 2]}, late=late({"s[0]": "s[0]/a"})).run()
 
@@ -145,7 +140,7 @@ def test_the_time_of_one_iteration_ends_no_other() -> None:
     assert play.progress.units["s[0]/a"].outcome == "failed"
 
 
-def test_a_step_fails_once_all_that_it_had_in_hand_has_ended() -> None:
+def test_step_fails_after_all_its_running_work_has_ended() -> None:
     play = calling(sub=BESIDE).run(cut=12)
     over = fold([ev.StepFailed(step="s", attempt=1, error=LATE)], play.progress)
 
@@ -161,7 +156,7 @@ def test_a_step_fails_once_all_that_it_had_in_hand_has_ended() -> None:
     } - {"s"}
 
 
-def test_a_gate_that_waits_is_taken_back_and_asked_again_after_a_resume() -> None:
+def test_open_gate_is_withdrawn_and_asks_again_after_a_resume() -> None:
     def while_it_waits(progress: Progress, limits: Any) -> str:
         return "s" if "s/x" in progress.gates else ""
 
@@ -176,16 +171,16 @@ def test_a_gate_that_waits_is_taken_back_and_asked_again_after_a_resume() -> Non
     assert [work.address for work in again.done if isinstance(work, GateWork)] == ["s/x"]
 
 
-def test_a_resume_begins_what_was_cut_and_keeps_what_had_finished() -> None:
+def test_resume_starts_interrupted_work_and_keeps_finished_work() -> None:
     play = calling(late=late({"s": "s/b"})).run()
 
     again = calling(journal=play.journal).run()
 
-    assert again.addresses == ["s/b", "s/c", "end"]  # though s/b may fail: it had not
+    assert again.addresses == ["s/b", "s/c", "end"]  # s/b would fail, but had not yet
     assert again.outputs["s"] == {"a": "<s/a>", "b": "<s/b>", "c": "<s/c>"}
 
 
-def test_what_had_failed_in_it_and_was_allowed_to_stays_so() -> None:
+def test_tolerated_failure_inside_is_kept() -> None:
     play = calling(late=late({"s": "s/c"}))
     play.outcomes = {"s/b": Fail()}
     play.run()
@@ -196,7 +191,7 @@ def test_what_had_failed_in_it_and_was_allowed_to_stays_so() -> None:
     assert again.addresses == ["s/c", "end"]
 
 
-def test_a_resume_counts_the_time_anew() -> None:
+def test_resume_restarts_the_clock() -> None:
     play = calling(late=late({"s": "s/b"})).run()
     again = calling(journal=play.journal, late=late({"s": "s/c"})).run()
     assert again.ended == Failed(("s",), LATE)
@@ -206,7 +201,7 @@ def test_a_resume_counts_the_time_anew() -> None:
     assert (again.addresses, last.addresses) == (["s/b", "s/c"], ["s/c", "end"])
 
 
-def test_a_call_whose_lateness_was_allowed_stays_so_after_a_resume() -> None:
+def test_tolerated_timeout_is_kept_after_a_resume() -> None:
     more = "timeout: 5, on_error: continue"
     play = calling(more, late=late({"s": "s/b"}))
     play.outcomes = {"end": Fail()}
@@ -224,10 +219,10 @@ def test_a_call_whose_lateness_was_allowed_stays_so_after_a_resume() -> None:
         ("fail", 1, ["s/b", "s/c", "end"]),
         ("fail", 2, ["s/b", "s/c", "end"]),
         ("continue", 1, ["s/b", "s/c", "end"]),
-        ("continue", 2, ["end"]),  # the step has failed, and the recipe went on
+        ("continue", 2, ["end"]),  # the step has failed, and the recipe continues
     ],
 )
-def test_a_kernel_may_die_while_all_is_cut(on_error: str, told: int, asked: list[str]) -> None:
+def test_kernel_can_die_during_the_cancellation(on_error: str, told: int, asked: list[str]) -> None:
     more = f"timeout: 5, on_error: {on_error}"
     play = calling(more, late=late({"s": "s/b"})).run()
     noted = next(i for i, e in enumerate(play.journal) if isinstance(e, ev.StepFailed))
@@ -238,7 +233,7 @@ def test_a_kernel_may_die_while_all_is_cut(on_error: str, told: int, asked: list
     assert "" not in outcomes(again.progress).values()
 
 
-def test_a_resume_tries_also_what_had_failed_before_the_time_was_over() -> None:
+def test_resume_retries_earlier_failures_too() -> None:
     def when_a_failed(progress: Progress, limits: Any) -> str:
         failed = progress.units.get("s/each[0]")
         return "s" if failed and failed.outcome == "failed" else ""
@@ -254,7 +249,7 @@ def test_a_resume_tries_also_what_had_failed_before_the_time_was_over() -> None:
     assert sorted(again.addresses) == ["end", "s/each[0]/a", "s/each[1]/b"]
 
 
-def test_the_end_of_an_outer_recipes_time_is_the_end_of_an_inner_ones() -> None:
+def test_timeout_of_an_outer_recipe_ends_inner_ones() -> None:
     deep = "steps: [{id: deep, type: recipe, recipe: deep.yaml, timeout: 1, on_error: continue}]"
 
     def made(**options: Any) -> Play:
@@ -273,7 +268,7 @@ def test_the_end_of_an_outer_recipes_time_is_the_end_of_an_inner_ones() -> None:
 
 # The executor ------------------------------------------------------------------------------------
 
-# Longer than a busy machine needs to begin what is to be cut.
+# Longer than a busy machine needs to start the work that is then cancelled.
 LIMIT_S = 3
 
 CALL = """
@@ -316,7 +311,7 @@ def calling_for_real(root: Path, sub: str, timeout: float, more: str = "", **opt
     return begin(write(root, text), **options)
 
 
-def test_all_that_a_recipe_has_in_hand_is_cut_when_its_time_is_over(tmp_path: Path) -> None:
+def test_timeout_cancels_all_running_work_of_a_recipe(tmp_path: Path) -> None:
     write(tmp_path, DEEP, "deep")
     write(tmp_path, ASK, "ask")
     write(tmp_path, ALL_AT_ONCE, "sub")
@@ -370,7 +365,7 @@ steps:
 """
 
 
-def test_a_recipe_that_took_too_long_goes_on_with_what_was_cut(tmp_path: Path) -> None:
+def test_resume_continues_work_that_a_timeout_interrupted(tmp_path: Path) -> None:
     run = finish(calling_for_real(tmp_path, WAITS, LIMIT_S))
     assert run.status == "failed"
     with pytest.raises(RunFailed, match=f"The recipe took longer than {LIMIT_S} s."):
@@ -392,7 +387,7 @@ def test_a_recipe_that_took_too_long_goes_on_with_what_was_cut(tmp_path: Path) -
     assert ran(again) == ["sub/two", "after"]
 
 
-def test_the_finished_calls_of_an_agent_that_was_cut_are_kept(tmp_path: Path) -> None:
+def test_finished_calls_of_an_interrupted_agent_are_kept(tmp_path: Path) -> None:
     gate = Gate()
     note = Call("write_file", {"path": "note.md", "content": "noted"})
     model = ScriptedModel(Turn(calls=(note,)), Turn(text="never", gate=gate))
@@ -411,8 +406,8 @@ def test_the_finished_calls_of_an_agent_that_was_cut_are_kept(tmp_path: Path) ->
     assert events(again, ev.ToolStarted) == []
 
 
-def test_the_time_in_which_only_a_person_is_waited_for_does_not_count(tmp_path: Path) -> None:
-    """The gate decides by itself after the recipe's time, had that counted, was over."""
+def test_time_waiting_only_for_the_user_does_not_count(tmp_path: Path) -> None:
+    """The gate decides by timeout after the recipe's limit would have passed."""
     ask = ASK.replace('"Now?"', '"Now?", timeout: 3.5, default: approve').replace("touch", "echo")
     run = finish(calling_for_real(tmp_path, ask, LIMIT_S))
     assert (run.status, run.view.approvals[0].by) == ("completed", "timeout")
@@ -420,10 +415,8 @@ def test_the_time_in_which_only_a_person_is_waited_for_does_not_count(tmp_path: 
 
 
 @pytest.mark.parametrize("place", ["step", "recipe"])
-def test_the_time_in_which_a_person_is_asked_about_a_tool_does_not_count(
-    tmp_path: Path, place: str
-) -> None:
-    """Nobody's answer decides by itself after the step's and the recipe's time."""
+def test_time_asking_about_a_tool_does_not_count(tmp_path: Path, place: str) -> None:
+    """The question times out after the limits of the step and the recipe would have passed."""
     model = ScriptedModel(Turn(calls=(Call("list_data"),)), Turn(text="listed"))
     backend = {
         "type": "python",
@@ -457,7 +450,7 @@ def test_the_time_in_which_a_person_is_asked_about_a_tool_does_not_count(
     assert [a.by for a in run.view.approvals] == ["timeout"]
 
 
-def test_a_recipe_that_is_being_stopped_has_no_more_time_than_before(tmp_path: Path) -> None:
+def test_stopping_recipe_gets_no_extra_time(tmp_path: Path) -> None:
     run = calling_for_real(tmp_path, WAITS, LIMIT_S)
     wait_until((run.path / "workspaces/main/begun").exists, WAIT_S, "the command")
     run.stop()
@@ -471,7 +464,7 @@ def test_a_recipe_that_is_being_stopped_has_no_more_time_than_before(tmp_path: P
 
 
 @pytest.mark.parametrize("end", ["stop", "deny"])
-def test_a_run_that_is_stopped_waits_for_no_clock(tmp_path: Path, end: str) -> None:
+def test_stopped_run_does_not_wait_for_a_clock(tmp_path: Path, end: str) -> None:
     run = calling_for_real(tmp_path, ASK, 600)
     wait_for_gate(run)
     run.stop() if end == "stop" else run.deny()
@@ -482,7 +475,7 @@ def test_a_run_that_is_stopped_waits_for_no_clock(tmp_path: Path, end: str) -> N
     assert finish(again).status == "completed"
 
 
-def test_a_function_in_a_thread_hears_of_the_end_too(tmp_path: Path) -> None:
+def test_function_in_a_thread_is_stopped_by_a_timeout(tmp_path: Path) -> None:
     heard = threading.Event()
 
     def work() -> str:
@@ -504,7 +497,7 @@ def test_a_function_in_a_thread_hears_of_the_end_too(tmp_path: Path) -> None:
 
 
 def clocked() -> tuple[SubRecipeTimeouts, CancelToken, list[str]]:
-    """Clocks that go, the token of the run, and where it is told whose time is over."""
+    """Yield running clocks, the run's token, and the list of recipes that timed out."""
     token, over = CancelToken("run"), []
     clocks = SubRecipeTimeouts(
         token, lambda address: False, lambda address, why: over.append(address)
@@ -512,7 +505,7 @@ def clocked() -> tuple[SubRecipeTimeouts, CancelToken, list[str]]:
     return clocks, token, over
 
 
-def test_work_stands_under_the_innermost_recipe_and_hears_all_that_hold_it() -> None:
+def test_work_uses_the_innermost_token_and_gets_outer_stops() -> None:
     async def kept() -> None:
         clocks, run, _ = clocked()
         async with anyio.create_task_group() as group:
@@ -523,12 +516,12 @@ def test_work_stands_under_the_innermost_recipe_and_hears_all_that_hold_it() -> 
             outer.request(CancellationStatus.IMMEDIATE, "timeout")
             assert inner.status is CancellationStatus.IMMEDIATE
             assert not run.is_stopping
-            clocks.keep(group, ())  # else the group would not end
+            clocks.keep(group, ())  # otherwise the group would not end
 
     anyio.run(kept)
 
 
-def test_the_clock_of_a_recipe_that_is_over_never_strikes() -> None:
+def test_clock_of_an_ended_recipe_is_cancelled() -> None:
     async def kept() -> None:
         clocks, _, over = clocked()
         async with anyio.create_task_group() as group:
@@ -540,7 +533,7 @@ def test_the_clock_of_a_recipe_that_is_over_never_strikes() -> None:
 
 
 class PausedAtFirst(PauseGate):
-    """A pause that is on for the first looks at it."""
+    """A pause that ends after the first checks."""
 
     looks = 0
 
@@ -550,7 +543,7 @@ class PausedAtFirst(PauseGate):
         return self.looks <= 3
 
 
-def test_the_clock_stands_still_during_a_pause() -> None:
+def test_clock_stops_during_a_pause() -> None:
     async def kept() -> None:
         clocks, _, over = clocked()
         hold = PausedAtFirst()
@@ -563,7 +556,7 @@ def test_the_clock_stands_still_during_a_pause() -> None:
     anyio.run(kept)
 
 
-def test_the_clock_stands_still_while_only_a_person_is_waited_for() -> None:
+def test_clock_stops_while_waiting_only_for_the_user() -> None:
     looks: list[str] = []
     over: list[str] = []
 
@@ -583,7 +576,7 @@ def test_the_clock_stands_still_while_only_a_person_is_waited_for() -> None:
     assert len(looks) > 3
 
 
-async def test_a_recipe_that_ends_as_its_time_does_has_not_taken_too_long() -> None:
+async def test_recipe_that_ends_at_its_limit_has_not_timed_out() -> None:
     over: list[str] = []
     async with anyio.create_task_group() as group:
 

@@ -1,4 +1,4 @@
-"""A resume gets past its own journal: outputs of no use, given by hand, or made again as asked."""
+"""Resumes that replace outputs: unusable ones, those the user passes, and steps to repeat."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pydantic_ai.messages import ModelMessage
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.errors import RecipeError, UserError
-from nb_agents.launch.resume import preview
-from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests.cli.calls import call_here
+from tests.kit.runs import Run, preview
 from tests.recipes.live import answering, begin, ran, wait_for_gate, write
 from tests.team_kit import finish
 
@@ -35,37 +34,37 @@ def again(run: Run, model: ScriptedModel, **given: object) -> Run:
     return finish(run.resume(scripted_team(None, worker=model), **given))  # type: ignore[arg-type]
 
 
-def test_an_answer_in_words_fails_a_step_that_promises_json(tmp_path: Path) -> None:
+def test_text_answer_fails_a_step_that_promises_json(tmp_path: Path) -> None:
     run, model = begun(tmp_path, "In words.", STYLE, keys="parse_json: true")
-    assert "Its answer holds no JSON" in run.view.steps["board"].why
+    assert "The answer contains no JSON" in run.view.steps["board"].why
     assert "the step board (it failed)" in str(run.preview)
     resumed = again(run, model)
     assert (resumed.result["used"], ran(resumed)) == ("plain one", ["board", "use"])
 
 
-def test_an_answer_in_words_is_tried_again_as_the_step_says(tmp_path: Path) -> None:
+def test_text_answer_is_retried(tmp_path: Path) -> None:
     keys = "parse_json: true, retry: {max_attempts: 2, initial_delay: 0}"
     run, _ = begun(tmp_path, "In words.", STYLE, keys=keys)
     assert run.result["used"] == "plain one"
 
 
-def test_words_are_enough_where_no_field_is_read(tmp_path: Path) -> None:
+def test_text_answer_is_fine_if_no_field_is_read(tmp_path: Path) -> None:
     body = BOARD.replace("board.style", "board").replace("KEYS", "parse_json: true")
     assert finish(begin(write(tmp_path, body), answering("Plain."))).result["used"] == "Plain. one"
 
 
-def test_a_resume_does_the_step_again_whose_output_the_next_can_not_use(tmp_path: Path) -> None:
+def test_resume_repeats_a_step_with_an_unusable_output(tmp_path: Path) -> None:
     run, model = begun(tmp_path, "In words.", "Again in words.", STYLE)
     assert ran(run) == ["first", "board"] and run.status == "failed"
-    for _ in range(2):  # as often as it is of no use
+    for _ in range(2):  # as often as the output is unusable
         told = preview("s", session_root=tmp_path / "sessions")
         assert "1 finished step" in str(told)
-        assert "Runs again: the step board (its output is not kept)." in str(told)
+        assert "Runs again: the step board (its output is discarded)." in str(told)
         run = again(run, model)
     assert (run.result["used"], ran(run)) == ("plain one", ["board", "use"])
 
 
-def test_only_the_iteration_is_done_again_whose_output_is_of_no_use(tmp_path: Path) -> None:
+def test_only_the_iteration_with_the_unusable_output_is_repeated(tmp_path: Path) -> None:
     body = """
 context: {files: [a, b, c]}
 steps:
@@ -89,15 +88,15 @@ steps:
     assert ran(resumed) == ["each[1]/look", "each[1]/told"]
 
 
-def test_an_output_is_given_by_hand(tmp_path: Path) -> None:
+def test_user_can_pass_an_output(tmp_path: Path) -> None:
     run, model = begun(tmp_path, "In words.")
     resumed = again(run, model, context={"board": {"style": "given"}})
     assert (resumed.result["used"], ran(resumed)) == ("given one", ["use"])
-    assert "The output of board is the one that was given." in resumed.view.notices
+    assert "Uses the given output of board." in resumed.view.notices
     assert len(model.requests) == 1
 
 
-def test_the_output_of_a_step_that_failed_is_given_by_hand(tmp_path: Path) -> None:
+def test_user_can_pass_the_output_of_a_failed_step(tmp_path: Path) -> None:
     begun(tmp_path, "In words.", keys="parse_json: true")
     team = tmp_path / "team.yaml"
     team.write_text("agents: [{id: worker, backend: {type: demo}}]\n")
@@ -107,7 +106,7 @@ def test_the_output_of_a_step_that_failed_is_given_by_hand(tmp_path: Path) -> No
     assert "given one" in printed
 
 
-def test_a_step_and_all_after_it_run_again_as_asked(tmp_path: Path) -> None:
+def test_step_and_everything_after_it_run_again(tmp_path: Path) -> None:
     run, model = begun(tmp_path, '{"style": "old"}', STYLE)
     assert run.result["used"] == "old one"
     resumed = again(run, model, from_step="board")
@@ -127,7 +126,7 @@ stages:
 """
 
 
-def test_what_follows_from_a_step_that_runs_again_does_so_over_a_stop(tmp_path: Path) -> None:
+def test_steps_after_a_repeated_step_run_again_even_after_a_stop(tmp_path: Path) -> None:
     gate = Gate()
     model = ScriptedModel(
         *(Turn(text=f"t{n}") for n in range(3)),
@@ -149,13 +148,13 @@ def test_what_follows_from_a_step_that_runs_again_does_so_over_a_stop(tmp_path: 
     assert ran(second) == ["plan/draft", "plan/check"]
     assert second.view.steps.keys() == {"plan", "plan/draft", "plan/check"}
     third = second.resume(team)
-    assert wait_for_gate(third) == ["plan"]  # what was approved is another by now
+    assert wait_for_gate(third) == ["plan"]  # the approved text has changed
     third.decide(True)
     assert finish(third).result["done"] == "new end"
     assert ran(third) == ["plan/check", "work/do"]
 
 
-def test_a_resume_that_would_fail_at_once_is_refused_with_what_helps(tmp_path: Path) -> None:
+def test_resume_that_would_fail_immediately_is_refused_with_advice(tmp_path: Path) -> None:
     body = "\nsteps:\n- {id: push, type: bash, command: 'echo {{branch}}'}\n"
     run = finish(begin(write(tmp_path, body), answering("")))
     helps = r"--set NAME=VALUE, .*--recipe FILE, .*--from STEP"
@@ -165,7 +164,7 @@ def test_a_resume_that_would_fail_at_once_is_refused_with_what_helps(tmp_path: P
     assert not (run.path.parent / "turn_2").exists()
 
 
-def test_a_step_that_can_not_run_again_by_itself_is_refused(tmp_path: Path) -> None:
+def test_step_that_cannot_run_again_alone_is_refused(tmp_path: Path) -> None:
     run, _ = begun(tmp_path, STYLE)
     with pytest.raises(UserError, match="no step 'nope'.* It has: first, board, use"):
         run.resume(from_step="nope")
@@ -173,5 +172,5 @@ def test_a_step_that_can_not_run_again_by_itself_is_refused(tmp_path: Path) -> N
     team = finish(
         nb_agents.start("t", scripted_team(a=ScriptedModel(Answer("So."))), options=options)
     )
-    with pytest.raises(UserError, match="ran no recipe: leave out --from"):
+    with pytest.raises(UserError, match="did not run a recipe. Leave out --from"):
         team.resume(from_step="a")

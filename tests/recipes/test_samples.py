@@ -1,4 +1,4 @@
-"""Recipes as people write them, each run to its end with the demo model and a scripted one."""
+"""Typical recipes, each run with the demo model and with a scripted one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,10 +10,9 @@ from pydantic_ai.messages import ModelMessage
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
-from nb_agents.config.recipe import Recipe
-from nb_agents.recipes.check import check
-from nb_agents.runs.run import Run
 from nb_agents.testing import ScriptedModel, Turn, scripted_team
+from tests.kit.recipes import Recipe, check
+from tests.kit.runs import Run
 from tests.recipes.live import wait_for_gate
 from tests.team_kit import finish, prompt
 
@@ -25,17 +24,17 @@ DEMO = TeamSpec.model_validate(
 
 @dataclass(frozen=True)
 class Sample:
-    """A recipe, and what comes of it.
+    """A recipe, and its expected results.
 
     Attributes:
-        name: Its file's.
-        outputs: The names of what it gives, in order.
-        says: What a scripted model answers, by words of the prompt.
-        gives: What comes of that; only these outputs are compared.
-        demo: What comes of the demo model's answers.
-        context: What it is started with.
-        gates: The stages that ask.
-        unset: Names that nothing sets, of which a check warns.
+        name: The name of its file.
+        outputs: The names of its outputs, in order.
+        says: Answers of a scripted model, by words in the prompt.
+        gives: Expected outputs with that model; others are not compared.
+        demo: Expected outputs with the demo model.
+        context: The initial values.
+        gates: The stages with a gate.
+        unset: Variables that are never set, which a check reports.
     """
 
     name: str
@@ -240,7 +239,7 @@ def _check(sample: Sample, run: Run, gives: Mapping[str, Any]) -> None:
 
 
 @EACH
-def test_a_recipe_runs_to_its_end_with_what_models_say(sample: Sample, tmp_path: Path) -> None:
+def test_recipe_completes_with_a_scripted_model(sample: Sample, tmp_path: Path) -> None:
     model = _scripted(sample)
     run = _run(sample, scripted_team(None, writer=model), tmp_path)
     _check(sample, run, sample.gives)
@@ -249,7 +248,7 @@ def test_a_recipe_runs_to_its_end_with_what_models_say(sample: Sample, tmp_path:
 
 
 @EACH
-def test_the_demo_model_plays_a_recipe_to_its_end(sample: Sample, tmp_path: Path) -> None:
+def test_recipe_completes_with_the_demo_model(sample: Sample, tmp_path: Path) -> None:
     run = _run(sample, DEMO, tmp_path)
     _check(sample, run, sample.demo)
     assert isinstance(run.result, Mapping)
@@ -257,15 +256,16 @@ def test_the_demo_model_plays_a_recipe_to_its_end(sample: Sample, tmp_path: Path
 
 
 @EACH
-def test_nothing_is_wrong_with_a_recipe(sample: Sample) -> None:
+def test_check_finds_no_faults(sample: Sample) -> None:
     report = check(Recipe.from_file(SAMPLES / f"{sample.name}.yaml"), DEMO)
     assert report.faults == ()
-    told = [each.message for each in report.warnings if "is not a template" not in each.message]
+    messages = [each.message for each in report.warnings]
+    told = [each for each in messages if "is not a supported template" not in each]
     unset = [name for name in sample.unset if any(f"{{{{{name}}}}}, which" in one for one in told)]
     assert (unset, len(told)) == (list(sample.unset), len(sample.unset)), told
 
 
-def test_a_recipe_that_names_no_outputs_answers_with_what_its_last_step_said(
+def test_recipe_without_outputs_answers_with_the_last_steps_text(
     tmp_path: Path,
 ) -> None:
     text = "{name: a, description: d, version: 1.0.0, steps: [{id: x, agent: z, prompt: hi}]}"

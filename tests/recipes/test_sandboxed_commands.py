@@ -1,4 +1,4 @@
-"""``sandbox: on`` of a recipe or of its team: commands are confined, or not run."""
+"""``sandbox: on`` in a recipe or team file: commands are confined, or not run."""
 
 import socket
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from nb_agents import RunOptions, start
-from nb_agents.runs.run import Run
 from nb_agents.testing import ScriptedModel, Turn, scripted_team
-from nb_agents.tools.sandbox import Confinement
+from tests.kit.runs import Run
+from tests.kit.tools import Confinement, sandbox
 from tests.recipes.live import begin, write
 from tests.recipes.test_project_workspace import project
 from tests.team_kit import finish
@@ -35,7 +35,7 @@ steps:
 
 
 def seen(root: Path, recipe: str = "", port: int = 1, **team: Any) -> Run:
-    """Run the recipe with a secret beside its workspace."""
+    """Run the recipe with a secret file next to its workspace."""
     secret = root / "secret"
     secret.write_text("secret\n")
     first = "steps:\n- {id: first, type: bash, command: mkdir -p sub}\n"
@@ -48,7 +48,7 @@ def seen(root: Path, recipe: str = "", port: int = 1, **team: Any) -> Run:
 
 @pytest.fixture
 def port() -> Any:
-    """A port of this machine that answers."""
+    """Return a local port that replies."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -72,7 +72,7 @@ OPEN = ["secret"]
         ("", {"sandbox": True, "network": True}, [*CONFINED, "online"]),
     ],
 )
-def test_commands_are_confined_where_a_file_says_so_and_online_where_each_such_file_does(
+def test_commands_are_confined_and_have_a_network_only_if_all_files_allow_it(
     tmp_path: Path, port: int, recipe: str, team: Any, says: list[str], monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("KEPT", "mine")
@@ -84,7 +84,7 @@ def test_commands_are_confined_where_a_file_says_so_and_online_where_each_such_f
 
 
 @needs_sandbox
-def test_commands_of_a_called_recipe_are_confined_with_its_caller(tmp_path: Path) -> None:
+def test_commands_of_a_called_recipe_are_confined_like_its_callers(tmp_path: Path) -> None:
     write(tmp_path, "steps: [{id: a, type: bash, command: 'ls /home /root', output: o}]", "sub")
     body = "sandbox: on\nsteps: [{id: s, type: recipe, recipe: sub.yaml, output: r}]\n"
     run = finish(begin(write(tmp_path, body), ScriptedModel(Turn(text="x"))))
@@ -104,7 +104,7 @@ def test_a_confined_command_writes_the_project_but_not_its_repository(
 
 
 @needs_sandbox
-def test_a_confined_command_that_takes_too_long_or_too_much_is_ended(tmp_path: Path) -> None:
+def test_confined_command_that_exceeds_a_limit_is_ended(tmp_path: Path) -> None:
     def ends(command: str, more: str = "") -> str:
         body = f"sandbox: on\nsteps: [{{id: a, type: bash, command: '{command}'{more}}}]"
         run = finish(begin(write(tmp_path, body), ScriptedModel(Turn(text="x"))))
@@ -120,13 +120,13 @@ def test_a_confined_command_that_takes_too_long_or_too_much_is_ended(tmp_path: P
 @pytest.mark.parametrize(
     "found", [Confinement(None, "bubblewrap needs Linux"), Confinement("bwrap", "no", True)]
 )
-def test_where_there_is_no_sandbox_a_command_that_wants_one_is_not_run(
+def test_command_is_not_run_without_its_required_sandbox(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Confinement
 ) -> None:
-    monkeypatch.setattr("nb_agents.tools.sandbox.confinement", lambda _: found)
+    monkeypatch.setattr(sandbox, "confinement", lambda _: found)
     ran = tmp_path / "ran"
     body = f"sandbox: on\nsteps: [{{id: a, type: bash, command: 'touch {ran}'}}]"
     run = finish(begin(write(tmp_path, body), ScriptedModel(Turn(text="x"))))
     assert run.status == "failed" and not ran.exists()
-    why = f"`sandbox: on` can't be kept to here, and nothing was run: {found.why_not}"
+    why = f"`sandbox: on` can't be enforced, so the command was not run: {found.why_not}"
     assert why in str(run.view.steps["a"])

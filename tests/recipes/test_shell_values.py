@@ -1,4 +1,4 @@
-"""Values in bash commands, in a real bash: they arrive whole, and nothing in them runs."""
+"""Values in bash commands, in a real bash: they arrive unchanged and are never executed."""
 
 import os
 import subprocess
@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.shell_values import render_command
-from nb_agents.recipes.template import render
+from nb_agents.extensions.recipes.shell_values import render_command
+from tests.kit.recipes import render
 
 CANARY = "canary"
 RUN = f"touch {CANARY}"
@@ -24,7 +24,7 @@ def bash(script: str, cwd: str | Path) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-# Each prints [value], and perhaps a newline.
+# Each prints [value], and possibly a newline.
 PLACES = {
     "bare word": "printf %s [{{x}}]",
     "bare word alone": "printf '[%s]' {{x}}",
@@ -66,7 +66,6 @@ PLACES = {
     "group in a pipe": "{ if true; then printf %s [{{x}}]; fi; } | cat",
     "continued line": "printf %s \\\n  [{{x}}]",
     "argument of find's program": "find . -maxdepth 0 -exec printf '[%s]' {{x}} \\;",
-    "argument of awk's program": "awk 'BEGIN{printf \"[%s]\", ARGV[1]; exit}' {{x}}",
     "argument of a function": 'f() { local y=$1; printf %s "[$y]"; }; f {{x}}',
     "argument of a group": 'set -- {{x}}; printf %s "[$1]"',
     "strict mode": "set -euo pipefail; printf %s [{{x}}]",
@@ -74,13 +73,13 @@ PLACES = {
     "file": "printf %s '[{{x}}]' > f; cat f; rm f",
 }
 
-# Where a program may take a value that begins with - for an option.
+# Where a program accepts a value that begins with - as an option's argument.
 OPERANDS = {
-    *("argument of awk's program", "argument of find's program"),
-    *("argument of a function", "between Jinja's tags", "process substitution"),
+    *("argument of find's program", "argument of a function"),
+    *("between Jinja's tags", "process substitution"),
 }
 
-# Each prints "ok" whatever the value is.
+# Each prints "ok" for any value.
 SILENT = {
     "comment": "printf ok # {{x}}\n",
     "comment line": "# {{x}}\nprintf ok",
@@ -107,15 +106,15 @@ HOSTILE = st.lists(
 
 def _expected(value: str) -> dict[str, bytes]:
     texts = dict.fromkeys(PLACES, f"[{value}]".encode())
-    # find puts the file's name into what it is given.
+    # find inserts the file's name into its arguments.
     texts["argument of find's program"] = f"[{value.replace('{}', '.')}]".encode()
-    if not value:  # is no word: a loop over it has no turn
+    if not value:  # no word, so a loop over it has no iteration
         texts |= {"loop": b""}
     return texts | dict.fromkeys(SILENT, b"ok")
 
 
 def _all_at_once(value: str, cwd: str) -> dict[str, bytes]:
-    """Run every place with one bash, each in a subshell of its own."""
+    """Run all places in one bash, each in its own subshell."""
     os.mkdir(f"{cwd}/work")
     jobs = ["cd work"]
     names = [name for name in PLACES | SILENT if not (name in OPERANDS and value[:1] == "-")]
@@ -134,12 +133,12 @@ def _all_at_once(value: str, cwd: str) -> dict[str, bytes]:
 @example(value="-n")
 @example(value="\n\n")
 @example(value="{}")
-def test_every_place_gets_exactly_the_value_and_no_command_in_it_runs(value: str) -> None:
+def test_every_place_gets_the_exact_value_and_no_command_in_it_runs(value: str) -> None:
     with TemporaryDirectory() as cwd:
         got = _all_at_once(value, cwd)
         assert os.listdir(f"{cwd}/work") == []
     wanted = _expected(value)
-    # A here-document or -string ends with a newline of its own.
+    # A here-document or here-string ends with an additional newline.
     wrong = {
         name: out for name, out in got.items() if out not in (wanted[name], wanted[name] + b"\n")
     }
@@ -162,7 +161,7 @@ def test_every_place_gets_exactly_the_value_and_no_command_in_it_runs(value: str
         ("[ {{e}} = '' ] && [[ {{e}} == '' ]] && f b", ["b"]),
     ],
 )
-def test_an_empty_value_without_quotes_is_no_argument(
+def test_unquoted_empty_value_is_not_an_argument(
     command: str, words: list[str], tmp_path: Path
 ) -> None:
     script = render_command(command, {"e": "", "x": "two words"})
@@ -170,12 +169,12 @@ def test_an_empty_value_without_quotes_is_no_argument(
     assert done.stdout.decode() == "".join(f"[{word}]" for word in words)
 
 
-def test_a_value_that_an_empty_one_makes_a_program_is_refused() -> None:
-    with pytest.raises(RecipeError, match="stands for the name of a program"):
+def test_value_that_becomes_a_program_after_an_empty_one_is_refused() -> None:
+    with pytest.raises(RecipeError, match="is used as the name of a program"):
         render_command("{{e}} {{x}}", {"e": "", "x": "a b"})
 
 
-# Where bash works a text out.
+# Where bash evaluates text.
 NUMBERS = {
     "arithmetic": "echo $(( {{x}} ))",
     "arithmetic in quotes": 'echo "$((1 + {{x}} - 1))"',
@@ -196,19 +195,19 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("command", NUMBERS.values(), ids=NUMBERS)
-def test_a_number_may_stand_in_arithmetic_and_nothing_else(command: str, tmp_path: Path) -> None:
+def test_only_numbers_are_allowed_in_arithmetic(command: str, tmp_path: Path) -> None:
     assert bash(render_command(command, {"x": 3}), tmp_path).stdout == b"3\n"
-    with pytest.raises(RecipeError, match=r"only (a number|letters, .*) can stand there"):
+    with pytest.raises(RecipeError, match=r"only (a number|letters, .*) can be inserted there"):
         render_command(command, {"x": f"a[$({RUN})]"})
 
 
 @pytest.mark.parametrize("number", [0, -3, "+4", "", 2.5, "007"])
-def test_what_counts_as_a_number_holds_no_code(number: object) -> None:
+def test_accepted_numbers_contain_no_code(number: object) -> None:
     assert render_command("echo $(( {{x}} + 1 ))", {"x": number})
 
 
 @pytest.mark.parametrize("text", ["x", "1+1", "a[0]", "1 ", "1\n", "٣", "1e3", "0x1f"])
-def test_what_bash_would_work_out_is_no_number(text: str) -> None:
+def test_text_that_bash_would_evaluate_is_not_a_number(text: str) -> None:
     with pytest.raises(RecipeError):
         render_command("echo $(( {{x}} + 1 ))", {"x": text})
 
@@ -296,21 +295,21 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("command", REFUSED)
-def test_where_a_value_would_run_it_is_refused_in_a_sentence(command: str) -> None:
+def test_value_is_refused_where_it_would_be_executed(command: str) -> None:
     with pytest.raises(RecipeError) as caught:
         render_command(command, {"x": "-c", "back": "\\"})
     assert "{{x}}" in str(caught.value)
     assert "| raw}}" in str(caught.value) and "env" in str(caught.value)
 
 
-def test_a_refusal_names_the_line_the_variable_and_the_place() -> None:
+def test_refusal_names_line_variable_and_place() -> None:
     with pytest.raises(RecipeError) as caught:
         render_command("set -e\n\neval {{step.result}}", {"step": {"result": "ls *"}})
     assert str(caught.value) == (
-        "Line 3: {{step.result}}, which a step or a row gave, stands in what is run as code: no "
-        "such value can stand there. Give it in the step's env, as in `env: {STEP_RESULT: "
-        '"{{step.result}}"}`, and write "$STEP_RESULT", or write {{step.result | raw}} to insert '
-        "it as a part of the command."
+        "Line 3: {{step.result}}, which comes from a step or a row, is used as the name of a "
+        "program: no such value can be inserted there. Pass it in the step's env, as in "
+        '`env: {STEP_RESULT: "{{step.result}}"}`, and write "$STEP_RESULT", or write '
+        "{{step.result | raw}} to insert it as part of the command."
     )
 
 
@@ -318,14 +317,13 @@ ALLOWED = [
     '[ "$(wc -l < {{x}})" -gt 1 ]',
     "bash run.sh {{x}}",
     "./run.sh --title={{x}} {{x}}",
+    "./run.sh a {{x}}; ./run.sh b {{x}}",
     "command -v bash > {{x}}",
     "echo bash > {{x}}",
     "y={{x}}; unset y; read y < /dev/null",
     "[ {{x}} -gt 1 ]",
     '[ -n "{{x}}" ] || [ -z "$HOME" ]',
     'export PATH="$HOME/bin:$PATH"; mytool {{x}}',
-    "python3 -c 'import sys; print(sys.argv[1])' {{x}}",
-    "python3 - {{x}} <<'EOF'\nimport sys\nEOF",
     "python3 -m pytest {{x}} -k {{x}}",
     "echo {{x}} | sed 's/a/b/' | awk '{print $1}' | jq --arg y {{x}} '.a'",
     "X={{x}} python3 run.py",
@@ -344,37 +342,56 @@ def test_ordinary_commands_are_not_refused(command: str) -> None:
     assert render_command(command, {"x": "some text"})
 
 
-# What each does with a value is harmless, but it runs text as code, and nothing is followed.
-BESIDE_CODE = [
+# Harmless with any value, but each has a part that may run text as code, and the flow of values is
+# not followed.
+ALONGSIDE_CODE = [
     "n=$(wc -l < {{x}}); [[ $n -gt 1 ]]",
     "[[ $(wc -l < {{x}}) -gt 1 ]]",
-    "./run.sh a {{x}}; ./run.sh b {{x}}",
     "start=$(date +%s); echo {{x}} $(( $(date +%s) - start ))",
     "for y in {{x}}; do i=$((i + 1)); done",
     'f=$(mktemp); cat <<\'EOF\' > "$f"\n{{x}}\nEOF\nsed -i s/a/b/ "$f"',
     'y=$(cat f); echo {{x}} "${a[$y]}"',
     "trap 'rm -f none' EXIT; echo {{x}}",
-    "env A=1 timeout 9 nice ssh host {{x}}",
-    "Y={{x}} bash -c 'echo \"$Y\"'",
-    '"$tool" {{x}}',
+    "Y={{x}}; bash -c 'echo \"$Y\"'",
     'file=$(cat f); sed s/a/b/ "$file"; echo {{x}}',
 ]
 
 
-@pytest.mark.parametrize("command", BESIDE_CODE)
-def test_beside_what_runs_code_a_value_is_harmless_or_the_error_says_how(command: str) -> None:
+@pytest.mark.parametrize("command", ALONGSIDE_CODE)
+def test_value_alongside_code_must_be_harmless(command: str) -> None:
     assert render_command(command, {"x": "v1.2/a"})
-    with pytest.raises(RecipeError, match=r"runs text as code: .*only letters.*env: \{X: "):
+    with pytest.raises(RecipeError, match=r"also contains .*only letters.*env: \{X: "):
         render_command(command, {"x": "a b"})
 
 
-def test_a_raw_value_is_a_part_of_the_command(tmp_path: Path) -> None:
+# Programs that may run an argument or their input as code.
+NUMBERS_IN_CODE = [
+    "sh -c 'exit {{x}}'",
+    "env A=1 timeout 9 nice ssh host {{x}}",
+    '"$tool" {{x}}',
+    "python3 -c 'import sys; print(sys.argv[1])' {{x}}",
+    "python3 - {{x}} <<'EOF'\nimport sys\nEOF",
+    "python3 <<'EOF'\nprint({{x}})\nEOF",
+    "awk '{print {{x}}}' f",
+]
+
+
+@pytest.mark.parametrize("command", NUMBERS_IN_CODE)
+def test_value_in_code_must_be_a_number(command: str) -> None:
+    for number in (7, 2.5, ""):
+        assert render_command(command, {"x": number})
+    for text in ("a", ".", "7 ", "+", "1e3"):
+        with pytest.raises(RecipeError, match=r"may run it as code: only a number.*env: \{X: "):
+            render_command(command, {"x": text})
+
+
+def test_raw_value_is_part_of_the_command(tmp_path: Path) -> None:
     script = render_command("{{x | raw}} {{x}}", {"x": "printf %s"})
     assert script.endswith('printf %s "${nb_value_0}"')
     assert bash(script, tmp_path).stdout == b"printf %s"
 
 
-def test_a_command_without_values_stays_as_it_is() -> None:
+def test_command_without_values_is_unchanged() -> None:
     command = 'echo "unclosed {{x | raw}} {{#if x}}`a`{{/if}}'
     assert render_command(command, {"x": "y"}) == render(command, {"x": "y"})
 
@@ -382,43 +399,36 @@ def test_a_command_without_values_stays_as_it_is() -> None:
 OWN_TEXT = "  a\\n \\\\ \\\n $HOME ${x} $(touch canary) `touch canary` \"q\" 'q' \\$ é\n\n\tb"
 
 
-def test_a_quoted_here_document_keeps_its_own_text(tmp_path: Path) -> None:
+def test_quoted_here_document_keeps_its_own_text(tmp_path: Path) -> None:
     script = render_command(f"cat <<'EOF'\n{OWN_TEXT}{{{{x}}}}\nEOF\necho end", {"x": "$HOME"})
     assert bash(script, tmp_path).stdout.decode() == f"{OWN_TEXT}$HOME\nend\n"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lines_keep_their_numbers_whatever_the_values_are(tmp_path: Path) -> None:
+def test_lines_keep_their_numbers_for_any_values(tmp_path: Path) -> None:
     script = render_command("echo {{x}} >/dev/null\necho $LINENO", {"x": "a\nb\nc"})
     assert bash(script, tmp_path).stdout == b"2\n"
 
 
-def test_a_name_that_the_command_uses_itself_is_not_taken(tmp_path: Path) -> None:
+def test_name_that_the_command_uses_is_avoided(tmp_path: Path) -> None:
     script = render_command("nb_value_0=a; echo $nb_value_0 {{x}}", {"x": "b"})
     assert bash(script, tmp_path).stdout == b"a b\n"
 
 
-def test_a_value_that_no_program_can_be_given_is_refused() -> None:
+def test_value_that_cannot_be_passed_to_a_program_is_refused() -> None:
     for text in ("a\0b", "\ud800"):
-        with pytest.raises(RecipeError, match="a character that no program can be given"):
+        with pytest.raises(RecipeError, match="a character that can't be passed to a program"):
             render_command("echo {{x}}", {"x": text})
 
 
-def test_the_script_is_safe_in_any_locale() -> None:
+def test_script_is_safe_in_any_locale() -> None:
     assert render_command("echo {{x}}", {"x": "中'\\"}).isascii()
 
 
-@pytest.mark.parametrize(
-    "command", ['s="{{dir}}/x.sh"; "$s" {{dir}}', "{{dir}}/x.sh", "bash {{dir}}/x.sh"]
-)
-def test_a_value_of_harmless_characters_may_be_in_a_scripts_path(
-    command: str, tmp_path: Path
-) -> None:
-    (tmp_path / "here").mkdir()
-    script = tmp_path / "here/x.sh"
-    script.write_text("#!/usr/bin/env bash\necho ran\n")
-    script.chmod(0o755)
-    assert bash(render_command(command, {"dir": "./here"}), tmp_path).stdout == b"ran\n"
-    for active in ("./he re", "$(touch canary)", "here;", "-c"):
-        with pytest.raises(RecipeError, match="only letters, digits and"):
-            render_command(command, {"dir": active})
+def test_value_in_a_scripts_path_is_refused_unless_it_flows_there_as_a_harmless_word() -> None:
+    for command in ("{{dir}}/x.sh", "bash {{dir}}/x.sh"):
+        with pytest.raises(RecipeError, match="as the name of a program: no such value"):
+            render_command(command, {"dir": "./here"})
+    assert render_command('s="{{dir}}/x.sh"; "$s"', {"dir": "./here"})
+    with pytest.raises(RecipeError, match="only letters, digits and"):
+        render_command('s="{{dir}}/x.sh"; "$s"', {"dir": "./he re"})

@@ -1,4 +1,4 @@
-"""What a team's file switches on, in the steps of a recipe: plans, skills; and what not."""
+"""Features that a team file enables in the steps of a recipe, such as plans and skills."""
 
 import json
 from pathlib import Path
@@ -9,9 +9,9 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.launch.file_report import check_file
-from nb_agents.runs.run import Run
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
+from tests.kit.runs import Run
+from tests.kit.teams import check_file
 from tests.recipes.live import write
 from tests.team_kit import events, finish, prompt
 
@@ -36,12 +36,12 @@ def planning(*tasks: str) -> Call:
 
 
 def plans(run: Run) -> list[list[str]]:
-    """The tasks that each look at a plan has found."""
+    """Return the tasks found each time the plan was read."""
     found = [e.result for e in events(run, ev.ToolFinished) if e.tool == "get_task_plan"]
     return [[task["description"] for task in json.loads(text)["tasks"]] for text in found]
 
 
-def test_each_step_keeps_a_plan_of_its_own_which_a_resume_has(tmp_path: Path) -> None:
+def test_each_step_has_its_own_plan_which_a_resume_keeps(tmp_path: Path) -> None:
     gate = Gate()
     model = ScriptedModel(
         Turn(calls=(planning("look", "write"), Call("get_task_plan"))),
@@ -61,21 +61,19 @@ def test_each_step_keeps_a_plan_of_its_own_which_a_resume_has(tmp_path: Path) ->
     assert again.status == "completed"
     assert (plans(run), plans(again)) == ([["look", "write"]], [["check"]])
     told = prompt(model, 0)
-    assert "goes by a plan of tasks" in told and "ends in a list\nof the tasks" not in told
-    assert "each with how far it is" not in told and "peers" not in told
+    assert "create_task_plan" in told and "End your answer with a list" not in told
+    assert "the status of each" not in told and "peers" not in told
     kept = {p.parents[1].name for p in (tmp_path / "s").rglob("plan.json")}
-    assert kept == {"plan+one", "plan+two"}  # and not the workspace that steps share
+    assert kept == {"plan+one", "plan+two"}  # but not the workspace that steps share
 
 
-def test_without_the_key_a_step_has_no_plan(tmp_path: Path) -> None:
+def test_step_has_no_plan_unless_enabled(tmp_path: Path) -> None:
     model = ScriptedModel(Turn(text="first"), Turn(text="second"))
     assert finish(begin(tmp_path, model)).status == "completed"
-    assert "plan of tasks" not in prompt(model, 0)
+    assert "create_task_plan" not in prompt(model, 0)
 
 
-def test_a_step_is_told_of_skills_and_reads_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_step_gets_and_reads_skills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     skill = tmp_path / "skills" / "tables" / "SKILL.md"
     skill.parent.mkdir(parents=True)
     skill.write_text("---\nname: tables\ndescription: Reads tables\n---\nFirst look.")
@@ -92,11 +90,9 @@ def test_a_step_is_told_of_skills_and_reads_them(
     assert "First look." in read.result
 
 
-def test_what_is_for_teams_alone_is_told_by_the_check_and_the_start(tmp_path: Path) -> None:
+def test_team_only_options_are_reported_by_check_and_start(tmp_path: Path) -> None:
     wanted = {"enable_memory_filesystem_mode": True, "enable_subagents": True}
-    told = (
-        "In a recipe nothing comes of the team's enable_memory_filesystem_mode, enable_subagents."
-    )
+    told = "A recipe ignores the team's enable_memory_filesystem_mode, enable_subagents."
     model = ScriptedModel(Turn(text="first"), Turn(text="second"))
     assert told in finish(begin(tmp_path, model, **wanted)).view.notices
     team = {"agent": {"id": "ada", "backend": {"type": "demo"}}}

@@ -1,4 +1,4 @@
-"""Templates: values go in as text, once, and a whole-text variable keeps its type."""
+"""Templates: values are inserted once as text, and a lone variable keeps its type."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nb_agents.config.template import fill, render, render_value, shapes, variables
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.template import fill, render, render_value, shapes, variables
 
 CONTEXT: dict[str, Any] = {
     "a": "x",
@@ -54,7 +54,7 @@ CONTEXT: dict[str, Any] = {
         ("{{#if a}}\n{{a}}\n{{/if}}\n", "\nx\n\n"),
     ],
 )
-def test_a_template_is_filled_in(text: str, rendered: str | None) -> None:
+def test_template_is_filled_in(text: str, rendered: str | None) -> None:
     assert render(text, CONTEXT) == (text if rendered is None else rendered)
 
 
@@ -63,7 +63,7 @@ def test_a_template_is_filled_in(text: str, rendered: str | None) -> None:
     [
         ("{{setp}}", ["{{setp}} is not defined", "Did you mean {{step}}?", "a, step, yes"]),
         ("{{step.ids}}", ["Did you mean {{step.id}}?"]),
-        ("{{a.b}}", ["'a' is text, without keys"]),
+        ("{{a.b}}", ["'a' is text and has no keys"]),
         ("{{nothing.b}}", ["'nothing' is empty"]),
         ("\n{{#if a}}", ["Line 2", "no {{/if}}"]),
         ("{{/if}}", ["Line 1", "without {{#if …}}"]),
@@ -74,18 +74,18 @@ def test_a_template_is_filled_in(text: str, rendered: str | None) -> None:
         ("{{#if a ==}}{{/if}}", ["expected a value"]),
     ],
 )
-def test_a_fault_is_a_sentence_with_the_place_or_the_name(text: str, words: list[str]) -> None:
+def test_error_has_the_position_or_name(text: str, words: list[str]) -> None:
     with pytest.raises(RecipeError) as caught:
         render(text, CONTEXT)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-def test_many_names_are_not_all_told() -> None:
+def test_only_some_of_many_names_are_listed() -> None:
     with pytest.raises(RecipeError, match="and 88 more"):
         render("{{x}}", {f"name{n}": n for n in range(100)})
 
 
-def test_a_whole_text_variable_keeps_its_type_at_any_depth() -> None:
+def test_lone_variable_keeps_its_type_at_any_depth() -> None:
     value = {"a": "{{step}}", "b": ["{{step.id}}", "n {{step.id}}", {"c": "{{yes}}"}], "d": 3}
     assert render_value(value, CONTEXT) == {
         "a": CONTEXT["step"],
@@ -96,19 +96,19 @@ def test_a_whole_text_variable_keeps_its_type_at_any_depth() -> None:
     assert render_value(" {{step.id}}", CONTEXT) == " 7"
 
 
-def test_the_variables_of_a_template_are_listed_in_order() -> None:
+def test_variables_of_a_template_are_listed_in_order() -> None:
     text = r"{{b.c}} {{#if d == e and f}}{{a}}{{else}}{{b.c}}{{g | raw}}{{/if}} \{{no}}"
     assert variables(text) == ("b.c", "d", "f", "a", "g")
     assert variables("{{a-b}} {{ Company name }} {{#each x}}") == ("a-b", "Company name")
 
 
-def test_an_insertion_knows_its_line_and_whether_it_is_raw() -> None:
+def test_insertion_has_its_line_and_raw_flag() -> None:
     pieces = fill("1\n{{a}}\n{{#if a}}\n{{a | raw}}{{/if}}", CONTEXT)
     found = [(p.line, p.is_raw) for p in pieces if not isinstance(p, str)]
     assert found == [(2, False), (4, True)]
 
 
-def test_a_template_is_taken_apart_by_each_branch_before_its_values_are_there() -> None:
+def test_template_is_split_for_each_branch_without_values() -> None:
     text = "{{#if a}}1 {{b}}{{else}}2 {{ c }}{{/if}} {{ jinja.d }} {{e | raw}}"
     shown = [
         "".join(p if isinstance(p, str) else f"<{p.path}>" for p in pieces)
@@ -127,7 +127,7 @@ HOSTILE = st.one_of(
 
 
 @given(value=HOSTILE)
-def test_a_value_goes_in_as_it_is_and_is_not_looked_at_again(value: str) -> None:
+def test_inserted_value_is_not_parsed(value: str) -> None:
     context = {"v": value, "a": "secret", "map": {"k": value}}
     assert render("[{{v}}|{{map.k}}]", context) == f"[{value}|{value}]"
     assert render("{{#if yes}}{{v}}{{/if}}", context | {"yes": True}) == value
@@ -136,7 +136,7 @@ def test_a_value_goes_in_as_it_is_and_is_not_looked_at_again(value: str) -> None
 
 
 @given(text=st.text(alphabet="{}#/ifelse a|\\raw\n"))
-def test_any_text_is_rendered_or_refused_with_a_sentence(text: str) -> None:
+def test_any_text_is_rendered_or_refused(text: str) -> None:
     try:
         render(text, CONTEXT)
     except RecipeError as exc:

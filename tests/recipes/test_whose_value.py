@@ -1,6 +1,6 @@
-"""Whose word a value is: the author's and the starter's may be code, a step's or a row's may not.
+"""Trust in values: those of the author and the user may be code, those of steps and rows may not.
 
-The step ``run`` evaluates ``{{x}}``; where it isn't trusted the step fails and runs nothing.
+The step ``run`` evaluates ``{{x}}``. With an untrusted value, the step fails and runs nothing.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents.config.recipe_values import FENCED
 from nb_agents.errors import RecipeError
 from nb_agents.options import RunOptions
-from nb_agents.recipes.shell_values import render_command
 from nb_agents.testing import ScriptedModel, Turn
+from tests.kit.recipes import FENCED, render_command
 from tests.recipes.live import begin, write
 from tests.recipes.play import Approve, Play, recipe
 from tests.recipes.test_shell_values import bash
@@ -27,7 +26,7 @@ SUB = recipe("context: {x: ''}\nsteps:\n" + RUN, "sub")
 
 
 def commands(text: str, context: Mapping[str, Any] | None = None, **outcomes: Any) -> list[str]:
-    """Return the commands that were run in the place of `RUN`'s."""
+    """Return the commands that were run in place of `RUN`'s."""
     play = Play(recipe(text), outcomes, recipes={"sub.yaml": SUB}, context=context).run()
     return [asked for address, asked in play.asked if address.rpartition("/")[2][:3] == "run"]
 
@@ -78,43 +77,43 @@ GIVES = f'["{CODE}; b"]'
 
 
 @pytest.mark.parametrize("text", TRUSTED.values(), ids=TRUSTED)
-def test_what_the_author_gave_and_what_is_made_of_it_may_be_code(text: str) -> None:
+def test_authors_value_and_values_derived_from_it_may_be_code(text: str) -> None:
     assert "sh -c" in commands(text)[-1]
 
 
 @pytest.mark.parametrize("text", FENCED_ONES.values(), ids=FENCED_ONES)
-def test_what_a_step_gave_and_what_is_made_of_it_is_never_code(text: str) -> None:
+def test_step_value_and_values_derived_from_it_are_never_code(text: str) -> None:
     gives = '{"z": "a; b"}' if "y.z" in text else GIVES
     ran = commands(text, m=gives, **{"s/run": "a; b", "l[0]/n": "a; b"})
     assert all("a; b" not in each and CODE not in each for each in ran)
     assert len(ran) < 2 or "made of" in text
 
 
-def test_what_the_starter_gave_may_be_code_but_for_what_comes_from_a_row() -> None:
+def test_users_value_may_be_code_unless_it_comes_from_a_row() -> None:
     text = "context: {x: ''}\nsteps:\n" + RUN
     assert commands(text, {"x": CODE}) != []
     assert commands(text, {"x": CODE, FENCED: ["x"]}) == []
     assert commands(text, {"x": CODE, FENCED: ["other"]}) != []
 
 
-def test_what_a_person_says_at_a_gate_is_no_code() -> None:
+def test_approval_message_is_never_code() -> None:
     step = RUN.replace("x}}", "_approval_message}}").strip("- \n")
     stages = "stages:\n- {name: s, steps: [{id: m, type: bash, command: ls}], "
     stages += "approval: {required: true, prompt: p}}\n- {name: t, steps: [" + step + "]}\n"
     assert commands(stages, s=Approve("a; b")) == []
 
 
-def test_a_row_of_a_sweep_runs_no_code(tmp_path: Path) -> None:
+def test_row_of_a_sweep_is_never_code(tmp_path: Path) -> None:
     body = "context: {p: printf}\nsteps:\n"
     body += "- {id: own, type: bash, command: '{{p}} %s {{x}}', output: said}\n" + RUN
     path, options = write(tmp_path, body), RunOptions(session_root=tmp_path / "s")
     sweep = nb_agents.map([{"x": "a; b"}], recipe=path, config=answering(), options=options)
     assert sweep.wait(WAIT_S).failed == 1
     (row,) = sweep.table()
-    assert "{{x}}, which a step or a row gave, stands" in str(row)
+    assert "{{x}}, which comes from a step or a row, is used" in str(row)
 
 
-def test_a_trusted_command_line_is_one_and_a_trusted_text_is_quoted(tmp_path: Path) -> None:
+def test_trusted_value_is_code_as_a_command_and_quoted_as_text(tmp_path: Path) -> None:
     body = 'context: {tool: printf %s-, text: "it\'s $HOME; a"}\nsteps:\n'
     body += "- {id: a, type: bash, command: '{{tool}} {{text}} \"{{text}}\"', output: said}\n"
     run = finish(begin(write(tmp_path, body), ScriptedModel(Turn(text="x"))))
@@ -137,7 +136,7 @@ def test_a_trusted_command_line_is_one_and_a_trusted_text_is_quoted(tmp_path: Pa
         ('{{tool}} "{{tool}}"', "printf %s"),
     ],
 )
-def test_a_trusted_value_stands_anywhere(command: str, said: str, tmp_path: Path) -> None:
+def test_trusted_value_is_allowed_anywhere(command: str, said: str, tmp_path: Path) -> None:
     values = {
         "tool": "printf %s",
         "name": "v",
@@ -150,14 +149,14 @@ def test_a_trusted_value_stands_anywhere(command: str, said: str, tmp_path: Path
     assert bash(script, tmp_path).stdout.decode() == said
 
 
-def test_a_trusted_part_of_the_command_counts_for_the_values_beside_it() -> None:
+def test_code_in_a_trusted_value_restricts_the_values_next_to_it() -> None:
     assert render_command("{{tool}} {{x}}", {"tool": "cat", "x": "a b"}, {"tool"})
     for tool in ("eval", "sh -c", "y=$(cat); $y", "sudo"):
         with pytest.raises(RecipeError, match="a step or a row"):
             render_command("{{tool}} {{x}}", {"tool": tool, "x": "a b"}, {"tool"})
 
 
-def test_an_empty_value_of_the_author_blocks_no_start(tmp_path: Path) -> None:
+def test_empty_value_of_the_author_does_not_prevent_the_start(tmp_path: Path) -> None:
     body = "context: {ids: ''}\nsteps:\n- id: a\n  type: bash\n  command: |\n"
     body += "    echo uv run python3 -c \"print('{{ids}}')\" {{ids}}\n"
     assert finish(begin(write(tmp_path, body), ScriptedModel(Turn(text="x")))).status == "completed"

@@ -1,4 +1,4 @@
-"""A real Jupyter server for each file, and runs that this process writes below its root."""
+"""A real Jupyter server for each test file, and its root for runs of the test process."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ OTHERS = ("jupyterlab", "jupyter_lsp", "jupyter_server_terminals", "notebook_shi
 
 
 class JupyterServer:
-    """A Jupyter server on 127.0.0.1 with the extension on, as an install turns it on.
+    """A Jupyter server on 127.0.0.1 with the extension enabled, as after an installation.
 
     Attributes:
-        root: The directory that it serves.
-        url: Address of the extension.
-        client: Sends the token with each request.
+        root: The server's root directory.
+        url: The extension's address.
+        client: A client that sends the token with each request.
     """
 
-    def __init__(self, home: Path, *flags: str) -> None:
+    def __init__(self, home: Path, *flags: str, is_warm: bool = True) -> None:
         self.root = home / "root"
         self.root.mkdir()
         self._home = home
@@ -52,7 +52,8 @@ class JupyterServer:
         given = [f"--{name}={value}" for name, value in options.items()]
         self._leave_out_others()
         with self._log.open("wb") as log:
-            self.process = WarmProcess(
+            start = WarmProcess if is_warm else subprocess.Popen
+            self.process: Any = start(
                 [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"]
                 + [*given, *flags],
                 cwd=home,
@@ -72,7 +73,7 @@ class JupyterServer:
         return {**os.environ, **own, "PYTHONPATH": path, "JUPYTER_CONFIG_PATH": config}
 
     def _leave_out_others(self) -> None:
-        """Load no extension but ours, which its own file turns on: the others take their time."""
+        """Load no other extensions, which start slowly; our own configuration file enables ours."""
         config = self._home / "jupyter_config_dir" / "jupyter_server_config.json"
         config.parent.mkdir()
         off = dict.fromkeys(OTHERS, False)
@@ -84,31 +85,31 @@ class JupyterServer:
 
     @property
     def log(self) -> str:
-        """What it wrote to its terminal."""
+        """The output of the server."""
         return self._log.read_text(errors="replace")
 
     @property
     def sessions(self) -> Path:
-        """Where the sessions of notebooks in its root are."""
+        """The session root of notebooks in the server's root."""
         return self.root / ".nb_agents" / "sessions"
 
     def name(self, turn: Path) -> str:
-        """What a turn is called."""
+        """Return the name of a turn for requests."""
         return turn.relative_to(self.root).as_posix()
 
     def get(self, path: str, **options: Any) -> Any:
-        """Get something that is there, decoded."""
+        """Send a GET request that must succeed. Return the decoded reply."""
         answer = self.client.get(f"{self.url}/{path}", **options)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx2.Response:
-        """Ask for something."""
+        """Send a POST request."""
         return self.client.post(f"{self.url}/{path}", json=body or {}, **options)
 
     @contextmanager
     def stream(self, path: str, **options: Any) -> Iterator[Iterator[tuple[str, Any, str]]]:
-        """Listen to server-sent events: of each its kind, its data, its id."""
+        """Yield server-sent events, each as its kind, data and id."""
         with self.client.stream("GET", f"{self.url}/{path}", **options) as answer:
             assert answer.status_code == 200, answer.read()
             assert answer.headers["Content-Type"] == "text/event-stream"
@@ -148,9 +149,9 @@ def _messages(lines: Iterator[str]) -> Iterator[tuple[str, Any, str]]:
 
 
 @contextmanager
-def jupyter_server(home: Path, *flags: str) -> Iterator[JupyterServer]:
-    """Run a server."""
-    server = JupyterServer(home, *flags)
+def jupyter_server(home: Path, *flags: str, is_warm: bool = True) -> Iterator[JupyterServer]:
+    """Run a server. A warm one has already looked for installed extensions."""
+    server = JupyterServer(home, *flags, is_warm=is_warm)
     try:
         server.wait_ready()
         yield server
@@ -172,5 +173,5 @@ def jupyter(running_server: JupyterServer) -> Iterator[JupyterServer]:
     yield running_server
     assert "Traceback" not in running_server.log[before:]
     for path in running_server.root.iterdir():
-        # A stream that a test has closed may still look at its turn, and so make its lock anew.
+        # The server may poll a turn after a test has closed its stream, and recreate its lock.
         path.unlink() if path.is_symlink() else shutil.rmtree(path, ignore_errors=True)

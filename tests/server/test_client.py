@@ -1,4 +1,4 @@
-"""The Python client against a real server, and runs of this process and of others."""
+"""The Python client with a real server, and with runs of this process and of others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from nb_agents import Client, StopResult
 from nb_agents.errors import ServerError, UnknownRunError, UserError
 from nb_agents.events import StepFinished, TextStreamed
 from nb_agents.options import RunOptions
-from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
+from tests.kit.runs import Run
 from tests.model_server import wait_until
 from tests.server.conftest import JupyterServer
 from tests.server.test_commands import gate, held
@@ -29,7 +29,7 @@ def client(jupyter: JupyterServer) -> Iterator[Client]:
         yield client
 
 
-def test_a_live_run_is_listed_told_of_and_stopped(
+def test_client_lists_shows_and_stops_a_live_run(
     client: Client, jupyter: JupyterServer, held: Run
 ) -> None:
     [told] = client.runs()
@@ -45,7 +45,7 @@ def test_a_live_run_is_listed_told_of_and_stopped(
     assert client.runs() == []
 
 
-def test_one_agent_is_stopped_alone(client: Client, jupyter: JupyterServer, gate: Gate) -> None:
+def test_stop_of_one_agent(client: Client, jupyter: JupyterServer, gate: Gate) -> None:
     models = {each: ScriptedModel(Answer("x", text="I ", gate=gate)) for each in ("ada", "ben")}
     run = start(jupyter.sessions, **models)
     gate.wait_reached(2)
@@ -59,7 +59,7 @@ def test_one_agent_is_stopped_alone(client: Client, jupyter: JupyterServer, gate
     finish(run)
 
 
-def test_events_are_those_so_far_then_those_that_come_and_end_with_the_run(
+def test_events_include_past_and_new_ones_until_the_run_ends(
     client: Client, jupyter: JupyterServer, held: Run, gate: Gate
 ) -> None:
     name = jupyter.name(held.path)
@@ -73,23 +73,23 @@ def test_events_are_those_so_far_then_those_that_come_and_end_with_the_run(
     assert [each.seq for each in client.events(name, after=3)][0] == 4
 
 
-def test_a_text_is_heard_and_a_run_is_paused(
+def test_message_pause_and_unpause(
     client: Client, jupyter: JupyterServer, held: Run, gate: Gate
 ) -> None:
     name = jupyter.name(held.path)
     client.say(name, "Leave out the appendix")
     client.pause(name)
     assert held.view.is_paused
-    client.resume(name)
+    client.unpause(name)
     assert not held.view.is_paused
     for ask in (client.approve, client.deny):
-        with pytest.raises(UserError, match="waits for no approval"):
+        with pytest.raises(UserError, match="is not waiting for an approval"):
             ask(name)
-    with pytest.raises(UserError, match="asks for no text"):
+    with pytest.raises(UserError, match="has no open question"):
         client.answer(name, "42")
     told = client.ask(name, "say", text="Be brief")
-    assert told["message"] == "Its agents read it with their next request."
-    with pytest.raises(UserError, match="Method Not Allowed"):
+    assert told["message"] == "The agents receive it with their next request."
+    with pytest.raises(UserError, match="There is no command"):
         client.ask(name, "sing")
     gate.open()
     assert finish(held).view.said == ("Leave out the appendix", "Be brief")
@@ -98,7 +98,7 @@ def test_a_text_is_heard_and_a_run_is_paused(
 
 
 @pytest.mark.parametrize("approved", [True, False])
-def test_a_gate_is_approved_or_denied(
+def test_approve_and_deny_a_gate(
     client: Client, jupyter: JupyterServer, held: Run, approved: bool
 ) -> None:
     name = jupyter.name(held.path)
@@ -109,11 +109,9 @@ def test_a_gate_is_approved_or_denied(
         assert (given.result().approved, given.result().message) == (approved, "as you like")
 
 
-def test_a_question_for_a_text_is_answered(
-    client: Client, jupyter: JupyterServer, gate: Gate
-) -> None:
+def test_answer_to_a_question(client: Client, jupyter: JupyterServer, gate: Gate) -> None:
     def choose() -> str:
-        """Let the person choose."""
+        """Let the user choose."""
         return nb_agents.ask("Which?")
 
     model = ScriptedModel(Turn(calls=(Call("choose", {}),)), Answer("done"))
@@ -131,9 +129,16 @@ def test_a_question_for_a_text_is_answered(
     assert [tool.outcome for tool in run.view.tools] == ["ok"]
 
 
-def test_a_run_is_started_beside_the_server_and_stopped(
-    client: Client, jupyter: JupyterServer
-) -> None:
+def test_start_with_a_budget_stops_there(client: Client, jupyter: JupyterServer) -> None:
+    told = client.start("What is it?", max_tokens=9)
+    try:
+        *_, last = client.events(told["id"])
+        assert client.run(told["id"])["receipt"]["source"] == "budget", last
+    finally:
+        kill_writers(jupyter.root)
+
+
+def test_start_and_stop_a_run_on_the_server(client: Client, jupyter: JupyterServer) -> None:
     (jupyter.root / "here").mkdir()
     told = client.start("What is it?", session="lab", folder="here")
     try:
@@ -157,9 +162,7 @@ steps: [{id: hello, type: bash, command: "echo 'Hello' {{who}}", output: said}]
 """
 
 
-def test_a_recipe_is_started_beside_the_server_with_its_values(
-    client: Client, jupyter: JupyterServer
-) -> None:
+def test_start_a_recipe_with_a_context(client: Client, jupyter: JupyterServer) -> None:
     (jupyter.root / "here").mkdir()
     (jupyter.root / "here" / "greet.yaml").write_text(GREETS)
     given = {"recipe": "greet.yaml", "context": {"who": "Zoë"}, "folder": "here"}
@@ -173,56 +176,56 @@ def test_a_recipe_is_started_beside_the_server_with_its_values(
         assert hello.output == "Hello Zoë\n"
 
 
-# Mistakes, each in a sentence
+# Errors
 
 
-def test_an_unknown_run_is_told_with_the_live_ones(
+def test_unknown_run_error_names_the_live_runs(
     client: Client, jupyter: JupyterServer, held: Run
 ) -> None:
     for ask in (client.run, client.stop, client.pause, lambda run: next(client.events(run))):
-        with pytest.raises(UnknownRunError, match="No run named 'no/such'. Known here: ") as told:
+        with pytest.raises(UnknownRunError, match="No run named 'no/such'. Known runs: ") as told:
             ask("no/such")
         assert told.value.known == (jupyter.name(held.path),)
 
 
-def test_a_wrong_token_is_told_and_shown_nowhere(jupyter: JupyterServer) -> None:
+def test_rejected_token_is_not_in_the_error(jupyter: JupyterServer) -> None:
     for url, token in ((jupyter.base, "wr0ng"), (f"{jupyter.base}/?token=wr0ng", "")):
         with Client(url, token) as client, pytest.raises(ServerError, match="the token") as told:
             client.runs()
         assert "wr0ng" not in str(told.value) + repr(client)
 
 
-def test_the_address_may_carry_the_token(jupyter: JupyterServer) -> None:
+def test_token_in_the_address(jupyter: JupyterServer) -> None:
     with Client(f"{jupyter.base}/?token={jupyter.token}") as client:
         assert client.runs() == []
 
 
-def test_no_server_is_told(jupyter: JupyterServer) -> None:
+def test_error_without_a_server(jupyter: JupyterServer) -> None:
     with Client("http://127.0.0.1:1") as client:
-        with pytest.raises(ServerError, match="'http://127.0.0.1:1' can't be asked: the conn"):
+        with pytest.raises(ServerError, match="'http://127.0.0.1:1' failed: the conn"):
             client.runs()
         with pytest.raises(ServerError):
             next(client.events("x"))
 
 
-def test_a_server_without_nb_agents_is_told(jupyter: JupyterServer) -> None:
+def test_error_for_a_server_without_nb_agents(jupyter: JupyterServer) -> None:
     with Client(f"{jupyter.base}/elsewhere", jupyter.token) as client:
-        with pytest.raises(ServerError, match="it has no nb_agents: install it"):
+        with pytest.raises(ServerError, match="nb_agents is not installed on it. Install it"):
             client.runs()
 
 
-def test_what_is_no_address_is_told() -> None:
+def test_error_for_an_invalid_address() -> None:
     with pytest.raises(UserError, match="is not the address"):
         Client("http://[::1")
 
 
-def test_a_start_that_cannot_be_is_told(client: Client, jupyter: JupyterServer) -> None:
+def test_error_of_a_start(client: Client, jupyter: JupyterServer) -> None:
     with pytest.raises(UserError, match="The task is empty"):
         client.start("")
-    with pytest.raises(UserError, match=r"is called 'missing.yaml'"):
+    with pytest.raises(UserError, match=r"file 'missing.yaml'"):
         client.start("t", config="missing.yaml")
 
 
-def test_a_name_with_odd_characters_is_found(client: Client, jupyter: JupyterServer) -> None:
+def test_run_with_special_characters_in_its_name(client: Client, jupyter: JupyterServer) -> None:
     run = over(jupyter.root / "a b#c?d%e" / ".nb_agents" / "sessions")
     assert client.run(jupyter.name(run.path))["state"] == "complete"

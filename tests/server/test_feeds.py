@@ -1,23 +1,27 @@
-"""Who watches what a process works on: one looks, for all of them."""
+"""Feeds: one client polls for all clients that watch."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from nb_agents.server.feeds import Feed, Feeds
-from nb_agents.session.layout import TurnPaths
+from nb_agents.server import feeds as feeds_module
+from nb_agents.server.feeds import Feed, Feeds, TurnFeed
+from tests.kit.cards import TURN_MIME
+from tests.kit.sessions import TurnPaths
+from tests.kit.sweeps import SweepFeed
 from tests.session.turns import ADA, answer, started, turn_paths, write_journal
 from tests.team_kit import WAIT_S
 
 
 class Counted(Feed):
-    """Has news when it is told so, and counts the looks."""
+    """A feed that has news when the test says so, and counts the reads."""
 
     def __init__(self) -> None:
         super().__init__(Path())
@@ -26,6 +30,12 @@ class Counted(Feed):
 
     def card(self) -> dict[str, Any]:
         return {}
+
+    def facts(self, where: str = "") -> Any:
+        return None
+
+    def record_reader(self) -> Any:
+        return list
 
     _has_recorded_end = False
     standing = 0
@@ -43,7 +53,7 @@ class Counted(Feed):
 
 
 async def wait(feeds: Feeds, feed: Counted, woken: list[int]) -> None:
-    """Wait until a look has found something."""
+    """Wait until a poll has found a change."""
     with feeds.follow([feed]):
         seen = await feeds.read([feed])
         while not feed.is_found:
@@ -52,7 +62,7 @@ async def wait(feeds: Feeds, feed: Counted, woken: list[int]) -> None:
 
 
 @pytest.mark.anyio
-async def test_one_look_is_for_all_who_wait_and_without_them_there_is_none() -> None:
+async def test_waiting_clients_share_polls() -> None:
     feeds, feed, woken = Feeds(), Counted(), list[int]()
     async with anyio.create_task_group() as group:
         for _ in range(20):
@@ -67,7 +77,7 @@ async def test_one_look_is_for_all_who_wait_and_without_them_there_is_none() -> 
 
 
 @pytest.mark.anyio
-async def test_when_the_one_who_looks_goes_another_does() -> None:
+async def test_another_client_polls_when_the_polling_one_leaves() -> None:
     feeds, feed, woken = Feeds(), Counted(), list[int]()
     with anyio.fail_after(WAIT_S):
         async with anyio.create_task_group() as second, anyio.create_task_group() as first:
@@ -80,20 +90,16 @@ async def test_when_the_one_who_looks_goes_another_does() -> None:
     assert len(woken) == 1
 
 
-def test_a_turn_that_nobody_reads_any_more_is_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unused_feed_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, feeds = turn_paths(tmp_path).path, Feeds()
     feed = feeds.turn(path)
     assert feeds.turn(path) is feed
-    monkeypatch.setattr("nb_agents.server.feeds.UNREAD_S", 0)
+    monkeypatch.setattr(feeds_module, "UNREAD_S", 0)
     assert feeds.turn(path) is not feed
 
 
 @pytest.mark.parametrize("is_longer", [True, False])
-def test_a_session_that_was_made_anew_by_the_same_name_is_read_from_its_beginning(
-    tmp_path: Path, is_longer: bool
-) -> None:
+def test_feed_restarts_for_a_new_session_of_the_same_name(tmp_path: Path, is_longer: bool) -> None:
     paths = turn_paths(tmp_path)
     short, long = [started(task="Why?")], [started(task="How?"), answer("ada", ADA * 9)]
     feed = Feeds().turn(paths.path)
@@ -109,11 +115,9 @@ def test_a_session_that_was_made_anew_by_the_same_name_is_read_from_its_beginnin
 
 
 @pytest.mark.parametrize("is_longer", [True, False])
-def test_a_sweep_that_was_made_anew_by_the_same_name_is_read_from_its_beginning(
-    tmp_path: Path, is_longer: bool
-) -> None:
+def test_feed_restarts_for_a_new_sweep_of_the_same_name(tmp_path: Path, is_longer: bool) -> None:
     sweep = TurnPaths(tmp_path / "asked")
-    feed = Feeds().sweep(sweep.path)
+    feed = SweepFeed(sweep.path, Feeds())
     lengths = (1, 4) if is_longer else (4, 1)
     for total, ended in zip((7, 8), lengths, strict=True):
         shutil.rmtree(sweep.path, ignore_errors=True)
@@ -126,3 +130,21 @@ def test_a_sweep_that_was_made_anew_by_the_same_name_is_read_from_its_beginning(
         (sweep.path / "rows.jsonl").write_text("\n".join(lines) + "\n")
         feed.read()
         assert (feed.view.total, feed.view.completed) == (total, ended)
+
+
+@pytest.mark.parametrize(
+    ("origin", "shown"),
+    [
+        ("notebook:../story.ipynb", "my sessions/session_1/turn_1"),
+        ("notebook:../other/story.ipynb", "{}"),
+        ("notebook:story.ipynb", "{}"),
+        ("terminal", "{}"),
+    ],
+)
+def test_card_shows_the_directory_as_the_kernel_of_the_notebook_does(
+    tmp_path: Path, origin: str, shown: str
+) -> None:
+    paths = turn_paths(tmp_path / "my sessions")
+    write_journal(paths, replace(started(), origin=origin))
+    feed = TurnFeed(paths.path)
+    assert feed.card()[TURN_MIME]["path"] == shown.format(paths.path)

@@ -1,4 +1,4 @@
-"""What a person does with sessions over HTTP: go on with one, rename, export and delete it."""
+"""Management of sessions over HTTP: resume, continue, rename, export and delete."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.config.team import TeamSpec
-from nb_agents.runs.finding import attach
-from nb_agents.runs.run import Run
-from nb_agents.server import places
-from nb_agents.session.layout import TurnPaths
-from nb_agents.session.lookup import origin_here
 from nb_agents.testing import Answer, Gate, ScriptedModel
+from tests.kit.runs import Run, attach
+from tests.kit.servers import places
+from tests.kit.sessions import TurnPaths, current_origin
+from tests.kit.teams import TeamSpec
 from tests.model_server import wait_until
 from tests.server.conftest import JupyterServer
 from tests.team_kit import WAIT_S, start
@@ -27,7 +25,7 @@ QUICK, SLOW = 10_000, 1
 
 
 def demo(jupyter: JupyterServer, words_per_second: float) -> Run:
-    """Start a demo agent, whose team is in the journal."""
+    """Start a demo agent, with its team stored in the journal."""
     backend = {"type": "demo", "words_per_second": words_per_second}
     team = TeamSpec.model_validate({"agents": [{"id": "ada", "backend": backend}]})
     return nb_agents.start("the task", team, options=RunOptions(session_root=jupyter.sessions))
@@ -35,7 +33,7 @@ def demo(jupyter: JupyterServer, words_per_second: float) -> Run:
 
 @pytest.fixture
 def complete(jupyter: JupyterServer) -> Run:
-    """A turn that is complete."""
+    """Return a complete turn."""
     run = demo(jupyter, QUICK)
     run.wait(WAIT_S)
     return run
@@ -43,7 +41,7 @@ def complete(jupyter: JupyterServer) -> Run:
 
 @pytest.fixture
 def incomplete(jupyter: JupyterServer) -> Run:
-    """A turn that was stopped."""
+    """Return a stopped turn."""
     run = demo(jupyter, SLOW)
     run.stop(now=True)
     run.wait(WAIT_S, raise_on_stop=False)
@@ -52,7 +50,7 @@ def incomplete(jupyter: JupyterServer) -> Run:
 
 @pytest.fixture
 def held(jupyter: JupyterServer) -> Iterator[Run]:
-    """A run whose one agent writes and is held there."""
+    """Start a run with one agent, which waits at a gate while it writes."""
     gate = Gate()
     run = start(jupyter.sessions, ada=ScriptedModel(Answer("Use mmap.", text="I ", gate=gate)))
     gate.wait_reached()
@@ -74,9 +72,7 @@ def end(jupyter: JupyterServer, told: dict[str, Any]) -> Run:
     return run
 
 
-def test_an_incomplete_turn_is_resumed_in_a_process_of_its_own(
-    jupyter: JupyterServer, incomplete: Run
-) -> None:
+def test_resume_runs_in_a_separate_process(jupyter: JupyterServer, incomplete: Run) -> None:
     path = f"runs/{jupyter.name(incomplete.path)}/resume"
     answer = jupyter.post(path)
     assert answer.status_code == 202, answer.text
@@ -88,40 +84,40 @@ def test_an_incomplete_turn_is_resumed_in_a_process_of_its_own(
     assert end(jupyter, told).view.resumes == 1
 
 
-def test_a_session_that_goes_on_from_the_page_stays_its_notebooks(
+def test_continued_session_keeps_its_notebook(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[str] = []
 
     def begin(*_: object, **__: object) -> None:
-        begun.append(origin_here(tmp_path))
+        begun.append(current_origin(tmp_path))
 
-    for name in ("start", "resume"):
+    for name in ("start_verbatim", "resume"):
         monkeypatch.setattr(places, name, begin)
     monkeypatch.setattr(places, "_team", lambda last: None)
     turn = TurnPaths(tmp_path / "s" / "turn_1")
     turn.path.mkdir(parents=True)
     turn.metadata.write_text('{"origin": "notebook:../../a.ipynb"}')
-    places.resume_turn(turn, False)
-    places.continue_session(turn.path.parent, "And then?", False)
+    places.resume_turn(turn, {})
+    places.continue_session(turn.path.parent, {"task": "And then?"})
     assert begun == ["notebook:../../a.ipynb"] * 2
 
 
-def test_a_complete_turn_is_not_resumed(jupyter: JupyterServer, complete: Run) -> None:
+def test_complete_turn_cannot_be_resumed(jupyter: JupyterServer, complete: Run) -> None:
     answer = jupyter.post(f"runs/{jupyter.name(complete.path)}/resume")
     assert answer.status_code == 409
     assert "nothing to resume" in answer.json()["message"]
     assert jupyter.get("runs") == []
 
 
-def test_the_same_team_is_asked_something_new(jupyter: JupyterServer, complete: Run) -> None:
+def test_continue_uses_the_same_team(jupyter: JupyterServer, complete: Run) -> None:
     answer = jupyter.post(f"sessions/{session(jupyter, complete)}/continue", {"task": "And then?"})
     assert answer.status_code == 202, answer.text
     run = end(jupyter, answer.json())
     assert (run.turn, run.view.task, [*run.view.agents]) == (2, "And then?", ["ada"])
 
 
-def test_a_session_of_models_made_in_python_is_not_continued(jupyter: JupyterServer) -> None:
+def test_session_of_python_models_cannot_be_continued(jupyter: JupyterServer) -> None:
     run = start(jupyter.sessions, ada=ScriptedModel())
     run.wait(WAIT_S, raise_on_stop=False)
     answer = jupyter.post(f"sessions/{session(jupyter, run)}/continue", {"task": "And then?"})
@@ -129,7 +125,7 @@ def test_a_session_of_models_made_in_python_is_not_continued(jupyter: JupyterSer
     assert "--config FILE" in answer.json()["message"]
 
 
-def test_a_session_is_renamed(jupyter: JupyterServer, complete: Run) -> None:
+def test_rename_of_a_session(jupyter: JupyterServer, complete: Run) -> None:
     answer = jupyter.post(f"sessions/{session(jupyter, complete)}/rename", {"name": "caches"})
     assert answer.status_code == 200, answer.text
     assert answer.json() == {"id": ".nb_agents/sessions/caches", "session": "caches"}
@@ -137,15 +133,13 @@ def test_a_session_is_renamed(jupyter: JupyterServer, complete: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out", "a/b", "..", "", "a\0", "x" * 300])
-def test_a_session_is_not_renamed_to_what_leads_elsewhere(
-    jupyter: JupyterServer, complete: Run, name: str
-) -> None:
+def test_rename_does_not_leave_the_root(jupyter: JupyterServer, complete: Run, name: str) -> None:
     path = f"sessions/{session(jupyter, complete)}/rename"
     assert jupyter.post(path, {"name": name}).status_code == 400
     assert complete.path.is_dir()
 
 
-def test_a_session_is_exported_as_a_zip(jupyter: JupyterServer, complete: Run) -> None:
+def test_export_is_a_zip_file(jupyter: JupyterServer, complete: Run) -> None:
     answer = jupyter.client.get(f"{jupyter.url}/sessions/{session(jupyter, complete)}/export")
     assert answer.headers["Content-Type"] == "application/zip"
     assert f"{complete.session}.zip" in answer.headers["Content-Disposition"]
@@ -153,14 +147,14 @@ def test_a_session_is_exported_as_a_zip(jupyter: JupyterServer, complete: Run) -
     assert f"{complete.session}/turn_1/events.jsonl" in names
 
 
-def test_a_session_is_deleted(jupyter: JupyterServer, complete: Run) -> None:
+def test_deletion_of_a_session(jupyter: JupyterServer, complete: Run) -> None:
     path = f"{jupyter.url}/sessions/{session(jupyter, complete)}"
     assert jupyter.client.delete(path).status_code == 204
     assert not complete.path.parent.exists()
     assert jupyter.client.delete(path).status_code == 404
 
 
-def test_a_live_session_is_neither_renamed_nor_deleted_nor_continued(
+def test_live_session_cannot_be_renamed_deleted_or_continued(
     jupyter: JupyterServer, held: Run
 ) -> None:
     path = f"sessions/{session(jupyter, held)}"
@@ -170,13 +164,13 @@ def test_a_live_session_is_neither_renamed_nor_deleted_nor_continued(
     assert held.path.is_dir()
 
 
-def test_a_folder_that_only_looks_like_a_session_is_not_deleted(jupyter: JupyterServer) -> None:
+def test_deletion_requires_the_files_of_a_session(jupyter: JupyterServer) -> None:
     (jupyter.root / "reports" / "turn_1").mkdir(parents=True)
     assert jupyter.client.delete(f"{jupyter.url}/sessions/reports").status_code == 404
     assert (jupyter.root / "reports").is_dir()
 
 
-def test_sessions_of_several_folders_are_listed_and_none_outside(
+def test_sessions_of_several_folders_below_the_root_are_listed(
     jupyter: JupyterServer, tmp_path: Path
 ) -> None:
     for folder in ("a", "b"):

@@ -1,4 +1,4 @@
-"""What JupyterLab asks for a new team: providers and tools, the text of a file, and its check."""
+"""The routes for a new team: providers and tools, the text of a file, and its check."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from pathlib import Path
 
 import yaml
 
-from nb_agents.config.team import TeamSpec
+from tests.kit.teams import TeamSpec
 from tests.server.conftest import JupyterServer
 
 
-def test_the_tools_that_are_offered_are_keys_of_a_team_and_none_is_a_fault(
-    jupyter: JupyterServer, tmp_path: Path
-) -> None:
+def test_offered_tools_are_valid_keys_of_a_team(jupyter: JupyterServer, tmp_path: Path) -> None:
     offered = jupyter.client.get(f"{jupyter.url}/new").json()
     tools = [each["key"] for each in offered["tools"]]
     body = {"models": ["demo", "ollama:llama3.2"], "tools": tools}
@@ -24,19 +22,19 @@ def test_the_tools_that_are_offered_are_keys_of_a_team_and_none_is_a_fault(
     assert all(getattr(agent.backend, tool) for agent in team.agents for tool in tools)
 
 
-def test_a_notebook_asks_the_first_model(jupyter: JupyterServer) -> None:
+def test_new_notebook_uses_the_first_model(jupyter: JupyterServer) -> None:
     body = {"kind": "notebook", "models": ["ollama:llama3.2", "demo"]}
     text = jupyter.client.post(f"{jupyter.url}/new", json=body).json()["text"]
     assert "--model ollama:llama3.2" in json.loads(text)["cells"][1]["source"]
 
 
-def test_a_provider_that_is_none_is_refused_in_a_sentence(jupyter: JupyterServer) -> None:
+def test_unknown_provider_is_rejected(jupyter: JupyterServer) -> None:
     refused = jupyter.client.post(f"{jupyter.url}/new", json={"models": ["opena:gpt"]})
     assert refused.status_code == 400
     assert "opena" in refused.json()["message"]
 
 
-def test_a_text_is_checked_from_its_folder_on(jupyter: JupyterServer) -> None:
+def test_check_resolves_paths_from_the_folder_of_the_file(jupyter: JupyterServer) -> None:
     (jupyter.root / "here").mkdir()
     text = yaml.safe_dump(
         {

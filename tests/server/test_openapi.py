@@ -1,4 +1,4 @@
-"""Whatever a program makes of the OpenAPI document, the server answers as the document says."""
+"""The server's replies to requests that are generated from its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nb_agents.server.handlers import RUN_ROUTES
-from nb_agents.server.new_files import NEW_FILE_ROUTES
 from nb_agents.server.openapi import document
-from nb_agents.server.turn_files import FILE_ROUTES
+from tests.kit.servers import ROUTES, handler_function, handlers
+from tests.kit.verbs import ROUTES as VERBS
+from tests.samples import some_or_all
 from tests.server.conftest import JupyterServer
 from tests.server.test_reading import over
 from tests.server.test_sweeps import ended
@@ -23,7 +23,7 @@ STARTS_PROCESSES = [
 ]
 
 
-def test_no_request_that_the_document_allows_breaks_the_server(jupyter: JupyterServer) -> None:
+def test_server_handles_all_requests_of_the_document(jupyter: JupyterServer) -> None:
     import schemathesis
     from schemathesis.checks import not_a_server_error
     from schemathesis.specs.openapi.checks import (
@@ -48,12 +48,17 @@ def test_no_request_that_the_document_allows_breaks_the_server(jupyter: JupyterS
             continue
 
         @settings(
-            max_examples=15, deadline=None, database=None, suppress_health_check=[*HealthCheck]
+            max_examples=some_or_all(5, 15),
+            deadline=None,
+            database=None,
+            suppress_health_check=[*HealthCheck],
         )
         @given(case=operation.as_strategy(), is_there=st.booleans(), is_run=st.booleans())
         def ask(case: Any, is_there: bool, is_run: bool) -> None:
             deletes = case.method.upper() == "DELETE" or case.path.endswith("/rename")
-            if is_there and not deletes:  # else most would be of nothing that is there
+            if (
+                is_there and not deletes
+            ):  # otherwise most requests would name things that do not exist
                 of_runs = runs if is_run else sweeps
                 known = sessions if case.path.startswith("/sessions") else of_runs
                 case.path_parameters.update({name: known[name] for name in case.path_parameters})
@@ -65,7 +70,7 @@ def test_no_request_that_the_document_allows_breaks_the_server(jupyter: JupyterS
     assert {200, 404} <= seen
 
 
-def test_each_reply_is_described_in_words_of_its_own() -> None:
+def test_each_reply_has_its_own_description() -> None:
     for path, operations in document("/")["paths"].items():
         for method, operation in operations.items():
             told = {code: reply["description"] for code, reply in operation["responses"].items()}
@@ -77,10 +82,28 @@ def test_each_reply_is_described_in_words_of_its_own() -> None:
             assert ("428" in told) is asks_for_trust, (method, path)
 
 
-def test_each_route_is_described() -> None:
-    patterns = [pattern for pattern, _ in (*RUN_ROUTES, *FILE_ROUTES, *NEW_FILE_ROUTES)]
-    described = set(patterns[:1])  # the document itself
-    for path in document("/")["paths"]:
-        asked = path.replace("{n}", "1").replace("{", "").replace("}", "")
-        described.add(next(each for each in patterns if re.fullmatch(each, asked)))
-    assert described == {*patterns}
+def test_each_route_has_a_handler_and_a_description() -> None:
+    handled = {
+        (method, pattern)
+        for pattern, handler in handlers()
+        for method in ("GET", "POST", "DELETE")
+        if method.lower() in vars(handler)
+    }
+    assert handled == {(route.method, route.pattern) for route in ROUTES}
+    assert all(handler_function(route.name) for route in ROUTES)
+    described = {
+        (method.upper(), path)
+        for path, operations in document("/")["paths"].items()
+        for method in operations
+    }
+    for route in ROUTES:
+        verbs = VERBS if "verb" in route.parameters else [""]
+        assert {(route.method, route.path.replace("{verb}", verb)) for verb in verbs} <= described
+
+
+def test_first_matching_route_handles_a_request() -> None:
+    patterns = [re.compile(route.pattern) for route in ROUTES]
+    for route in ROUTES:
+        address = "/" + route.address(id="a b/turn_1", n=2, path="s/turn_1/a.txt", verb="stop")
+        found = next(n for n, pattern in enumerate(patterns) if pattern.fullmatch(address))
+        assert ROUTES[found].pattern == route.pattern

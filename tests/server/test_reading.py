@@ -1,4 +1,4 @@
-"""Turns and sessions over HTTP, from the disk alone."""
+"""Turns and sessions over HTTP, which the server reads from disk."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.presentation.cards import TURN_MIME
-from nb_agents.runs.run import Run
-from nb_agents.server import handlers
-from nb_agents.server.places import Places
-from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Gate, ScriptedModel, Vote, scripted_team
+from tests.kit.cards import TURN_MIME
+from tests.kit.runs import Run
+from tests.kit.servers import NameResolver, session_handlers
+from tests.kit.sessions import TurnPaths, read_journal
 from tests.server.conftest import JupyterServer, jupyter_server
 from tests.team_kit import WAIT_S, finish, start
 
@@ -31,7 +29,7 @@ EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 
 
 STREAMS = 200
-KEEP_ALIVE = b": still here\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
 _numbers = count()
 
 
@@ -42,7 +40,7 @@ def gate() -> Gate:
 
 @pytest.fixture
 def held(jupyter: JupyterServer, gate: Gate) -> Iterator[Run]:
-    """A run whose one agent writes and is held there."""
+    """Start a run with one agent, which waits at a gate while it writes."""
     run = start(
         jupyter.sessions, ada=ScriptedModel(Answer("Use mmap.", text="I think ", gate=gate))
     )
@@ -61,21 +59,21 @@ def over(root: Path, answer: str = "Use mmap.") -> Run:
     return finish(nb_agents.start("the task", team, f"over-{next(_numbers)}", options=options))
 
 
-def test_a_live_run_is_listed_with_how_it_stands(jupyter: JupyterServer, held: Run) -> None:
+def test_live_run_is_listed_with_its_state(jupyter: JupyterServer, held: Run) -> None:
     [told] = jupyter.get("runs")
     assert told["id"] == jupyter.name(held.path)
     assert (told["state"], told["task"], told["is_live"]) == ("running", "the task", True)
     assert jupyter.get(f"runs/{told['id']}")["receipt"]["agents"].keys() == {"ada"}
 
 
-def test_a_run_that_is_over_is_no_more_listed_and_is_still_there(jupyter: JupyterServer) -> None:
+def test_ended_run_is_not_listed_but_can_be_read(jupyter: JupyterServer) -> None:
     run = over(jupyter.sessions)
     assert jupyter.get("runs") == []
     told = jupyter.get(f"runs/{jupyter.name(run.path)}")
     assert (told["state"], told["is_live"]) == ("complete", False)
 
 
-def test_the_events_are_those_so_far_and_then_each_that_comes(
+def test_event_stream_has_past_and_new_events(
     jupyter: JupyterServer, held: Run, gate: Gate
 ) -> None:
     with jupyter.stream(f"runs/{jupyter.name(held.path)}/events") as messages:
@@ -86,7 +84,7 @@ def test_the_events_are_those_so_far_and_then_each_that_comes(
     assert {"text_streamed", "answer_given", "turn_ended"} <= {*kinds}
 
 
-def test_events_go_on_after_the_last_that_was_heard(jupyter: JupyterServer) -> None:
+def test_event_stream_starts_after_last_event_id(jupyter: JupyterServer) -> None:
     path = f"runs/{jupyter.name(over(jupyter.sessions).path)}/events"
     with jupyter.stream(path) as messages:
         numbers = [int(number) for _, _, number in messages]
@@ -98,7 +96,9 @@ def test_events_go_on_after_the_last_that_was_heard(jupyter: JupyterServer) -> N
     )
 
 
-def test_who_closes_a_stream_stops_nothing(jupyter: JupyterServer, held: Run, gate: Gate) -> None:
+def test_closing_a_stream_does_not_stop_the_run(
+    jupyter: JupyterServer, held: Run, gate: Gate
+) -> None:
     for part in ("events", "view"):
         with jupyter.stream(f"runs/{jupyter.name(held.path)}/{part}") as messages:
             next(messages)
@@ -107,7 +107,7 @@ def test_who_closes_a_stream_stops_nothing(jupyter: JupyterServer, held: Run, ga
 
 
 @pytest.mark.parametrize("part", ["events", "view"])
-def test_a_server_ends_when_it_is_told_to_while_somebody_listens(tmp_path: Path, part: str) -> None:
+def test_server_shuts_down_with_an_open_stream(tmp_path: Path, part: str) -> None:
     with jupyter_server(tmp_path) as server:
         turn = over(server.sessions).path
         lock = TurnPaths(turn).lock()
@@ -118,7 +118,7 @@ def test_a_server_ends_when_it_is_told_to_while_somebody_listens(tmp_path: Path,
 
 
 @pytest.mark.parametrize("part", ["events", "view"])
-def test_a_stream_of_a_turn_that_is_deleted_ends(jupyter: JupyterServer, part: str) -> None:
+def test_stream_ends_when_the_turn_is_deleted(jupyter: JupyterServer, part: str) -> None:
     turn = over(jupyter.sessions).path
     with TurnPaths(turn).lock(), jupyter.stream(f"runs/{jupyter.name(turn)}/{part}") as messages:
         next(messages)
@@ -129,7 +129,7 @@ def test_a_stream_of_a_turn_that_is_deleted_ends(jupyter: JupyterServer, part: s
     assert not turn.parent.exists()
 
 
-def test_a_view_is_the_panel_while_it_is_live_and_its_card_at_the_end(
+def test_view_stream_has_panel_states_and_the_final_card(
     jupyter: JupyterServer, held: Run, gate: Gate
 ) -> None:
     with jupyter.stream(f"runs/{jupyter.name(held.path)}/view") as messages:
@@ -141,18 +141,18 @@ def test_a_view_is_the_panel_while_it_is_live_and_its_card_at_the_end(
         *_, (kind, data, _) = messages
     assert kind == "card"
     assert "Use mmap." in data["bundle"]["text/html"]
-    # As a cell of a notebook beside the sessions names it.
+    # The name that a notebook in the same directory uses.
     told = data["bundle"][TURN_MIME]
     assert (told["state"], told["path"]) == ("complete", str(held.path.relative_to(jupyter.root)))
 
 
-def test_the_timeline_of_a_live_turn_grows_with_it_and_its_points_can_be_gone_back_to(
+def test_timeline_of_a_live_turn_grows_and_has_checkpoints(
     jupyter: JupyterServer, held: Run, gate: Gate
 ) -> None:
     path = f"runs/{jupyter.name(held.path)}"
     before = jupyter.get(f"{path}/timeline")["html"]
     assert "over" in before
-    assert "data-point" not in before  # its one call is in flight
+    assert "data-point" not in before  # its only call is in flight
     gate.open()
     finish(held)
     after = jupyter.get(f"{path}/timeline")["html"]
@@ -164,7 +164,7 @@ def test_the_timeline_of_a_live_turn_grows_with_it_and_its_points_can_be_gone_ba
     assert given <= points
 
 
-def test_a_view_of_a_turn_that_is_over_is_its_card(jupyter: JupyterServer) -> None:
+def test_view_stream_of_an_ended_turn_is_its_card(jupyter: JupyterServer) -> None:
     run = over(jupyter.sessions)
     session = jupyter.name(run.path.parent)
     for path in (f"runs/{session}/turn_1/view", f"sessions/{session}/turns/1/view"):
@@ -172,10 +172,10 @@ def test_a_view_of_a_turn_that_is_over_is_its_card(jupyter: JupyterServer) -> No
             assert [kind for kind, _, _ in messages] == ["card"]
 
 
-def test_one_stream_shows_many_turns_and_says_which_are_not_there(
+def test_one_stream_shows_many_turns_and_reports_unknown_ids(
     jupyter: JupyterServer, held: Run, gate: Gate
 ) -> None:
-    # In a folder as its notebook has made it.
+    # In a directory with the sessions of a notebook.
     other = over(jupyter.root / "reports" / ".nb_agents" / "sessions")
     names = [jupyter.name(held.path), jupyter.name(other.path), "no/session/turn_1"]
     seen = set()
@@ -188,7 +188,7 @@ def test_one_stream_shows_many_turns_and_says_which_are_not_there(
     assert seen == {("state", live), ("card", live), ("card", past), ("unknown", unknown)}
 
 
-def test_sessions_are_listed_with_their_turns(jupyter: JupyterServer) -> None:
+def test_session_list_includes_turns(jupyter: JupyterServer) -> None:
     run = over(jupyter.sessions)
     beside = over(jupyter.root / "reports" / ".nb_agents" / "sessions")
     [told] = jupyter.get("sessions")
@@ -201,12 +201,12 @@ def test_sessions_are_listed_with_their_turns(jupyter: JupyterServer) -> None:
     assert jupyter.get(f"sessions/{told['id']}/turns/1")["state"] == "complete"
 
 
-def test_a_short_name_is_enough_in_a_session_root(jupyter: JupyterServer) -> None:
+def test_session_root_accepts_short_names(jupyter: JupyterServer) -> None:
     run = over(jupyter.sessions)
     assert jupyter.get(f"runs/{run.session}/turn_1")["id"] == jupyter.name(run.path)
 
 
-def test_what_a_model_wrote_becomes_no_markup(jupyter: JupyterServer) -> None:
+def test_model_text_is_escaped(jupyter: JupyterServer) -> None:
     run = over(jupyter.sessions, EVIL)
     with jupyter.stream(f"runs/{jupyter.name(run.path)}/view") as messages:
         [(_, data, _)] = messages
@@ -215,7 +215,7 @@ def test_what_a_model_wrote_becomes_no_markup(jupyter: JupyterServer) -> None:
     assert "<script" not in html and "<img" not in html
 
 
-def test_two_hundred_streams_at_once_hear_the_same_and_the_server_still_answers(
+def test_server_answers_during_two_hundred_streams(
     jupyter: JupyterServer, held: Run, gate: Gate
 ) -> None:
     url = f"{jupyter.url}/runs/{jupyter.name(held.path)}/events"
@@ -248,14 +248,13 @@ def test_two_hundred_streams_at_once_hear_the_same_and_the_server_still_answers(
     assert b"event: turn_ended" in heard.result()[0]
 
 
-def test_of_very_many_sessions_those_used_last_are_listed(
+def test_session_list_has_the_most_recently_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / ".nb_agents" / "sessions"
     runs = [over(root) for _ in range(3)]
     for age, run in enumerate(runs):
         os.utime(run.path / "events.jsonl", (-age, -age))
-    listing = object.__new__(handlers.Sessions)
-    listing.places = Places(tmp_path)
-    monkeypatch.setattr(handlers, "MAX_LISTED", 2)
-    assert [each["session"] for each in listing._list([])] == [run.session for run in runs[:2]]
+    monkeypatch.setattr(session_handlers, "MAX_LISTED", 2)
+    listed = session_handlers.list_folders(NameResolver(tmp_path), [])
+    assert [each["session"] for each in listed] == [run.session for run in runs[:2]]

@@ -1,4 +1,4 @@
-"""Going back over HTTP: a preview, and several goes with another team file as one sweep."""
+"""Rewinds over HTTP: previews, and forks with another team file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import yaml
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.config.team import TeamSpec
-from nb_agents.runs.run import Run
+from tests.kit.runs import Run
+from tests.kit.teams import TeamSpec
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.server.conftest import JupyterServer
 from tests.team_kit import finish
@@ -50,7 +50,7 @@ def played(jupyter: JupyterServer, server: ModelServer) -> Run:
     return finish(nb_agents.start("the task", team, session="s", options=options))
 
 
-def test_forks_with_another_team_file_are_one_sweep_and_leave_the_turn(
+def test_forks_with_another_team_file_are_one_sweep(
     jupyter: JupyterServer, server: ModelServer, played: Run
 ) -> None:
     other = jupyter.root / "other.yaml"
@@ -58,6 +58,8 @@ def test_forks_with_another_team_file_are_one_sweep_and_leave_the_turn(
     place = f"runs/{jupyter.name(played.path)}/rewind"
     preview = jupyter.post(place, {"to": POINT, "preview": True}).json()
     assert preview["lines"][0].startswith(f"Goes back to event {preview['point']} of s/1")
+    answers = [point for point in preview["points"] if point["says"].endswith("answer")]
+    assert answers and all(point["text"] for point in answers)
     before = (played.path / "events.jsonl").read_bytes()
     body = {"to": str(preview["point"]), "times": 2, "config": str(other)}
     reply = jupyter.post(place, body)
@@ -73,16 +75,14 @@ def test_forks_with_another_team_file_are_one_sweep_and_leave_the_turn(
     assert (played.path / "events.jsonl").read_bytes() == before
 
 
-def test_what_makes_no_sense_is_refused_with_a_sentence(
-    jupyter: JupyterServer, played: Run
-) -> None:
+def test_invalid_rewind_is_rejected(jupyter: JupyterServer, played: Run) -> None:
     place = f"runs/{jupyter.name(played.path)}/rewind"
     for body, why in (
-        ({"to": POINT, "times": 0}, "can't go on 0 times"),
-        ({"to": "before nobody's 1st answer"}, "has no point"),
+        ({"to": POINT, "times": 0}, "can't be forked 0 times"),
+        ({"to": "before nobody's 1st answer"}, "has no checkpoint"),
         ({"to": POINT, "config": "nowhere.yaml"}, "nowhere.yaml"),
         ({"to": POINT, "say": "Hello.", "agent": "zoe"}, "no agent 'zoe'"),
-        ({"to": POINT, "agent": "n"}, "but no text"),
+        ({"to": POINT, "agent": "n"}, "There is no message for"),
         ({"to": POINT, "model": "nobody:x"}, "nobody"),
     ):
         for preview in (False, True):

@@ -1,4 +1,4 @@
-"""Who is let in, what a name may lead to, and how much is read of a request."""
+"""Authentication and authorization, valid names, and limits of requests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import httpx2
 import pytest
 
 from nb_agents.testing import Answer, ScriptedModel, Vote
-from nb_agents.verbs.requests import BODIES
 from tests import canaries
+from tests.kit.verbs import BODIES
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.server.conftest import JupyterServer, jupyter_server
 from tests.team_kit import finish, start
@@ -29,13 +29,13 @@ CHANGING = (
     *(("POST", "runs"), ("DELETE", "sessions/s")),
 )
 ASKED = {action: {"text": "x"} if action in ("answer", "say") else {} for action in BODIES}
-"""All that can be asked of a run, and what with."""
+"""All commands of a run, each with a valid body."""
 ONCE = {"Connection": "close"}
-"""The server hangs up on whom it refuses before it has read what was sent."""
+"""The server closes the connection of a rejected request before it has read the body."""
 
 
 def over(root: Path) -> Path:
-    """A turn that is over; returns its directory."""
+    """Complete a turn and return its directory."""
     model = ScriptedModel(Answer("Use mmap."), Vote("agent1"), Answer("Use mmap."))
     return finish(start(root, ada=model)).path
 
@@ -47,9 +47,7 @@ def stranger() -> Iterator[httpx2.Client]:
 
 
 @pytest.mark.parametrize("path", READING)
-def test_nobody_reads_without_a_token(
-    jupyter: JupyterServer, stranger: httpx2.Client, path: str
-) -> None:
+def test_reading_needs_a_token(jupyter: JupyterServer, stranger: httpx2.Client, path: str) -> None:
     for headers in ({}, {"Authorization": "token wrong"}):
         answer = stranger.get(f"{jupyter.url}/{path}", headers=headers)
         assert answer.status_code == 403
@@ -57,7 +55,7 @@ def test_nobody_reads_without_a_token(
 
 
 @pytest.mark.parametrize(("method", "path"), CHANGING)
-def test_nobody_changes_anything_without_a_token(
+def test_changes_need_a_token(
     jupyter: JupyterServer, stranger: httpx2.Client, method: str, path: str
 ) -> None:
     for headers in ({}, {"Authorization": "token wrong"}):
@@ -65,7 +63,7 @@ def test_nobody_changes_anything_without_a_token(
         assert answer.status_code == 403
 
 
-def test_a_page_elsewhere_reads_nothing_by_the_cookie_of_a_person(
+def test_cross_site_page_cannot_read_with_the_users_cookie(
     jupyter: JupyterServer, stranger: httpx2.Client
 ) -> None:
     stranger.get(f"{jupyter.base}/api/status", params={"token": jupyter.token})  # sets the cookie
@@ -96,7 +94,7 @@ def test_a_page_elsewhere_reads_nothing_by_the_cookie_of_a_person(
         "session/turn_1/events.jsonl",
     ],
 )
-def test_no_name_leads_out(jupyter: JupyterServer, tmp_path: Path, name: str) -> None:
+def test_names_do_not_leave_the_root(jupyter: JupyterServer, tmp_path: Path, name: str) -> None:
     outside = jupyter.root.parent / "outside"
     if not outside.exists():
         over(outside).parent.rename(outside / "session")
@@ -108,7 +106,7 @@ def test_no_name_leads_out(jupyter: JupyterServer, tmp_path: Path, name: str) ->
         asked += [f"sessions/{session}", f"sessions/{session}/turns/1"]
         asked += [f"sessions/{session}/export"]
     for path in asked:
-        # As it stands: the client would take the dots out of it.
+        # Sent unchanged, as the client would remove the dots from a URL.
         answer = jupyter.client.send(_as_it_stands(jupyter, f"/nb-agents/{path}"))
         assert answer.status_code in (400, 404), path
         assert "mmap" not in answer.text
@@ -137,7 +135,7 @@ def _as_it_stands(
     return request
 
 
-def test_a_journal_that_is_a_link_is_not_read(jupyter: JupyterServer, tmp_path: Path) -> None:
+def test_symbolic_link_as_journal_is_not_read(jupyter: JupyterServer, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("mmap\n")
     turn = jupyter.sessions / "session" / "turn_1"
     turn.mkdir(parents=True)
@@ -158,8 +156,8 @@ agents:
 """
 
 
-def test_a_key_is_in_no_answer_no_export_and_not_in_the_log(jupyter: JupyterServer) -> None:
-    """Of a run that a person starts and approves over HTTP, whose models repeat their key."""
+def test_keys_are_masked_in_replies_exports_and_logs(jupyter: JupyterServer) -> None:
+    """The user starts and approves the run over HTTP, and its models repeat their key."""
     asks = ToolCall("run_command", {"command": f"echo {canaries.KEY}"})
     answers = ToolCall("new_answer", {"content": f"The key is {canaries.KEY}."})
     with ModelServer() as models:
@@ -185,7 +183,7 @@ def test_a_key_is_in_no_answer_no_export_and_not_in_the_log(jupyter: JupyterServ
 
 
 def read_all(jupyter: JupyterServer, run: str, is_over: bool) -> Iterator[bytes]:
-    """Read all that is told of a run, and what is in its zip; streams end when it is over."""
+    """Read all replies about a run and the files of its export. Streams end with the run."""
     for path in READING:
         if not is_over and path.endswith(("/events", "view", "export")):
             continue
@@ -199,7 +197,7 @@ def read_all(jupyter: JupyterServer, run: str, is_over: bool) -> Iterator[bytes]
 
 
 def authorizer(home: Path, rule: str) -> str:
-    """Write an authorizer; returns the flag that names it."""
+    """Write a module with an authorizer. Return the flag that enables it."""
     (home / "only_some.py").write_text(
         "from jupyter_server.auth import Authorizer\n"
         "class OnlySome(Authorizer):\n"
@@ -209,7 +207,7 @@ def authorizer(home: Path, rule: str) -> str:
     return "--ServerApp.authorizer_class=only_some.OnlySome"
 
 
-def test_who_may_only_do_other_things_is_refused(tmp_path: Path) -> None:
+def test_authorizer_can_refuse_all_requests(tmp_path: Path) -> None:
     flag = authorizer(tmp_path, "resource != 'nb_agents'")
     with jupyter_server(tmp_path, flag) as server:
         for path in READING:
@@ -217,7 +215,7 @@ def test_who_may_only_do_other_things_is_refused(tmp_path: Path) -> None:
         assert server.client.get(f"{server.base}/api/contents").status_code == 200
 
 
-def test_who_may_only_read_changes_nothing(tmp_path: Path) -> None:
+def test_authorizer_can_allow_reading_only(tmp_path: Path) -> None:
     flag = authorizer(tmp_path, "resource != 'nb_agents' or action == 'read'")
     with jupyter_server(tmp_path, flag) as server:
         session = over(server.sessions).parent
@@ -228,18 +226,18 @@ def test_who_may_only_read_changes_nothing(tmp_path: Path) -> None:
         assert server.get("sessions")[0]["turns"][0]["state"] == "complete"
 
 
-def test_a_large_body_is_refused_before_it_is_read(jupyter: JupyterServer) -> None:
+def test_large_body_is_rejected_before_it_is_read(jupyter: JupyterServer) -> None:
     for headers in ({}, {"Transfer-Encoding": "chunked"}):
         content = iter([b"x" * 1_000_000] * 10) if headers else b"x" * 10_000_000
         try:
             answer = jupyter.client.post(f"{jupyter.url}/runs/s/turn_1/stop", content=content)
         except httpx2.TransportError:
-            continue  # it hangs up on who goes on sending
+            continue  # the server closes the connection while the client is sending
         assert answer.status_code in (400, 413)
     assert jupyter.get("runs") == []
 
 
-def test_the_document_describes_what_is_there(jupyter: JupyterServer) -> None:
+def test_document_describes_the_routes(jupyter: JupyterServer) -> None:
     document = jupyter.get("openapi.json")
     assert document["openapi"].startswith("3.1")
     for path, methods in document["paths"].items():

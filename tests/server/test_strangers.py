@@ -1,4 +1,4 @@
-"""Going on over HTTP with a session that the server's user has not made."""
+"""Resuming and continuing another user's session over HTTP."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 import nb_agents
 from nb_agents import Client, RunOptions
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
-from nb_agents.session.layout import turns_of
+from tests.kit.sessions import turns_of
+from tests.kit.teams import TeamSpec
 from tests.model_server import wait_until
 from tests.server.conftest import JupyterServer
 from tests.team_kit import WAIT_S
 
-NOT_YOURS = "was not made by you"
+NOT_YOURS = "was not created by you"
 DEMO = {"agents": [{"id": "ada", "backend": {"type": "demo", "words_per_second": 10_000}}]}
 RECIPE = """\
 name: build
@@ -32,7 +32,7 @@ steps:
 
 @pytest.fixture
 def ran(tmp_path: Path) -> Callable[[], int]:
-    """How often the recipe's command has run."""
+    """Return how often the recipe's command has run."""
     return lambda: (tmp_path / "ran").read_text().count("x")
 
 
@@ -40,7 +40,7 @@ def ran(tmp_path: Path) -> Callable[[], int]:
 def theirs(
     jupyter: JupyterServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """A session of another user, whose command has failed."""
+    """Create a session of another user, in which a command has failed."""
     (tmp_path / "build.yaml").write_text(RECIPE.format(ran=tmp_path / "ran"))
     with monkeypatch.context() as as_another:
         as_another.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
@@ -70,7 +70,7 @@ BY_HTTP: dict[str, Ask] = {
 
 
 @pytest.mark.parametrize("ask", BY_HTTP)
-def test_nothing_over_http_goes_on_with_a_strangers_session(
+def test_session_of_another_user_needs_trust_over_http(
     ask: str, jupyter: JupyterServer, theirs: Path, ran: Callable[[], int]
 ) -> None:
     refused = BY_HTTP[ask](jupyter, jupyter.name(theirs), False)
@@ -85,7 +85,7 @@ def test_nothing_over_http_goes_on_with_a_strangers_session(
     assert again.status_code == 202, again.text
 
 
-def test_the_client_takes_a_persons_word_for_it(
+def test_client_can_confirm_trust(
     jupyter: JupyterServer, theirs: Path, ran: Callable[[], int]
 ) -> None:
     with Client(jupyter.base, jupyter.token) as client:

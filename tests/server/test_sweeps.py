@@ -1,4 +1,4 @@
-"""A sweep over HTTP: one entry, with how far it is, and the sessions of its rows below it."""
+"""Sweeps over HTTP: a sweep is one entry with its progress; its rows are listed below it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents.events.turn_events import Pause
+from nb_agents.events import Pause
 from nb_agents.options import RunOptions
-from nb_agents.presentation.cards import TURN_MIME
-from nb_agents.presentation.sweep_card import SWEEP_MIME, sweep_bundle
-from nb_agents.runs.live_turns import LiveTurn
-from nb_agents.server import places as places_module
-from nb_agents.server.places import Places
-from nb_agents.session.commands import has_commands, send
-from nb_agents.session.layout import TurnPaths
-from nb_agents.sweeps.sweep import Sweep
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
-from nb_agents.verbs.facts import facts_of_sweep
-from nb_agents.view.run_view import RunView
 from tests.jupyter.test_sweep_panel import WAITING, live, view
+from tests.kit.cards import TURN_MIME
+from tests.kit.runs import LiveTurn
+from tests.kit.servers import NameResolver
+from tests.kit.servers import places as places_module
+from tests.kit.sessions import TurnPaths, has_commands, send
+from tests.kit.sweeps import SWEEP_MIME, Sweep, sweep_bundle, sweep_facts
+from tests.kit.views import RunView
 from tests.model_server import wait_until
 from tests.server.conftest import JupyterServer
 from tests.team_kit import ROOT, WAIT_S
@@ -39,10 +36,10 @@ def gate() -> Gate:
 
 @pytest.fixture
 def held(jupyter: JupyterServer, gate: Gate) -> Iterator[Sweep]:
-    """A sweep of six rows whose first two are held while they write."""
+    """Start a sweep of six rows; the first two wait at a gate while they write."""
     sweep = begin(jupyter, ScriptedModel(Answer("Use mmap.", text="I think ", gate=gate)))
     gate.wait_reached(2)
-    wait_until(lambda: len(sweep.runs) == 2)  # known a moment after they work
+    wait_until(lambda: len(sweep.runs) == 2)  # visible shortly after the rows have started
     yield sweep
     sweep.stop(now=True)
     gate.open()
@@ -61,9 +58,7 @@ def ended(jupyter: JupyterServer) -> Sweep:
     return sweep
 
 
-def test_a_live_sweep_is_one_run_with_how_far_it_is(
-    jupyter: JupyterServer, held: Sweep, gate: Gate
-) -> None:
+def test_live_sweep_is_listed_as_one_run(jupyter: JupyterServer, held: Sweep, gate: Gate) -> None:
     [told] = jupyter.get("runs")
     assert told["id"] == jupyter.name(held.path)
     assert (told["state"], told["says"]) == ("running", "0 of 6 rows")
@@ -76,7 +71,7 @@ def test_a_live_sweep_is_one_run_with_how_far_it_is(
     assert told["tokens"] == held.view.tokens
 
 
-def test_a_stop_of_a_sweep_stops_all_of_it(jupyter: JupyterServer, held: Sweep) -> None:
+def test_stop_of_a_sweep_stops_all_rows(jupyter: JupyterServer, held: Sweep) -> None:
     path = f"runs/{jupyter.name(held.path)}"
     assert jupyter.post(f"{path}/stop", {"reason": "seen enough"}).json()["changed"] is True
     assert jupyter.post(f"{path}/stop", {"immediate": True}).status_code == 202
@@ -86,22 +81,20 @@ def test_a_stop_of_a_sweep_stops_all_of_it(jupyter: JupyterServer, held: Sweep) 
     assert jupyter.get(path)["state"] == "stopped"
 
 
-def test_a_sweep_is_paused_and_goes_on(jupyter: JupyterServer, held: Sweep, gate: Gate) -> None:
+def test_pause_and_unpause_of_a_sweep(jupyter: JupyterServer, held: Sweep, gate: Gate) -> None:
     path = f"runs/{jupyter.name(held.path)}"
     assert jupyter.post(f"{path}/pause").status_code == 202
     wait_until(lambda: held.status == "paused")
-    assert jupyter.post(f"{path}/resume").status_code == 202
+    assert jupyter.post(f"{path}/unpause").status_code == 202
     wait_until(lambda: held.status == "running")
     gate.open()
     held.wait(WAIT_S)
-    for action in ("pause", "resume"):
+    for action in ("pause", "unpause", "resume"):
         answer = jupyter.post(f"{path}/{action}")
         assert (answer.status_code, answer.json()["status"]) == (409, "complete")
 
 
-def test_what_is_asked_of_a_row_alone_is_refused_to_its_sweep(
-    jupyter: JupyterServer, held: Sweep
-) -> None:
+def test_commands_for_rows_are_rejected_by_their_sweep(jupyter: JupyterServer, held: Sweep) -> None:
     path = f"runs/{jupyter.name(held.path)}"
     for action, body in {"say": {"text": "x"}, "stop": {"agent": "ada"}}.items():
         answer = jupyter.post(f"{path}/{action}", body)
@@ -109,7 +102,7 @@ def test_what_is_asked_of_a_row_alone_is_refused_to_its_sweep(
     assert held.status == "running"
 
 
-def test_what_was_asked_of_a_sweep_that_had_just_ended_is_not_heard_by_the_next(
+def test_command_to_an_ended_sweep_does_not_affect_the_next(
     jupyter: JupyterServer, gate: Gate
 ) -> None:
     paths = TurnPaths(ended(jupyter).path)
@@ -121,13 +114,13 @@ def test_what_was_asked_of_a_sweep_that_had_just_ended_is_not_heard_by_the_next(
     assert sweep.wait(WAIT_S).completed == 10
 
 
-def test_a_sweep_waits_for_a_person_while_a_row_does(tmp_path: Path) -> None:
-    told = facts_of_sweep(view(live=live(RunView(), WAITING)), None, tmp_path)
+def test_sweep_waits_for_the_user_while_a_row_does(tmp_path: Path) -> None:
+    told = sweep_facts(view(live=live(RunView(), WAITING)), None, tmp_path)
     assert (told.status, told.state) == ("awaiting", "running")
     assert "1 waits for you" in told.says
 
 
-def test_a_sweep_is_one_entry_among_the_sessions_and_its_rows_are_below_it(
+def test_sweep_is_one_entry_of_the_session_list(
     jupyter: JupyterServer,
 ) -> None:
     sweep = ended(jupyter)
@@ -140,23 +133,21 @@ def test_a_sweep_is_one_entry_among_the_sessions_and_its_rows_are_below_it(
     assert jupyter.get(f"runs/{rows[0]['turns'][0]['id']}")["state"] == "complete"
 
 
-def test_the_rows_of_a_sweep_that_was_seen_live_are_no_sessions_of_their_own(
+def test_rows_of_a_listed_sweep_are_not_separate_sessions(
     jupyter: JupyterServer, held: Sweep
 ) -> None:
     jupyter.get("runs")
     assert [told["session"] for told in jupyter.get("sessions")] == ["asked"]
 
 
-def test_the_rows_of_no_sweep_are_not_there(jupyter: JupyterServer) -> None:
+def test_rows_of_an_unknown_sweep_have_status_404(jupyter: JupyterServer) -> None:
     for name in ("nobody", "..", "/etc"):
         answer = jupyter.client.get(f"{jupyter.url}/sessions", params={"sweep": name})
         assert answer.status_code == 404
 
 
 @pytest.mark.parametrize("about", ["[]", '{"rows": "many"}', '{"rows": 1e99}', "\0", "{"])
-def test_a_sweep_whose_files_were_damaged_hides_nothing_else(
-    jupyter: JupyterServer, about: str
-) -> None:
+def test_damaged_sweep_does_not_hide_other_sessions(jupyter: JupyterServer, about: str) -> None:
     path = ended(jupyter).path
     (path / "sweep.json").write_text(about)
     (path / "rows.jsonl").unlink()
@@ -166,7 +157,7 @@ def test_a_sweep_whose_files_were_damaged_hides_nothing_else(
 
 
 def sweep_with_row(tmp_path: Path) -> tuple[TurnPaths, TurnPaths]:
-    """Make a sweep with one row; returns where each has its lock."""
+    """Create a sweep with one row. Return both with their locks."""
     row = TurnPaths(tmp_path / "asked" / "row" / "turn_1")
     row.path.mkdir(parents=True)
     row.journal.touch()
@@ -180,37 +171,35 @@ def set_live(monkeypatch: pytest.MonkeyPatch, *turns: TurnPaths) -> None:
     monkeypatch.setattr(places_module, "live_turns", lambda: found)
 
 
-def test_a_sweep_between_two_rows_is_still_live(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweep_is_live_between_two_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep, row = sweep_with_row(tmp_path)
-    places = Places(tmp_path)
+    places = NameResolver(tmp_path)
     with sweep.lock():
         set_live(monkeypatch, row)
-        assert [len(rows) for rows in places.live().sweeps.values()] == [1]
+        assert [len(rows) for rows in places.live().groups.values()] == [1]
         set_live(monkeypatch)
-        assert places.live().sweeps == {sweep.path: []}
-    assert places.live().sweeps == {}
+        assert places.live().groups == {sweep.path: []}
+    assert places.live().groups == {}
 
 
-def test_a_row_that_is_resumed_when_its_sweep_is_over_is_a_run_of_its_own(
+def test_resumed_row_of_an_ended_sweep_is_a_separate_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, row = sweep_with_row(tmp_path)
     set_live(monkeypatch, row)
     with row.lock():
-        found: Any = Places(tmp_path).live()
-    assert ([turn.paths for turn in found.turns], found.sweeps) == ([row], {})
+        found: Any = NameResolver(tmp_path).live()
+    assert ([turn.paths for turn in found.turns], found.groups) == ([row], {})
 
 
-def test_the_rows_of_a_sweep_that_ends_while_it_is_looked_at_are_no_runs_of_their_own(
+def test_rows_are_not_separate_runs_when_the_sweep_ends_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep, row = sweep_with_row(tmp_path)
-    places = Places(tmp_path)
+    places = NameResolver(tmp_path)
     with sweep.lock() as of_sweep, row.lock() as of_row:
         set_live(monkeypatch, row)
-        assert [len(rows) for rows in places.live().sweeps.values()] == [1]
+        assert [len(rows) for rows in places.live().groups.values()] == [1]
 
         def ending() -> tuple[LiveTurn, ...]:
             of_row.release()
@@ -221,14 +210,14 @@ def test_the_rows_of_a_sweep_that_ends_while_it_is_looked_at_are_no_runs_of_thei
         assert places.live() == ([], {})
 
 
-# What a page without a kernel sees
+# Streams for a page without a kernel
 
 
 Messages = Iterator[tuple[str, Any, str]]
 
 
 def state_where(messages: Messages, is_so: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Read on until a state is so."""
+    """Read the stream until a state fulfils a condition."""
     seen: dict[str, Any] = {}
     for kind, data, _ in messages:
         assert kind == "state", data
@@ -239,14 +228,14 @@ def state_where(messages: Messages, is_so: Callable[[dict[str, Any]], object]) -
 
 
 def card(messages: Messages) -> dict[str, Any]:
-    """Read on until the card, which is the last message."""
+    """Read the stream to its last message, which is the card."""
     *_, (kind, data, _) = messages
     assert kind == "card"
     bundle: dict[str, Any] = data["bundle"]
     return bundle
 
 
-def test_a_page_sees_a_sweep_live_and_then_its_card(
+def test_view_stream_of_a_sweep_has_states_and_the_card(
     jupyter: JupyterServer,
     held: Sweep,
     gate: Gate,
@@ -267,12 +256,12 @@ def test_a_page_sees_a_sweep_live_and_then_its_card(
 
 
 def words(bundle: dict[str, Any]) -> list[str]:
-    """A card's lines, but for the last, which has the time."""
+    """Return the lines of a card except the last, which has the time."""
     lines: list[str] = bundle["text/plain"].splitlines()
     return lines[:-1]
 
 
-def test_a_pause_and_a_stop_are_seen_though_no_row_is_told_of_them(
+def test_view_stream_shows_pause_and_stop_between_rows(
     jupyter: JupyterServer,
     held: Sweep,
 ) -> None:
@@ -281,8 +270,8 @@ def test_a_pause_and_a_stop_are_seen_though_no_row_is_told_of_them(
         assert state_where(messages, lambda state: state["rows"])["hold"] == "pause"
         jupyter.post(f"runs/{name}/pause")
         paused = state_where(messages, lambda state: state["chip"] == "paused")
-        assert paused["hold"] == "continue"
-        jupyter.post(f"runs/{name}/resume")
+        assert paused["hold"] == "unpause"
+        jupyter.post(f"runs/{name}/unpause")
         state_where(messages, lambda state: state["chip"] == "running")
         jupyter.post(f"runs/{name}/stop", {"reason": "seen enough"})
         stopping = state_where(messages, lambda state: state["status"] == "stopping")
@@ -290,10 +279,10 @@ def test_a_pause_and_a_stop_are_seen_though_no_row_is_told_of_them(
         jupyter.post(f"runs/{name}/stop", {"immediate": True})
         bundle = card(messages)
     assert bundle[SWEEP_MIME]["state"] == "stopped"
-    assert "Run the cell again: it goes on with the 6 missing rows" in bundle["text/plain"]
+    assert "Run the cell again to continue with the 6 missing rows" in bundle["text/plain"]
 
 
-def test_one_row_is_followed_and_stopped_and_the_others_go_on(
+def test_stop_of_one_row_does_not_stop_the_others(
     jupyter: JupyterServer,
     held: Sweep,
 ) -> None:
@@ -304,7 +293,7 @@ def test_one_row_is_followed_and_stopped_and_the_others_go_on(
         seen = {data["id"]: kind for kind, data, _ in (next(messages) for _ in range(3))}
         assert seen == {"nobody": "unknown", turn: "state", name: "state"}
         jupyter.post(f"runs/{turn}/stop", {"immediate": True})
-        has_ended = next_has_begun = False  # whichever is told first
+        has_ended = next_has_begun = False  # in either order
         while not (has_ended and next_has_begun):
             kind, data, _ = next(messages)
             if kind == "card":
@@ -316,7 +305,7 @@ def test_one_row_is_followed_and_stopped_and_the_others_go_on(
     assert held.status == "running"
 
 
-def test_a_program_is_told_how_the_rows_begin_and_end(
+def test_event_stream_of_a_sweep_has_starts_and_ends_of_rows(
     jupyter: JupyterServer, held: Sweep, gate: Gate
 ) -> None:
     path = f"runs/{jupyter.name(held.path)}/events"
@@ -332,7 +321,7 @@ def test_a_program_is_told_how_the_rows_begin_and_end(
         assert list(messages) == told[-1:]
 
 
-def test_a_sweep_that_is_over_is_its_card_at_once(jupyter: JupyterServer) -> None:
+def test_view_stream_of_an_ended_sweep_is_its_card(jupyter: JupyterServer) -> None:
     name = jupyter.name(ended(jupyter).path)
     with jupyter.stream(f"runs/{name}/view") as messages:
         assert card(messages)[SWEEP_MIME]["state"] == "complete"
@@ -348,7 +337,7 @@ nb_agents.map(rows, "{{q}}?", team, name="asked", limit=2, options=options).wait
 """
 
 
-def test_a_sweep_whose_process_is_killed_is_over_and_another_process_goes_on_with_it(
+def test_another_process_continues_a_killed_sweep(
     jupyter: JupyterServer,
 ) -> None:
     path = jupyter.sessions / "asked"
@@ -360,8 +349,8 @@ def test_a_sweep_whose_process_is_killed_is_over_and_another_process_goes_on_wit
             os.kill(process.pid, signal.SIGKILL)
             bundle = card(messages)
     assert bundle[SWEEP_MIME]["state"] == "stopped"
-    assert "the process that worked on it died" in bundle["text/plain"]
-    assert "2 stopped · 1 not begun" in bundle["text/plain"]
+    assert "its process died" in bundle["text/plain"]
+    assert "2 stopped · 1 not started" in bundle["text/plain"]
     sweep = begin(jupyter, ScriptedModel(Answer("x", gate=(held := Gate()), text="so ")), rows=3)
     held.wait_reached(1)
     with jupyter.stream(f"runs/{jupyter.name(path)}/view") as messages:

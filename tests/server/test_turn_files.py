@@ -1,4 +1,4 @@
-"""The files of a turn over HTTP: shown as what they are, or saved, and never run."""
+"""The files of a turn over HTTP, which browsers may show or save but not run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def turn(jupyter: JupyterServer) -> Path:
         ("run.ipynb", "application/octet-stream", True),
     ],
 )
-def test_a_file_is_sent_as_what_it_is_or_to_be_saved(
+def test_files_are_sent_with_safe_content_types(
     jupyter: JupyterServer, turn: Path, name: str, kind: str, is_saved: bool
 ) -> None:
     at = f"{jupyter.url}/files/{jupyter.name(turn)}/workspaces/ada/{name}"
@@ -73,7 +73,7 @@ def test_a_file_is_sent_as_what_it_is_or_to_be_saved(
     assert ("attachment" in answer.headers.get("Content-Disposition", "")) == is_saved
 
 
-def test_a_turn_is_a_drive_that_can_be_read(jupyter: JupyterServer, turn: Path) -> None:
+def test_contents_of_a_turn_can_be_browsed(jupyter: JupyterServer, turn: Path) -> None:
     name = jupyter.name(turn)
     listed = jupyter.get(f"contents/{name}/workspaces/ada")
     assert {each["name"] for each in listed["content"]} >= {*FILES, "run.ipynb"}
@@ -88,13 +88,13 @@ def test_a_turn_is_a_drive_that_can_be_read(jupyter: JupyterServer, turn: Path) 
         assert jupyter.client.request(method, at, json={}).status_code == 405
 
 
-def test_no_cell_of_an_agents_notebook_is_trusted(jupyter: JupyterServer, turn: Path) -> None:
+def test_notebooks_of_agents_have_no_trusted_cells(jupyter: JupyterServer, turn: Path) -> None:
     found = jupyter.get(f"contents/{jupyter.name(turn)}/workspaces/ada/run.ipynb")
     assert found["type"] == "notebook"
     assert "trusted" not in found["content"]["cells"][0]["metadata"]
 
 
-def test_nothing_outside_of_a_turn_is_opened(
+def test_files_outside_the_turn_are_not_opened(
     jupyter: JupyterServer, turn: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "secret.txt").write_text("secret")
@@ -116,6 +116,6 @@ def test_nothing_outside_of_a_turn_is_opened(
             assert answer.status_code == 404, (route, path, answer.text[:200])
 
 
-def test_a_stranger_gets_nothing(jupyter: JupyterServer, turn: Path) -> None:
+def test_files_need_a_token(jupyter: JupyterServer, turn: Path) -> None:
     at = f"{jupyter.url}/files/{jupyter.name(turn)}/workspaces/ada/data.csv"
     assert httpx2.get(at).status_code == 403

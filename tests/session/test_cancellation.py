@@ -1,24 +1,25 @@
-"""Cancelling sessions by their files: from other processes, at any state, with torn files."""
+"""Cancelling sessions from other processes, in any state and with torn files."""
 
 import signal
 from pathlib import Path
 
 import pytest
 
+import nb_agents
 from nb_agents import events as ev
-from nb_agents.cancel import CancellationStatus, CancelPolicy
 from nb_agents.errors import UnknownSessionError, UserError
-from nb_agents.runs.run import Run
-from nb_agents.session.commands import SessionStore
+from nb_agents.options import CancelPolicy
 from nb_agents.testing import Answer, Gate, ScriptedModel
+from tests.kit.runs import CancellationStatus, Run
+from tests.kit.sessions import SessionStore
 from tests.model_server import wait_until
 from tests.processes import output
 from tests.recipes.live import begin, commands_alive, hold, let_go, ran, resume, wait_held, write
 from tests.team_kit import WAIT_S, events, finish, read_line, script, start
 
 NONE, REQUESTED, IMMEDIATE, CANCELLED = CancellationStatus
-CUT = "True Stopping now: the work in hand is cut. "
-"""And then how it stands, which may be that it has stopped already."""
+CUT = "True Stopping now: work in progress is interrupted. "
+"""The start of the output; the status follows, which may already be the final one."""
 
 BODY = f"""
 steps:
@@ -41,7 +42,7 @@ for word in more:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """A recipe whose first step is held."""
+    """A run of a recipe with a blocked first step."""
     run = begin(write(tmp_path, BODY))
     wait_held(run, "one")
     return run
@@ -53,19 +54,19 @@ def store(tmp_path: Path) -> SessionStore:
 
 
 def ask(tmp_path: Path, *words: str) -> list[str]:
-    """Ask in a process of its own: what it is told."""
+    """Request a cancellation in a separate process, and return its output."""
     return output(ASK, tmp_path / "sessions", "s", *words).splitlines()
 
 
 def wait_felt(run: Run, level: str) -> None:
-    """Wait until a run has felt a stop."""
+    """Wait until a run has noticed a stop."""
     wait_until(lambda: run.view.stop and run.view.stop.level == level, WAIT_S, level)
 
 
 def test_another_process_stops_a_run_gracefully(
     run: Run, store: SessionStore, tmp_path: Path
 ) -> None:
-    assert ask(tmp_path, "please") == ["True Stopping after the work in hand. REQUESTED"]
+    assert ask(tmp_path, "please") == ["True Stopping after the work in progress. REQUESTED"]
     wait_felt(run, "requested")
     assert store.is_cancellation_requested("s")
     assert not store.is_immediate_cancellation("s")
@@ -79,7 +80,9 @@ def test_another_process_stops_a_run_gracefully(
     assert (again.result, ran(again)) == ({"one": "one", "two": "two"}, ["two"])
 
 
-def test_another_process_stops_a_run_at_once(run: Run, store: SessionStore, tmp_path: Path) -> None:
+def test_another_process_stops_a_run_immediately(
+    run: Run, store: SessionStore, tmp_path: Path
+) -> None:
     [told] = ask(tmp_path, "now")
     assert told.removesuffix("IMMEDIATE").removesuffix("CANCELLED") == CUT
     finish(run)
@@ -88,7 +91,7 @@ def test_another_process_stops_a_run_at_once(run: Run, store: SessionStore, tmp_
     assert store.get_cancellation_status("s") is CANCELLED
 
 
-def test_a_second_request_cuts_the_work_and_a_third_changes_nothing(
+def test_second_request_makes_the_stop_immediate_and_a_third_changes_nothing(
     run: Run, store: SessionStore, tmp_path: Path
 ) -> None:
     told = ask(tmp_path, "please", "please")
@@ -96,22 +99,25 @@ def test_a_second_request_cuts_the_work_and_a_third_changes_nothing(
     finish(run)
     assert [e.level for e in events(run, ev.StopRequested)][-1] == "immediate"
     assert ask(tmp_path, "please", "now") == [
-        "False Session s is cancelled already. CANCELLED",
-        "False Session s is cancelled already. CANCELLED",
+        "False Session s is already cancelled. CANCELLED",
+        "False Session s is already cancelled. CANCELLED",
     ]
 
 
-def test_stops_by_hand_and_by_file_are_one(run: Run, store: SessionStore) -> None:
+def test_stops_from_the_handle_and_from_files_are_equivalent(run: Run, store: SessionStore) -> None:
     run.stop()
     assert store.get_cancellation_status("s") is REQUESTED
-    assert store.request_cancellation("s") == (True, "Stopping now: the work in hand is cut.")
+    assert store.request_cancellation("s") == (
+        True,
+        "Stopping now: work in progress is interrupted.",
+    )
     assert store.get_cancellation_status("s") in (IMMEDIATE, CANCELLED)
     assert store.request_cancellation("s", immediate=True).changed is False
     finish(run)
     assert run.receipt.source == "api"
 
 
-def test_a_team_is_stopped_by_its_files_too(tmp_path: Path) -> None:
+def test_team_can_be_stopped_through_files(tmp_path: Path) -> None:
     gate = Gate()
     run = start(tmp_path, a=ScriptedModel(Answer("one", gate=gate)))
     gate.wait_reached()
@@ -122,7 +128,7 @@ def test_a_team_is_stopped_by_its_files_too(tmp_path: Path) -> None:
     assert store.get_cancellation_status(run.session) is CANCELLED
 
 
-def test_a_veto_is_what_a_request_returns(tmp_path: Path) -> None:
+def test_request_returns_the_veto(tmp_path: Path) -> None:
     gate = Gate()
     policy = CancelPolicy(before_cancel=lambda request: False)
     run = start(tmp_path, policy, a=ScriptedModel(Answer("one", gate=gate)))
@@ -130,14 +136,14 @@ def test_a_veto_is_what_a_request_returns(tmp_path: Path) -> None:
     store = SessionStore(tmp_path)
     assert store.request_cancellation(run.session) == (
         False,
-        f"Session {run.session} goes on as before: vetoed.",
+        f"Session {run.session} was not stopped: vetoed.",
     )
     assert store.get_cancellation_status(run.session) is NONE
     gate.open()
     assert finish(run).status == "completed"
 
 
-def test_a_stop_by_any_door_reads_as_cancelled(run: Run, store: SessionStore) -> None:
+def test_stop_from_any_entry_point_reads_as_cancelled(run: Run, store: SessionStore) -> None:
     assert store.get_cancellation_status("s") is NONE
     run.stop(now=True)
     finish(run)
@@ -156,16 +162,16 @@ def test_a_resumed_session_can_be_cancelled_again(run: Run, store: SessionStore)
     assert again.status == "cancelled"
 
 
-def test_what_is_finished_can_not_be_cancelled(run: Run, store: SessionStore) -> None:
+def test_finished_session_cannot_be_cancelled(run: Run, store: SessionStore) -> None:
     let_go(run, "one")
     finish(run)
-    told = "Session s is not running: there is nothing to do."
+    told = "Session s is not running. Nothing to do."
     assert store.request_cancellation("s") == (False, told)
     assert not store.is_cancellation_requested("s")
     assert not (run.path / "stop.json").exists()
 
 
-def test_no_session_no_status(store: SessionStore) -> None:
+def test_unknown_session_has_no_status(store: SessionStore) -> None:
     assert store.get_cancellation_status("nobody") is NONE
     assert not store.is_cancellation_requested("nobody")
     assert not store.is_immediate_cancellation("nobody")
@@ -195,9 +201,7 @@ def test_a_session_without_a_turn_has_no_status(tmp_path: Path) -> None:
         b'{"level": "cancelled"}',
     ],
 )
-def test_no_file_but_a_command_stops_a_run_or_stands_in_the_way(
-    run: Run, store: SessionStore, torn: bytes
-) -> None:
+def test_only_a_command_file_stops_a_run(run: Run, store: SessionStore, torn: bytes) -> None:
     (run.path / "stop.json").write_bytes(torn)
     assert store.get_cancellation_status("s") is NONE
     let_go(run, "one")
@@ -205,9 +209,9 @@ def test_no_file_but_a_command_stops_a_run_or_stands_in_the_way(
     assert run.status == "completed"
 
 
-def test_clearing(run: Run, store: SessionStore) -> None:
+def test_clear_cancellation(run: Run, store: SessionStore) -> None:
     store.request_cancellation("s")
-    with pytest.raises(UserError, match="can't be taken back"):
+    with pytest.raises(UserError, match="can't be undone"):
         store.clear_cancellation("s")
     let_go(run, "one")
     finish(run)
@@ -217,8 +221,8 @@ def test_clearing(run: Run, store: SessionStore) -> None:
     assert finish(resume(run)).status == "completed"
 
 
-def test_marking_what_nobody_runs(run: Run, store: SessionStore) -> None:
-    with pytest.raises(UserError, match="request_cancellation stops it"):
+def test_mark_cancelled_when_no_process_runs(run: Run, store: SessionStore) -> None:
+    with pytest.raises(UserError, match="Use request_cancellation instead"):
         store.mark_cancelled("s")
     run.stop(now=True)
     finish(run)
@@ -226,7 +230,7 @@ def test_marking_what_nobody_runs(run: Run, store: SessionStore) -> None:
     assert store.get_cancellation_status("s") is CANCELLED
 
 
-def test_sessions_of_a_project(tmp_path: Path) -> None:
+def test_project_path_selects_the_sessions(tmp_path: Path) -> None:
     root = tmp_path / "project/.nb_agents/sessions"
     run = begin(write(tmp_path, BODY), session_root=root)
     wait_held(run, "one")
@@ -259,3 +263,25 @@ def test_a_process_that_died_was_not_cancelled(tmp_path: Path) -> None:
     assert not store.request_cancellation("s").changed
     store.mark_cancelled("s", cancelled_at_step="one")
     assert store.get_cancellation_status("s") is CANCELLED
+
+
+def test_amplifier_program_can_catch_the_stop_of_a_recipe(run: Run, store: SessionStore) -> None:
+    """Names, states, and the exception with session, level and step are Amplifier's."""
+    from tests.kit.recipes import CancellationRequestedError, CancellationStatus
+
+    def check(session_id: str, step: str) -> None:
+        status = store.get_cancellation_status(session_id)
+        if status in (CancellationStatus.REQUESTED, CancellationStatus.IMMEDIATE):
+            is_immediate = status == CancellationStatus.IMMEDIATE
+            raise CancellationRequestedError(session_id, is_immediate, step)
+
+    check("s", "one")
+    store.request_cancellation("s", immediate=False)
+    with pytest.raises(CancellationRequestedError, match=r"s was stopped \(graceful\) at step 'o"):
+        check("s", "one")
+    let_go(run, "one")
+    with pytest.raises(nb_agents.CancellationRequestedError) as stopped:
+        run.wait(WAIT_S)
+    told = stopped.value
+    assert (told.session_id, told.is_immediate, told.current_step) == ("s", False, "two")
+    assert store.get_cancellation_status("s") is nb_agents.CancellationStatus.CANCELLED

@@ -1,14 +1,14 @@
-"""Commands on disk: each is taken once, whatever the writer lacks when it looks."""
+"""Commands on disk are taken exactly once, even by a writer without free descriptors."""
 
 from pathlib import Path
 
 import pytest
 
-from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.errors import UserError
 from nb_agents.events import Command, Decide, Say
 from nb_agents.session.commands import MAX_BYTES, send, take_commands
-from nb_agents.session.layout import TurnPaths
+from tests.kit.runs import CancellationStatus, StopRequest
+from tests.kit.sessions import TurnPaths
 from tests.processes import output
 
 TAKE = """
@@ -16,7 +16,7 @@ import os, resource, sys
 from pathlib import Path
 from nb_agents.session.commands import send, take_commands
 from nb_agents.session.layout import TurnPaths
-from nb_agents.tools.offer import CallAsked, CallInbox
+from nb_agents.tools.offer import CallRequest, CallInbox
 
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -41,7 +41,7 @@ print(*taken, *take(), sep="\\n")
 TAKE_CALLS = f"""{TAKE}
 offer = CallInbox.make(Path(sys.argv[1]))
 place = Path(sys.argv[1])
-asked = CallAsked("tool", {{}}, "ada", False, place, (), place, place)
+asked = CallRequest("tool", {{}}, "ada", False, place, (), place, place)
 names = [offer.ask(asked) for _ in range(2)]
 take = lambda: [name for name, _ in offer.take_calls()]
 taken = [name for count in range(5) for name in with_files(count, take)]
@@ -55,7 +55,7 @@ def taken(turn: TurnPaths) -> list[Command]:
     return [command for _, command in take_commands(turn)]
 
 
-def test_commands_are_taken_once_in_the_order_in_which_they_were_sent(tmp_path: Path) -> None:
+def test_commands_are_taken_once_and_in_order(tmp_path: Path) -> None:
     turn = TurnPaths(tmp_path)
     for command in (Say("one"), STOP, Say("two")):
         send(turn, command)
@@ -63,28 +63,26 @@ def test_commands_are_taken_once_in_the_order_in_which_they_were_sent(tmp_path: 
     assert taken(turn) == []
 
 
-def test_a_writer_that_has_no_file_left_takes_each_command_later(tmp_path: Path) -> None:
+def test_writer_without_free_descriptors_takes_commands_later(tmp_path: Path) -> None:
     turn = TurnPaths(tmp_path)
     names = [send(turn, command) for command in (STOP, Say("more"))]
     assert output(TAKE_COMMANDS, tmp_path).split() == names
 
 
-def test_who_offers_tools_and_has_no_file_left_takes_each_call_later(tmp_path: Path) -> None:
+def test_tool_offer_without_free_descriptors_takes_calls_later(tmp_path: Path) -> None:
     assert output(TAKE_CALLS, tmp_path) == "True\n"
 
 
 @pytest.mark.parametrize("character", ["x", "é", "漢", "😀", "\ud83d", "\0"])
-def test_as_long_a_text_as_may_be_said_arrives_whatever_its_characters(
-    tmp_path: Path, character: str
-) -> None:
+def test_longest_message_arrives_with_any_characters(tmp_path: Path, character: str) -> None:
     turn = TurnPaths(tmp_path)
     text = character * 20_000
     send(turn, Say(text))
     assert taken(turn) == [Say(text)]
 
 
-def test_what_no_writer_would_take_is_refused_at_once(tmp_path: Path) -> None:
+def test_oversized_command_is_refused_when_sent(tmp_path: Path) -> None:
     turn = TurnPaths(tmp_path)
-    with pytest.raises(UserError, match=f"at most {MAX_BYTES} bytes, and this one has 10000[0-9]+"):
+    with pytest.raises(UserError, match=f"has 10000[0-9]+ bytes. .* at most {MAX_BYTES}"):
         send(turn, Decide(True, "x" * MAX_BYTES))
     assert list(tmp_path.iterdir()) == []

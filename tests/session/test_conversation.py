@@ -1,4 +1,4 @@
-"""What the next turn is told of the tools that had answered before a stop."""
+"""Tool results from before a stop in the messages of the next turn."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.models.backend import Backend
-from nb_agents.runs.run import Run
-from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
-from nb_agents.view.fold import MAX_LEARNED, MAX_LEARNED_CHARS
+from tests.kit.models import Backend
+from tests.kit.runs import Run
+from tests.kit.sessions import load_session
+from tests.kit.views import MAX_LEARNED, MAX_LEARNED_CHARS
 from tests.recipes.live import begin, write
 from tests.team_kit import finish, prompt
 
@@ -30,7 +30,7 @@ def asked(name: str, *places: str) -> Turn:
 
 
 def go(root: Path, session: str | None = None, **models: Backend) -> Run:
-    """Start a team, or go on with its session."""
+    """Start a team, or continue its session."""
     return nb_agents.start(
         "Where is it?",
         scripted_team(None, **models),
@@ -59,12 +59,12 @@ def test_results_before_a_stop_reach_the_next_turn(tmp_path: Path) -> None:
     again = ScriptedModel(Answer("As found."))
     finish(go(tmp_path, run.session, ada=again))
     asks = prompt(again, 0)
-    assert "[TOOL RESULTS - told to agents before the stop, in no answer yet]" in asks
+    assert "[TOOL RESULTS - received by agents before the stop, not in an answer yet]" in asks
     assert asks.index("found in the attic: 42") < asks.index("found in the cellar: 42")
     assert "## ada called look" in asks
 
 
-def test_results_that_an_answer_came_from_are_not_told_again(tmp_path: Path) -> None:
+def test_results_before_an_answer_are_not_repeated(tmp_path: Path) -> None:
     gate = Gate()
     turns = (asked("look", "the attic"), Answer("42"), asked("look", "bed"), Turn("So", gate=gate))
     both = {"ada": ScriptedModel(*turns), "ben": ScriptedModel(Turn("Hm", gate=gate))}
@@ -76,7 +76,7 @@ def test_results_that_an_answer_came_from_are_not_told_again(tmp_path: Path) -> 
     assert "found in bed" in asks and "attic" not in asks
 
 
-def test_results_of_a_turn_that_was_resumed_and_stopped_again_are_told(tmp_path: Path) -> None:
+def test_results_of_a_turn_resumed_and_stopped_again_reach_the_next_turn(tmp_path: Path) -> None:
     first, second = Gate(), Gate()
     turns = (asked("look", "the attic"), Turn("So", gate=first))
     run = stopped(go(tmp_path, ada=ScriptedModel(*turns)), first)
@@ -94,7 +94,7 @@ def test_results_of_a_recipes_step_reach_the_next_turn(tmp_path: Path) -> None:
     assert "## ask called look" in told(run) and "found in the attic: 42" in told(run)
 
 
-def test_only_the_last_results_are_told_and_not_whole(tmp_path: Path) -> None:
+def test_only_the_last_results_are_included_and_truncated(tmp_path: Path) -> None:
     gate = Gate()
     model = ScriptedModel(asked("flood", *(f"<{n}>" for n in range(12))), Turn("So", gate=gate))
     run = stopped(go(tmp_path, ada=model), gate)

@@ -1,4 +1,4 @@
-"""A copy holds what was there, shares it where the disk can, and follows nothing."""
+"""Copies are complete, share blocks where possible, and follow no links."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.disk import entry
 from nb_agents.session import copying
-from nb_agents.session.copying import copy_tree, copy_workspaces, not_copied
+from nb_agents.session.copying import copy_tree, copy_workspaces, skipped_notice
+from tests.kit.disk import entry
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def source(tmp_path: Path) -> Path:
     return source
 
 
-def test_a_copy_holds_files_directories_and_links(source: Path, tmp_path: Path) -> None:
+def test_copy_contains_files_directories_and_links(source: Path, tmp_path: Path) -> None:
     assert copy_workspaces(source, tmp_path / "copy") == ()
     copy = tmp_path / "copy" / "ada"
     assert sorted(os.listdir(copy)) == ["empty", "latest", "python", "run.sh"]
@@ -35,14 +35,14 @@ def test_a_copy_holds_files_directories_and_links(source: Path, tmp_path: Path) 
     assert os.readlink(copy / "python") == "/usr/bin/python3"
     assert os.readlink(copy / "latest") == "empty"
     about = (copy / "run.sh").stat()
-    # Who copies a program does not lend it his rights.
+    # A copied program does not get the permissions of the user who copies it.
     assert (about.st_mode & 0o7777, about.st_mtime_ns) == (0o751, 2_000)
     assert (copy / "run.sh").read_text() == "echo"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reflinks are Linux's")
 @pytest.mark.parametrize("can", [True, False])
-def test_a_file_is_shared_where_the_disk_can(
+def test_file_is_copied_by_reflink_if_supported(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can: bool
 ) -> None:
     asked = []
@@ -56,11 +56,11 @@ def test_a_file_is_shared_where_the_disk_can(
     monkeypatch.setattr(copying, "_SMALL_BYTES", 0)
     copy_tree(source, tmp_path / "copy")
     assert asked == [0x40049409]
-    # This one shares nothing, so that nothing is there when it is believed.
+    # This ioctl does nothing, so that the copy would be empty if its success were trusted.
     assert (tmp_path / "copy" / "ada" / "run.sh").read_text() == ("" if can else "echo")
 
 
-def test_what_can_not_be_copied_is_named(
+def test_entries_that_cannot_be_copied_are_reported(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(source / "ada" / "pipe")
@@ -79,12 +79,12 @@ def test_what_can_not_be_copied_is_named(
         "ada/pipe (a pipe)",
         "ada/run.sh (can't be read: Permission denied)",
     )
-    assert not_copied(left_out) == (f"Not copied: {', '.join(left_out)}.",)
+    assert skipped_notice(left_out) == (f"Not copied: {', '.join(left_out)}.",)
     assert sorted(os.listdir(tmp_path / "copy" / "ada")) == ["empty", "latest", "python"]
-    assert not_copied(()) == ()
+    assert skipped_notice(()) == ()
 
 
-def test_a_link_in_the_place_of_a_workspace_is_not_copied(source: Path, tmp_path: Path) -> None:
+def test_workspace_that_is_a_link_is_not_copied(source: Path, tmp_path: Path) -> None:
     (source / "ben").symlink_to("/etc")
     copy_workspaces(source, tmp_path / "copy")
     assert os.listdir(tmp_path / "copy") == ["ada"]
@@ -97,7 +97,7 @@ def test_a_turn_without_workspaces_has_nothing_to_copy(tmp_path: Path) -> None:
     assert copy_workspaces(tmp_path / "nothing", tmp_path / "copy") == ()
 
 
-def test_a_disk_that_refuses_ends_the_copy(
+def test_disk_error_ends_the_copy(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -108,7 +108,7 @@ def test_a_disk_that_refuses_ends_the_copy(
         copy_workspaces(source, tmp_path / "copy")
 
 
-def test_a_file_that_grows_while_it_is_copied_has_an_end(tmp_path: Path) -> None:
+def test_copy_of_a_growing_file_ends(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"0123456789")
     with open(tmp_path / "log", "rb") as old, open(tmp_path / "copy", "wb") as new:
         copying.copy_file(old, new, 4)

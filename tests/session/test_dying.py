@@ -1,4 +1,4 @@
-"""A process that dies at any one change of files leaves what was kept whole, or nothing of it."""
+"""A process killed at any change of files leaves complete snapshots and forks, or none."""
 
 import json
 import os
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.session.history import load_session
-from nb_agents.session.snapshots import Index, SnapshotStore
-from tests.session.test_own_files import Own
-from tests.session.test_snapshots import shell, state
+from tests.kit.sessions import load_session
+from tests.kit.snapshots import Index, SnapshotStore
+from tests.snapshots.test_store import shell, state
+from tests.snapshots.test_user_files import Own
 from tests.team_kit import finish, script
 
 EACH = os.environ.get("NB_AGENTS_KILL_EACH") == "1"
-"""Whether each change of files is tried as the last one, and not only every so many."""
+"""Whether to kill at each change of files, instead of at a sample."""
 
 AT_HOME = """\
 name: some
@@ -37,9 +37,9 @@ root = Path({root!r})
 die_at({number}, root)
 """
 _KEEP = """
-from nb_agents.session.snapshots import SnapshotStore
+from nb_agents.snapshots.store import SnapshotStore
 store = SnapshotStore(root / "s")
-store.keep(root / "w", store.index({tree!r}))
+store.snapshot(root / "w", store.read_index({tree!r}))
 """
 _COPY = """
 from nb_agents.session.layout import turns_of
@@ -55,14 +55,15 @@ nb_agents.rewind("s/1", {point}, options=RunOptions(session_root=root)).wait()
 _OWN = """
 import json
 from nb_agents.process.writable import WritablePath
-from nb_agents.session.own_files import OwnChange, OwnFiles, OwnHistory
-from nb_agents.session.own_rewind import plan_of, put_back
-from nb_agents.session.snapshots import KeptPath
-kept = lambda it: it and KeptPath(*it)
+from nb_agents.snapshots.user_files import UserFileChange, UserFiles, UserFileHistory
+from nb_agents.snapshots.user_file_restore import plan_restore, restore_files
+from nb_agents.snapshots.tree import TreeEntry
+kept = lambda it: it and TreeEntry(*it)
 said = json.loads((root / "changes.json").read_text())
-changes = [OwnChange(place, path, kept(b), kept(a)) for place, path, b, a, _ in said]
-own, places = OwnFiles(root / "s"), [WritablePath(root / "site")]
-assert not put_back(plan_of(OwnHistory(tuple(changes)), own, places), own, places, [])
+changes = [UserFileChange(place, path, kept(b), kept(a)) for place, path, b, a, _ in said]
+own, places = UserFiles(root / "s"), [WritablePath(root / "site")]
+plan = plan_restore(UserFileHistory(tuple(changes)), own, places)
+assert not restore_files(plan, own, places, [])
 """
 RECIPE = """\
 name: some
@@ -75,7 +76,7 @@ steps:
 
 
 def _killed(root: Path, work: str, step: int) -> Iterator[int]:
-    """Do work that dies at its first change of files, its next one, and so on, until it ends."""
+    """Repeat work that dies at its first change of files, its second one, and so on."""
     for number in count(1, 1 if EACH else step):
         with script(_BEGIN.format(root=str(root), number=number) + work, root) as process:
             assert process.stderr is not None
@@ -88,23 +89,23 @@ def _killed(root: Path, work: str, step: int) -> Iterator[int]:
 
 
 def _check(store: SnapshotStore) -> None:
-    """Each kept file holds what its name says, and each tree can be read with its files."""
+    """Check that each stored file matches its digest and each tree can be read."""
     for path in store.path.glob("files/??/*"):
         if not path.name.startswith("."):
             digest = blake2b(path.read_bytes(), digest_size=20).hexdigest()
             assert digest == path.parent.name + path.name
     for path in store.path.glob("trees/[!.]*"):
-        for entry in store.tree(path.name).values():
+        for entry in store.read_tree(path.name).values():
             if entry.kind == "f":
-                store.read(entry)
+                store.read_blob(entry)
 
 
-def test_a_snapshot_is_whole_or_not_there_wherever_its_process_dies(tmp_path: Path) -> None:
+def test_snapshot_is_complete_or_missing_after_a_kill_at_any_step(tmp_path: Path) -> None:
     workspace, store = tmp_path / "w", SnapshotStore(tmp_path / "s")
     (workspace / "in").mkdir(parents=True)
     (workspace / "in" / "a").write_text("one")
     (workspace / "b").write_text("two")
-    tree = store.keep(workspace, Index()).known.id
+    tree = store.snapshot(workspace, Index()).new_index.tree_id
     before = state(store.path)
     (workspace / "in" / "a").write_text("another")
     (workspace / "large").write_bytes(bytes(2_000_000))
@@ -115,10 +116,12 @@ def test_a_snapshot_is_whole_or_not_there_wherever_its_process_dies(tmp_path: Pa
         assert {path: left[path] for path in before} == before, deaths
         _check(SnapshotStore(tmp_path / "s"))
         store = SnapshotStore(tmp_path / "s")
-        again = store.keep(workspace, store.index(tree)).known.id
-        store.lay(again, tmp_path / "laid")
+        again = store.snapshot(workspace, store.read_index(tree)).new_index.tree_id
+        store.checkout(again, tmp_path / "laid")
         assert state(tmp_path / "laid") == want
-        for path in left.keys() | state(store.path).keys():  # as it was before, for the next death
+        for path in (
+            left.keys() | state(store.path).keys()
+        ):  # restore the old state for the next kill
             if path not in before and (place := store.path / os.fsdecode(path)).is_file():
                 place.unlink()
         shutil.rmtree(tmp_path / "laid")
@@ -131,7 +134,7 @@ def _played(root: Path) -> nb_agents.Run:
     return finish(nb_agents.start("", None, "s", recipe=root / "recipe.yaml", options=options))
 
 
-def test_a_copied_session_has_its_last_turn_only_when_it_is_whole(tmp_path: Path) -> None:
+def test_copied_session_has_its_last_turn_only_if_complete(tmp_path: Path) -> None:
     run, fork, deaths = _played(tmp_path), tmp_path / "fork", 0
     before = state(run.path.parent)
     for deaths in _killed(tmp_path, _COPY, 15):
@@ -143,7 +146,7 @@ def test_a_copied_session_has_its_last_turn_only_when_it_is_whole(tmp_path: Path
     assert state(fork / "turn_1" / "workspaces") == state(run.path / "workspaces")
 
 
-def test_a_fork_is_whole_or_not_there_wherever_the_process_of_its_rewind_dies(
+def test_fork_is_complete_or_missing_after_a_kill_at_any_step(
     tmp_path: Path,
 ) -> None:
     run, deaths = _played(tmp_path), 0
@@ -168,7 +171,7 @@ def test_a_fork_is_whole_or_not_there_wherever_the_process_of_its_rewind_dies(
     assert deaths > 20
 
 
-def test_each_of_the_persons_files_is_as_it_was_or_as_it_is_to_be_wherever_a_rewind_dies(
+def test_user_files_are_old_or_restored_after_a_kill_at_any_step(
     tmp_path: Path,
 ) -> None:
     it, deaths = Own(tmp_path, "mkdir a d; printf one > a/one; echo two > two; echo 3 > d/3"), 0
@@ -179,10 +182,10 @@ def test_each_of_the_persons_files_is_as_it_was_or_as_it_is_to_be_wherever_a_rew
     for deaths in _killed(tmp_path, _OWN, 6):
         now = state(it.site)
         for path in {*point, *left, *now}:
-            between = path in (b"two", b"d")  # a file is no directory at one stroke
+            between = path in (b"two", b"d")  # replacing a file by a directory is not atomic
             is_ours = path.endswith(b".nb_agents.tmp")
             assert is_ours or between or now.get(path) in (point.get(path), left.get(path)), path
-        if deaths % 2:  # the next death finds what this one left, or all as it was
+        if deaths % 2:  # the next kill starts with the remains of this one, or with the old state
             it.back()
             assert state(it.site) == point
         shutil.rmtree(it.site)
@@ -193,7 +196,7 @@ def test_each_of_the_persons_files_is_as_it_was_or_as_it_is_to_be_wherever_a_rew
     assert state(it.site) == point
 
 
-def test_a_rewind_that_died_is_made_again_with_the_persons_files(tmp_path: Path) -> None:
+def test_killed_rewind_of_user_files_can_be_repeated(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (tmp_path / "recipe.yaml").write_text(AT_HOME)

@@ -1,4 +1,4 @@
-"""A turn that has no journal: it says what its files say, and nothing that nobody wrote down."""
+"""Turns without a journal show only what their files contain."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.session.history import load_session, load_turn
-from nb_agents.session.layout import TurnPaths
+from tests.kit.sessions import TurnPaths, load_session, load_turn
 from tests.session.turns import (
     ADA,
     CANCELLED,
@@ -39,7 +38,7 @@ ENDINGS: dict[str, tuple[ev.Event, ...]] = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_turn_whose_journal_is_lost_ended_as_it_did(tmp_path: Path, ending: str) -> None:
+def test_turn_with_a_lost_journal_has_its_recorded_end(tmp_path: Path, ending: str) -> None:
     paths = turn_paths(tmp_path)
     write_journal(paths, started(), answer("ada", ADA), *ENDINGS[ending])
     before = load_turn(paths)
@@ -51,7 +50,7 @@ def test_a_turn_whose_journal_is_lost_ended_as_it_did(tmp_path: Path, ending: st
     assert after.view.started_at == pytest.approx(before.view.started_at, abs=0.01)
 
 
-def test_words_that_only_the_answer_file_has_left_are_no_answer(tmp_path: Path) -> None:
+def test_partial_text_in_the_answer_file_is_not_an_answer(tmp_path: Path) -> None:
     paths = turn_paths(tmp_path)
     write_turn(paths, started(), *writing("ben", "half a thought"), STOP, CANCELLED)
     paths.journal.unlink()
@@ -68,7 +67,7 @@ def massgen(root: Path, **changes: Any) -> TurnPaths:
     return paths
 
 
-def test_a_turn_of_another_program_shows_no_time_that_nobody_wrote_down(tmp_path: Path) -> None:
+def test_turn_of_another_program_shows_only_recorded_times(tmp_path: Path) -> None:
     view = load_turn(massgen(tmp_path, timestamp="2025-12-05T12:00:00.5")).view
     assert (view.started_at, view.ending, view.stop) == (0.0, "cancelled", None)
     assert (
@@ -81,14 +80,14 @@ def test_a_turn_of_another_program_shows_no_time_that_nobody_wrote_down(tmp_path
 @pytest.mark.parametrize(
     "timestamp", ["soon", None, 7, "9999-12-31T23:59:59", "0001-01-01", "2025"]
 )
-def test_absurd_times_are_not_known(tmp_path: Path, took: object, timestamp: object) -> None:
+def test_impossible_times_are_ignored(tmp_path: Path, took: object, timestamp: object) -> None:
     paths = massgen(tmp_path, duration_seconds=took, timestamp=timestamp)
     view = load_turn(paths).view
     assert view.started_at == 0.0
     assert 0 <= view.last_at < 2.6e11
 
 
-def test_a_directory_of_an_absurd_age_is_read(tmp_path: Path) -> None:
+def test_directory_with_an_impossible_time_is_read(tmp_path: Path) -> None:
     paths = massgen(tmp_path)
     os.utime(paths.path, (0, 253_402_300_800_000))
     assert 0 <= load_turn(paths).view.last_at < 2.6e11

@@ -1,4 +1,4 @@
-"""Following a turn: all that happened so far, then what comes, whoever writes it."""
+"""Following a turn yields past and new events, regardless of who writes them."""
 
 import asyncio
 import os
@@ -14,9 +14,9 @@ import pytest
 import nb_agents
 from nb_agents import UserError
 from nb_agents import events as ev
-from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
-from nb_agents.view.fold import fold
+from tests.kit.sessions import TurnPaths
+from tests.kit.views import fold
 from tests.processes import BOUND_BY_PERMISSIONS, line, python
 from tests.team_kit import events, finish, start
 from tests.warm import WarmProcess
@@ -38,7 +38,7 @@ run.wait(raise_on_stop=False)
 READER = """
 import asyncio, sys, nb_agents
 from pathlib import Path
-from nb_agents.runs.finding import attach
+from nb_agents.launch.finding import attach
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
 place = sys.argv[1]
@@ -57,14 +57,14 @@ async def all_of(stream: AsyncIterator[ev.Event]) -> list[ev.Event]:
     return [event async for event in stream]
 
 
-def test_a_turn_that_is_over_is_given_from_its_first_event_to_its_last(tmp_path: Path) -> None:
+def test_follow_yields_all_events_of_a_finished_turn(tmp_path: Path) -> None:
     run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
     followed = asyncio.run(all_of(run.events()))
     assert followed == events(run)
     assert (followed[0].kind, followed[-1].kind) == ("turn_started", "files_listed")
 
 
-def test_who_comes_late_hears_what_was_and_then_each_event_to_the_end(tmp_path: Path) -> None:
+def test_late_follower_gets_past_and_new_events(tmp_path: Path) -> None:
     gate = Gate()
     run = start(tmp_path, a=ScriptedModel(LOOK, Answer("A's", gate=gate)))
     gate.wait_reached()
@@ -74,7 +74,7 @@ def test_who_comes_late_hears_what_was_and_then_each_event_to_the_end(tmp_path: 
         async for event in run.events():
             heard.append(event)
             if isinstance(event, ev.ModelStarted) and event.call == 2:
-                gate.open()  # so that the rest comes while it is followed
+                gate.open()  # so that the rest is written while it is followed
         return heard
 
     heard = asyncio.run(asyncio.wait_for(follow(), 200))
@@ -82,7 +82,7 @@ def test_who_comes_late_hears_what_was_and_then_each_event_to_the_end(tmp_path: 
     assert fold(heard).answer == "A's"
 
 
-def test_who_may_only_read_a_live_turn_follows_it_to_its_end(tmp_path: Path) -> None:
+def test_reader_without_write_permission_follows_a_live_turn(tmp_path: Path) -> None:
     gate = Gate()
     run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
     gate.wait_reached()
@@ -97,7 +97,7 @@ def test_who_may_only_read_a_live_turn_follows_it_to_its_end(tmp_path: Path) -> 
         assert line(reader) == "files_listed completed"
 
 
-def test_two_who_follow_hear_the_same(tmp_path: Path) -> None:
+def test_two_followers_get_the_same_events(tmp_path: Path) -> None:
     gate = Gate()
     run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
 
@@ -110,7 +110,7 @@ def test_two_who_follow_hear_the_same(tmp_path: Path) -> None:
     assert one == other == events(run)
 
 
-def test_a_turn_of_another_process_is_followed_until_that_dies(tmp_path: Path) -> None:
+def test_turn_of_another_process_is_followed_until_it_dies(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", WRITER, str(tmp_path)]
     with WarmProcess(argv, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
@@ -129,7 +129,7 @@ def test_a_turn_of_another_process_is_followed_until_that_dies(tmp_path: Path) -
     assert not TurnPaths(tmp_path / "s" / "turn_1").is_live()
 
 
-def test_half_a_line_waits_for_its_other_half_and_a_bad_one_is_left_out(tmp_path: Path) -> None:
+def test_follow_waits_for_a_complete_line_and_skips_invalid_ones(tmp_path: Path) -> None:
     run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
     journal = run.path / "events.jsonl"
     whole = journal.read_bytes()
@@ -137,12 +137,12 @@ def test_half_a_line_waits_for_its_other_half_and_a_bad_one_is_left_out(tmp_path
     assert asyncio.run(all_of(run.events())) == events(run)
 
 
-def test_what_is_no_turn_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_following_something_else_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a turn"):
         asyncio.run(all_of(nb_agents.follow(tmp_path)))
 
 
-def test_a_turn_that_is_deleted_meanwhile_is_said_so_and_stays_deleted(tmp_path: Path) -> None:
+def test_following_a_deleted_turn_fails_and_does_not_recreate_it(tmp_path: Path) -> None:
     turn = finish(start(tmp_path, a=ScriptedModel(Answer("A's")))).path
 
     async def follow() -> None:

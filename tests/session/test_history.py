@@ -1,4 +1,4 @@
-"""Reading back: what the next turn and the person are shown, whatever state the files are in."""
+"""Loading sessions for the next turn and for users, from files in any state."""
 
 import json
 import os
@@ -12,7 +12,6 @@ import pytest
 from filelock import FileLock
 
 from nb_agents import events as ev
-from nb_agents.session.conversation import PastMessage
 from nb_agents.session.history import (
     LISTED,
     PastTurn,
@@ -21,13 +20,24 @@ from nb_agents.session.history import (
     load_session,
     load_turn,
     past_events,
+    resumed_in,
     workspace_files,
 )
-from nb_agents.session.journal import MAX_BYTES
-from nb_agents.session.layout import ALLOT_LOCK, TurnPaths, claim_turn, turns_of
-from nb_agents.session.views import write_atomic, write_views
-from nb_agents.view.run_view import RunView
 from tests import processes
+from tests.kit.runs import handle_of
+from tests.kit.sessions import (
+    CLAIM_LOCK,
+    MAX_BYTES,
+    PastMessage,
+    TurnPaths,
+    claim_turn,
+    turns_of,
+    views,
+    write_atomic,
+    write_views,
+)
+from tests.kit.verbs import run_facts
+from tests.kit.views import RunView
 from tests.session.turns import (
     ADA,
     BEN,
@@ -63,7 +73,7 @@ def session_of(root: Path) -> Session:
 
 
 def massgen_turn(root: Path, number: int, files: dict[str, Any]) -> TurnPaths:
-    """Write a turn as MassGen does: no journal, no keys of ours."""
+    """Write a turn like MassGen, without a journal and our keys."""
     paths = TurnPaths(root / "session_1" / f"turn_{number}")
     paths.path.mkdir(parents=True)
     for name, content in files.items():
@@ -99,10 +109,10 @@ PARTIAL = {
 }
 
 
-# What the next turn sees --------------------------------------------------------------------
+# Messages of the next turn ------------------------------------------------------------------
 
 
-def test_the_steps_of_a_turn_whose_process_died_are_not_running(tmp_path: Path) -> None:
+def test_steps_of_a_turn_with_a_dead_process_are_not_running(tmp_path: Path) -> None:
     paths = turn_paths(tmp_path)
     failed = ev.StepFailed(step="b", attempt=1, error="no luck", attempts=2, retry_in_s=9.0)
     begun = [ev.StepStarted(step=step, unit="bash") for step in "ab"]
@@ -111,7 +121,7 @@ def test_the_steps_of_a_turn_whose_process_died_are_not_running(tmp_path: Path) 
     assert {k: s.status for k, s in steps.items()} == {"a": "cut", "b": "stopped"}
 
 
-def test_an_incomplete_turn_reads_exactly_as_massgens_document_says(tmp_path: Path) -> None:
+def test_incomplete_turn_reads_as_documented_by_massgen(tmp_path: Path) -> None:
     files = {
         "metadata.json": INCOMPLETE,
         "partial_answers.json": PARTIAL,
@@ -138,7 +148,7 @@ First agent's partial answer...
     )
 
 
-def test_our_own_incomplete_turn_reads_the_same_way_in_order_of_ids(tmp_path: Path) -> None:
+def test_incomplete_turn_of_nb_agents_reads_the_same_in_order_of_ids(tmp_path: Path) -> None:
     paths = turn_paths(tmp_path)
     write_turn(paths, started(), answer("ben", BEN), vote("ben", "ben"), STOP, CANCELLED)
     assert session_of(tmp_path).messages[1].content == (
@@ -155,7 +165,7 @@ def test_our_own_incomplete_turn_reads_the_same_way_in_order_of_ids(tmp_path: Pa
     )
 
 
-def test_agents_that_others_called_are_told_with_what_they_returned(tmp_path: Path) -> None:
+def test_sub_agents_are_described_with_their_results(tmp_path: Path) -> None:
     paths = turn_paths(tmp_path)
     for name in ("ada+critic-1", "ada+critic-2", "ada+critic-3"):
         (paths.workspaces / name).mkdir()
@@ -187,7 +197,7 @@ def test_agents_that_others_called_are_told_with_what_they_returned(tmp_path: Pa
     assert text.count("still working") == 1  # ada
 
 
-def test_words_never_submitted_are_told_apart_from_answers(tmp_path: Path) -> None:
+def test_unsubmitted_text_is_distinguished_from_answers(tmp_path: Path) -> None:
     write_turn(turn_paths(tmp_path), started(), *writing("ada", "half a"), STOP, CANCELLED)
     _, document, unsubmitted = session_of(tmp_path).messages
     assert "half a" not in document.content
@@ -195,7 +205,7 @@ def test_words_never_submitted_are_told_apart_from_answers(tmp_path: Path) -> No
     assert "never submitted" in unsubmitted.content
 
 
-def test_a_complete_turn_is_its_task_and_its_answer(tmp_path: Path) -> None:
+def test_complete_turn_gives_its_task_and_answer(tmp_path: Path) -> None:
     write_turn(turn_paths(tmp_path), started(), answer("ada", ADA), COMPLETED)
     assert session_of(tmp_path).messages == (
         PastMessage("user", "Why?"),
@@ -205,10 +215,10 @@ def test_a_complete_turn_is_its_task_and_its_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [(COMPLETED,), (STOP, CANCELLED), ()])
 @pytest.mark.parametrize("has_journal", [True, False])
-def test_follow_up_texts_are_the_persons_words_after_the_task(
+def test_messages_of_the_user_follow_the_task(
     tmp_path: Path, end: tuple[ev.Event, ...], has_journal: bool
 ) -> None:
-    said = [ev.Said(text=text) for text in ("In French.", "And briefly.")]
+    said = [ev.UserMessage(text=text) for text in ("In French.", "And briefly.")]
     paths = turn_paths(tmp_path)
     write_turn(paths, started(), said[0], answer("ada", ADA), said[1], *end)
     if not has_journal:
@@ -220,7 +230,7 @@ def test_follow_up_texts_are_the_persons_words_after_the_task(
 
 
 @pytest.mark.parametrize("said", [None, "x", 3, {"a": 1}])
-def test_follow_up_texts_of_another_shape_are_none(tmp_path: Path, said: object) -> None:
+def test_invalid_messages_in_metadata_are_ignored(tmp_path: Path, said: object) -> None:
     massgen_turn(tmp_path, 1, {"metadata.json": {**COMPLETE, "said": said}, "answer.txt": "x"})
     assert [m.content for m in session_of(tmp_path).messages] == ["First question", "x"]
 
@@ -232,13 +242,13 @@ def test_turns_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert tasks == ["task 2", "task 9", "task 10"]
 
 
-def test_a_session_without_turns_says_nothing(tmp_path: Path) -> None:
+def test_session_without_turns_has_no_messages(tmp_path: Path) -> None:
     session = load_session(tmp_path / "nothing")
     assert (session.turns, session.messages, session.context_paths) == ((), (), ())
     assert session.restored() == ()
 
 
-def test_every_workspace_of_an_incomplete_turn_and_the_winners_of_others_may_be_read(
+def test_context_paths_are_all_workspaces_of_incomplete_turns_and_winners(
     tmp_path: Path,
 ) -> None:
     first, second = turn_paths(tmp_path, 1), turn_paths(tmp_path, 2)
@@ -252,24 +262,24 @@ def test_every_workspace_of_an_incomplete_turn_and_the_winners_of_others_may_be_
     )
 
 
-# What a person sees -------------------------------------------------------------------------
+# Lines for the user -------------------------------------------------------------------------
 
 
-def test_going_on_tells_of_an_incomplete_turn_and_what_is_kept_of_it(tmp_path: Path) -> None:
+def test_continuing_describes_the_incomplete_turn_and_its_saved_results(tmp_path: Path) -> None:
     massgen_turn(tmp_path, 1, {"metadata.json": COMPLETE, "answer.txt": "First answer"})
     both = {**PARTIAL, "agent_b": {"answer": "Second", "has_voted": False, "votes": None}}
     massgen_turn(tmp_path, 2, {"metadata.json": INCOMPLETE, "partial_answers.json": both})
     assert session_of(tmp_path).restored() == (
-        "Goes on with session session_1: this is turn 3.",
+        "Continues session session_1: this is turn 3.",
         "Turn 2 was stopped while coordinating: Complex question...",
-        "Kept of it: answers of agent_a, agent_b.",
+        "Saved: answers of agent_a, agent_b.",
     )
 
 
 def test_a_later_complete_turn_clears_the_warning(tmp_path: Path) -> None:
     write_turn(turn_paths(tmp_path, 1), started(1), STOP, CANCELLED)
     write_turn(turn_paths(tmp_path, 5), started(5), COMPLETED)
-    assert session_of(tmp_path).restored() == ("Goes on with session session_1: this is turn 6.",)
+    assert session_of(tmp_path).restored() == ("Continues session session_1: this is turn 6.",)
 
 
 STATES = [
@@ -283,7 +293,7 @@ STATES = [
 
 
 @pytest.mark.parametrize("events, state", STATES)
-def test_a_turn_says_how_it_stands(tmp_path: Path, events: list[ev.Event], state: str) -> None:
+def test_each_ended_turn_has_its_state(tmp_path: Path, events: list[ev.Event], state: str) -> None:
     paths = turn_paths(tmp_path)
     write_journal(paths, started(), *events)
     turn = load_turn(paths)
@@ -300,7 +310,7 @@ ENDED = [
 
 
 @pytest.mark.parametrize("events, word, why, reason, mark", ENDED)
-def test_a_restored_turn_says_everywhere_how_it_ended(
+def test_restored_turn_shows_its_ending_everywhere(
     tmp_path: Path, events: list[ev.Event], word: str, why: str, reason: str, mark: str
 ) -> None:
     paths = turn_paths(tmp_path)
@@ -312,7 +322,7 @@ def test_a_restored_turn_says_everywhere_how_it_ended(
     assert f"TURN 1 [INCOMPLETE - {mark}]" in paths.summary.read_text()
 
 
-def test_a_turn_that_runs_now_is_running_and_is_not_mended(tmp_path: Path) -> None:
+def test_running_turn_is_not_repaired(tmp_path: Path) -> None:
     paths, lock = claim_turn(tmp_path / "session_1")
     write_journal(paths, started())
     with lock:
@@ -321,10 +331,10 @@ def test_a_turn_that_runs_now_is_running_and_is_not_mended(tmp_path: Path) -> No
         assert not paths.metadata.exists()
 
 
-# Mending ------------------------------------------------------------------------------------
+# Repairs ------------------------------------------------------------------------------------
 
 
-def test_a_turn_whose_process_was_killed_is_mended_from_its_journal(tmp_path: Path) -> None:
+def test_killed_turn_is_repaired_from_its_journal(tmp_path: Path) -> None:
     with processes.python(WRITE_AND_WAIT, tmp_path / "session_1") as process:
         assert processes.line(process) == "written"
         (turn,) = session_of(tmp_path).turns
@@ -349,7 +359,7 @@ def test_a_turn_whose_process_was_killed_is_mended_from_its_journal(tmp_path: Pa
     assert "TURN 1 [INCOMPLETE - KERNEL DIED]" in turn.paths.summary.read_text()
 
 
-def test_a_turn_that_completed_before_its_files_were_written_is_mended_to_complete(
+def test_completed_turn_without_files_is_repaired_as_complete(
     tmp_path: Path,
 ) -> None:
     paths = turn_paths(tmp_path)
@@ -363,7 +373,9 @@ def test_a_turn_that_completed_before_its_files_were_written_is_mended_to_comple
 
 @pytest.mark.parametrize("name", ["metadata.json", "answer.txt", "partial_answers.json"])
 @pytest.mark.parametrize("events", [(STOP, CANCELLED), ()], ids=["stopped", "killed"])
-def test_a_lost_view_is_made_again(tmp_path: Path, name: str, events: tuple[ev.Event, ...]) -> None:
+def test_missing_file_is_written_again(
+    tmp_path: Path, name: str, events: tuple[ev.Event, ...]
+) -> None:
     paths = turn_paths(tmp_path)
     write_journal(paths, started(), answer("ada", ADA), *events)
     load_turn(paths)
@@ -373,11 +385,11 @@ def test_a_lost_view_is_made_again(tmp_path: Path, name: str, events: tuple[ev.E
     assert (paths.path / name).read_bytes() == before
 
 
-def test_files_that_the_run_could_not_list_any_more_are_listed_by_the_reader(
+def test_reader_lists_files_that_the_run_did_not_list(
     tmp_path: Path,
 ) -> None:
     paths = turn_paths(tmp_path)
-    # What a process leaves that is killed right behind the turn's end.
+    # The state after a kill immediately after the turn's end.
     write_views(write_journal(paths, started(), answer("ada", ADA), STOP, CANCELLED), paths)
     (paths.workspaces / "ben" / "notes.md").write_text("12345")
     assert "files" not in json.loads(paths.metadata.read_bytes())
@@ -389,7 +401,7 @@ def test_files_that_the_run_could_not_list_any_more_are_listed_by_the_reader(
     assert "Agents with workspace only (no answer): ben" in paths.summary.read_text()
 
 
-def test_a_journal_whose_last_line_has_the_files_is_read_as_it_is(tmp_path: Path) -> None:
+def test_file_list_at_the_end_of_the_journal_is_used(tmp_path: Path) -> None:
     paths = turn_paths(tmp_path)
     gone = ev.FileInfo(agent="ben", path="gone.md", size=7)
     write_journal(paths, started(), replace(CANCELLED, files=(gone,)))
@@ -397,7 +409,7 @@ def test_a_journal_whose_last_line_has_the_files_is_read_as_it_is(tmp_path: Path
     assert (view.files, view.file_count, view.file_bytes) == ((gone,), 1, 7)
 
 
-def test_of_a_large_workspace_the_first_files_are_named_and_all_are_counted(
+def test_large_workspace_lists_the_first_files_and_counts_all(
     tmp_path: Path,
 ) -> None:
     paths = turn_paths(tmp_path)
@@ -411,7 +423,7 @@ def test_of_a_large_workspace_the_first_files_are_named_and_all_are_counted(
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"turn": 1, "sta', b"[]", b"\xff", b"[" * 100_000])
-def test_torn_metadata_is_made_again(tmp_path: Path, torn: bytes) -> None:
+def test_torn_metadata_is_written_again(tmp_path: Path, torn: bytes) -> None:
     paths = turn_paths(tmp_path)
     write_turn(paths, started(), answer("ada", ADA), STOP, CANCELLED)
     before = paths.metadata.read_bytes()
@@ -421,22 +433,20 @@ def test_torn_metadata_is_made_again(tmp_path: Path, torn: bytes) -> None:
 
 
 @pytest.mark.parametrize("events", [(), (answer("ada", ADA),), (answer("ada", ADA), COMPLETED)])
-def test_a_turn_is_mended_once_and_then_only_read(
+def test_turn_is_repaired_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: tuple[ev.Event, ...]
 ) -> None:
     paths = turn_paths(tmp_path)
     write_journal(paths, started(), *events)
     load_turn(paths)
     written: list[Path] = []
-    monkeypatch.setattr(
-        "nb_agents.session.views.write_atomic", lambda path, _: written.append(path)
-    )
+    monkeypatch.setattr(views, "write_atomic", lambda path, _: written.append(path))
     load_turn(paths)
     assert written == []
 
 
-def test_readers_who_come_at_once_read_the_same_and_one_of_them_mends(tmp_path: Path) -> None:
-    """Each writes aside under one name, and none may take what another has not written whole."""
+def test_concurrent_readers_read_the_same_and_one_repairs(tmp_path: Path) -> None:
+    """All use the same temporary name, and none may rename another's partial file."""
     long = " ".join(f"word{n}" for n in range(20_000))
     for number in range(20):
         paths = turn_paths(tmp_path / str(number))
@@ -449,17 +459,17 @@ def test_readers_who_come_at_once_read_the_same_and_one_of_them_mends(tmp_path: 
         assert not [path for path in paths.path.rglob(".*.tmp")]
 
 
-def test_no_turn_is_mended_that_begins_just_then(tmp_path: Path) -> None:
+def test_starting_turn_is_not_repaired(tmp_path: Path) -> None:
     paths = turn_paths(tmp_path)
     write_journal(paths, started())
-    with FileLock(paths.path.parent / ALLOT_LOCK):
+    with FileLock(paths.path.parent / CLAIM_LOCK):
         assert load_turn(paths).warnings == ()
     assert not paths.metadata.exists()
     load_turn(paths)
     assert paths.metadata.exists()
 
 
-def test_a_turn_that_can_not_be_mended_is_read_with_a_warning(
+def test_turn_that_cannot_be_repaired_is_loaded_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = turn_paths(tmp_path)
@@ -494,7 +504,7 @@ def test_turns_that_massgen_wrote_load(tmp_path: Path) -> None:
     assert (second.view.status, second.view.votes) == ("cancelled", {"agent_b": 1})
     assert session.context_paths == (first.paths.workspace,)
     assert [w for t in session.turns for w in t.warnings] == []
-    # Nothing of MassGen's is rewritten.
+    # MassGen's files are not written again.
     assert json.loads(first.paths.metadata.read_text()) == COMPLETE
     assert not first.paths.journal.exists() and not first.paths.summary.exists()
 
@@ -505,7 +515,7 @@ def test_a_vote_is_read_under_either_of_massgens_names(tmp_path: Path) -> None:
     assert "agent_a's answer (voted for: agent_b)" in session_of(tmp_path).messages[1].content
 
 
-def test_a_stale_cancelled_answer_beside_a_complete_turn_is_not_shown(tmp_path: Path) -> None:
+def test_stale_partial_answer_of_a_complete_turn_is_not_shown(tmp_path: Path) -> None:
     files = {"metadata.json": COMPLETE, "answer.txt": "Final", "partial_answers.json": PARTIAL}
     massgen_turn(tmp_path, 1, files)
     (turn,) = session_of(tmp_path).turns
@@ -518,7 +528,7 @@ BROKEN = ["", "{", "[]", '"text"', "null", "3", "[" * 100_000, '{"agent_a": []}'
 
 @pytest.mark.parametrize("text", BROKEN, ids=lambda t: t[:12])
 @pytest.mark.parametrize("name", ["metadata.json", "partial_answers.json"])
-def test_no_file_of_any_shape_keeps_the_rest_from_being_read(
+def test_invalid_file_does_not_prevent_loading_the_rest(
     tmp_path: Path, name: str, text: str
 ) -> None:
     files = {"metadata.json": INCOMPLETE, "partial_answers.json": PARTIAL, name: text}
@@ -541,7 +551,7 @@ def test_the_answer_is_recovered_when_partial_answers_are_torn(tmp_path: Path) -
     assert "partial_answers.json" in turn.warnings[0]
 
 
-def test_a_turn_whose_journal_is_lost_is_what_its_files_say(tmp_path: Path) -> None:
+def test_turn_without_a_journal_is_loaded_from_its_files(tmp_path: Path) -> None:
     paths = turn_paths(tmp_path)
     write_turn(
         paths, started(), answer("ada", ADA), vote("ada", "ada"), *writing("ben", "half"), STOP,
@@ -565,7 +575,7 @@ def test_a_journal_without_its_first_line_falls_back_to_the_files_with_a_warning
     assert any("line 1" in w for w in turn.warnings)
 
 
-def test_a_bad_line_in_the_journal_is_told_when_the_session_goes_on(tmp_path: Path) -> None:
+def test_invalid_journal_line_is_reported_when_the_session_continues(tmp_path: Path) -> None:
     paths = turn_paths(tmp_path)
     write_journal(paths, started(), answer("ada", ADA), COMPLETED)
     lines = paths.journal.read_bytes().split(b"\n")
@@ -585,25 +595,25 @@ def test_a_turn_killed_before_its_first_line_is_incomplete(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("data", [{}, {"colour": "red"}, {"task": "t", "status": None}])
-def test_a_turn_is_never_taken_for_complete_by_accident(tmp_path: Path, data: object) -> None:
+def test_turn_never_counts_as_complete_by_accident(tmp_path: Path, data: object) -> None:
     massgen_turn(tmp_path, 1, {"metadata.json": data, "answer.txt": "An answer?"})
     (turn,) = session_of(tmp_path).turns
     assert not turn.is_complete
 
 
-def test_a_winner_that_nobody_knows_breaks_nothing(tmp_path: Path) -> None:
+def test_unknown_winner_is_tolerated(tmp_path: Path) -> None:
     data = {**INCOMPLETE, "winning_agent": "stranger", "phase": "presenting"}
     massgen_turn(tmp_path, 1, {"metadata.json": data, "partial_answers.json": PARTIAL})
     (turn,) = session_of(tmp_path).turns
     assert turn.view.best_agent == "agent_a"
 
 
-def test_a_task_of_none_is_no_task(tmp_path: Path) -> None:
+def test_task_null_is_an_empty_task(tmp_path: Path) -> None:
     massgen_turn(tmp_path, 1, {"metadata.json": {**COMPLETE, "task": None}, "answer.txt": "A"})
     assert session_of(tmp_path).messages == (PastMessage("assistant", "A"),)
 
 
-# Files that are no files ----------------------------------------------------------------------
+# Pipes, links and directories ---------------------------------------------------------------
 
 
 def pipe(path: Path) -> None:
@@ -632,7 +642,7 @@ STRANGE = {"a pipe": pipe, "a folder": folder, "a loop": loop, "a device": devic
 
 @pytest.mark.parametrize("name", ["events.jsonl", "metadata.json", "partial_answers.json"])
 @pytest.mark.parametrize("what", STRANGE)
-def test_what_is_no_file_of_ours_is_told_and_the_rest_is_read(
+def test_pipes_and_links_are_reported_and_the_rest_is_loaded(
     tmp_path: Path, name: str, what: str
 ) -> None:
     paths = turn_paths(tmp_path)
@@ -648,7 +658,7 @@ def test_what_is_no_file_of_ours_is_told_and_the_rest_is_read(
 
 @pytest.mark.parametrize("name", ["answer.txt", "workspaces", "owner.lock"])
 @pytest.mark.parametrize("what", STRANGE)
-def test_what_is_in_the_place_of_another_file_keeps_no_turn_from_being_read(
+def test_wrong_kind_of_file_does_not_prevent_loading_a_turn(
     tmp_path: Path, name: str, what: str
 ) -> None:
     paths = turn_paths(tmp_path)
@@ -659,7 +669,7 @@ def test_what_is_in_the_place_of_another_file_keeps_no_turn_from_being_read(
     assert load_turn(paths).view.agents["ada"].answer == ADA
 
 
-def test_a_journal_that_names_places_elsewhere_lists_nothing_there(tmp_path: Path) -> None:
+def test_journal_with_outside_paths_lists_no_files_there(tmp_path: Path) -> None:
     paths = turn_paths(tmp_path)
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "key.txt").write_text("x")
@@ -679,7 +689,22 @@ def test_a_chain_of_a_thousand_resumed_turns_is_read(tmp_path: Path) -> None:
     assert Session(paths.path.parent, turns).before(1199).turns == ()
 
 
-def test_atomic_writes_leave_no_strays_in_a_session(tmp_path: Path) -> None:
+def test_atomic_writes_leave_no_temporary_files_in_a_session(tmp_path: Path) -> None:
     write_turn(turn_paths(tmp_path), started(), answer("ada", ADA), COMPLETED)
     write_atomic(tmp_path / "session_1" / "note", "x")
     assert [p for p in tmp_path.rglob("*.tmp")] == []
+
+
+def test_turn_names_the_last_turn_that_resumed_it(tmp_path: Path) -> None:
+    paths = [turn_paths(tmp_path, number) for number in (1, 2, 3, 4, 5)]
+    write_turn(paths[0], started(1), CANCELLED)
+    write_turn(paths[1], replace(started(2), resumes=1), CANCELLED)
+    write_turn(paths[2], started(3, "Another task?"), COMPLETED)
+    write_turn(paths[3], replace(started(4), resumes=2), COMPLETED)
+    write_turn(paths[4], replace(started(5), resumes=4, point=3), COMPLETED)  # a rewind
+    assert resumed_in(paths[0]) == resumed_in(paths[1]) == paths[3]
+    assert resumed_in(paths[2]) is None
+    assert resumed_in(paths[3]) is None
+    later = run_facts(handle_of(paths[0])).resumed_in
+    assert later is not None
+    assert (later.turn, later.state) == (4, "complete")

@@ -1,5 +1,6 @@
-"""The journal: whatever happens to the process or the disk, what was written can be read."""
+"""The journal stays readable, whatever happens to the process or the disk."""
 
+import codecs
 import math
 import os
 import random
@@ -11,8 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import nb_agents
 from nb_agents.events import EVENT, Event, Noticed
+from nb_agents.options import RunOptions
 from nb_agents.session.journal import Journal, JournalReader, read_journal
+from nb_agents.testing import Answer, ScriptedModel, Turn, scripted_team
 from tests import processes
 from tests.strategies import EVENTS, STARTED
 
@@ -71,7 +75,7 @@ def add_bytes(path: Path, data: bytes) -> None:
 
 
 @given(st.lists(EVENTS, max_size=8))
-def test_whatever_is_written_comes_back(
+def test_written_events_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, events: list[Event]
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "events.jsonl"
@@ -81,7 +85,9 @@ def test_whatever_is_written_comes_back(
 
 
 @given(st.text(max_size=20))
-def test_any_text_is_kept(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_survives_writing_and_reading(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     path = tmp_path_factory.mktemp("journal") / "events.jsonl"
     write(path, Noticed(text=text))
     (event,) = read_journal(path).events
@@ -92,7 +98,7 @@ def test_any_text_is_kept(tmp_path_factory: pytest.TempPathFactory, text: str) -
     "text",
     ["line\u2028separator", "\u2029", "\x85", "\0", "\r\n", "\\ud800", "😀", "\ufeff"],
 )
-def test_a_character_that_ends_lines_elsewhere_ends_none_here(path: Path, text: str) -> None:
+def test_unicode_line_separators_do_not_end_a_journal_line(path: Path, text: str) -> None:
     write(path, Noticed(text=text), note(2))
     data = path.read_bytes()
     assert data.count(b"\n") == 2 and data.isascii()
@@ -131,13 +137,13 @@ def test_a_torn_tail_of_any_length_is_cut(path: Path, tail: int) -> None:
         b"[]",
         b"{}",
         b"null",
-        b'{"kind": "from_the_future"}',
+        b'{"kind": "From the future"}',
         b'{"kind": "noticed"}',
         b"[" * 100_000,
     ],
     ids=lambda b: repr(b[:20]),
 )
-def test_a_bad_line_in_the_middle_is_skipped_with_a_warning(path: Path, line: bytes) -> None:
+def test_invalid_line_in_the_middle_is_skipped_with_a_warning(path: Path, line: bytes) -> None:
     write(path, note(1))
     add_bytes(path, line + b"\n")
     write(path, note(3))
@@ -146,7 +152,7 @@ def test_a_bad_line_in_the_middle_is_skipped_with_a_warning(path: Path, line: by
     assert recovered.warnings == ("events.jsonl: line 2 can't be read and was skipped",)
 
 
-def test_many_bad_lines_are_told_in_one_sentence(path: Path) -> None:
+def test_many_invalid_lines_give_one_warning(path: Path) -> None:
     write(path, note(1))
     add_bytes(path, b"rubbish\n" * 10_000)
     write(path, note(2))
@@ -157,7 +163,7 @@ def test_many_bad_lines_are_told_in_one_sentence(path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [1e308, math.nan, math.inf, -math.inf, -1.0, 1e12])
-def test_a_time_that_can_not_be_is_that_of_the_line_before(path: Path, at: float) -> None:
+def test_impossible_time_is_replaced_by_that_of_the_previous_line(path: Path, at: float) -> None:
     said = [Noticed(text=str(n), at=100.0 + n) for n in range(4)]
     for wrong in range(4):
         path.unlink(missing_ok=True)
@@ -173,7 +179,7 @@ def test_a_time_that_can_not_be_is_that_of_the_line_before(path: Path, at: float
     st.lists(st.one_of(st.floats(1.0, 1e9), st.sampled_from([1e308, -1.0, math.inf])), max_size=8),
     st.lists(st.integers(1, 3), max_size=8),
 )
-def test_a_journal_that_is_read_as_it_grows_gives_the_events_of_one_that_is_loaded(
+def test_reading_a_growing_journal_gives_the_same_events_as_loading_it(
     times: list[float], chunks: list[int]
 ) -> None:
     with TemporaryDirectory() as folder:
@@ -196,7 +202,7 @@ def test_nul_bytes_that_a_power_loss_left_at_the_end_are_cut(path: Path) -> None
     assert read_journal(path).events == (note(1), note(2))
 
 
-def test_blank_lines_do_not_matter(path: Path) -> None:
+def test_blank_lines_are_ignored(path: Path) -> None:
     write(path, note(1))
     add_bytes(path, b"\n \r\n")
     write(path, note(2))
@@ -204,11 +210,11 @@ def test_blank_lines_do_not_matter(path: Path) -> None:
     assert read_journal(path).warnings == ()
 
 
-def test_a_journal_of_a_newer_version_says_so(path: Path) -> None:
+def test_journal_of_a_newer_version_gives_a_warning(path: Path) -> None:
     add_bytes(path, EVENT.dump_json(STARTED).replace(b'"schema_version":1', b'"schema_version":9'))
     add_bytes(path, b'\n{"kind": "from_the_future"}\n')
     recovered = read_journal(path)
-    assert len(recovered.events) == 1
+    assert len(recovered.events) == 2
     assert "newer" in recovered.warnings[-1]
 
 
@@ -218,7 +224,7 @@ def test_a_missing_or_unreadable_journal_is_a_warning(tmp_path: Path) -> None:
     assert "can't be read" in read_journal(tmp_path / "folder").warnings[0]
 
 
-def test_closing_twice_is_closing_once(path: Path) -> None:
+def test_journal_can_be_closed_twice(path: Path) -> None:
     journal = Journal(path)
     journal.append(note(1))
     journal.close()
@@ -260,7 +266,7 @@ def test_a_write_that_fails_halfway_is_finished_later(
     assert read_journal(path).events == (note(1), note(2))
 
 
-def test_a_sync_that_fails_is_told_and_tried_again(
+def test_failed_sync_sets_the_error_and_is_retried(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal(path)
@@ -276,12 +282,12 @@ def test_a_sync_that_fails_is_told_and_tried_again(
     journal.sync()
     assert journal.error is not None and journal.error.errno == 5
     journal.sync()
-    journal.sync()  # all is synced: nothing to do
+    journal.sync()  # a no-op, as all is synced
     assert len(tried) == 2
     journal.close()
 
 
-def test_a_full_disk_loses_nothing_once_there_is_room_again(path: Path) -> None:
+def test_full_disk_loses_nothing_after_space_is_freed(path: Path) -> None:
     assert processes.output(FULL_DISK, path).strip() == "File too large | None"
     recovered = read_journal(path)
     assert recovered.warnings == ()
@@ -289,7 +295,7 @@ def test_a_full_disk_loses_nothing_once_there_is_room_again(path: Path) -> None:
     assert recovered.events[-1] == Noticed(text="line 51", seq=51)
 
 
-def test_kill_9_at_any_moment_leaves_a_journal_that_reads_and_goes_on(path: Path) -> None:
+def test_sigkill_at_any_moment_leaves_a_usable_journal(path: Path) -> None:
     chance, written = random.Random(7), 0
     for _ in range(3):
         with processes.python(WRITER, path, written) as process:
@@ -299,6 +305,33 @@ def test_kill_9_at_any_moment_leaves_a_journal_that_reads_and_goes_on(path: Path
         recovered = read_journal(path)
         assert recovered.warnings == ()
         assert [e.seq for e in recovered.events] == list(range(1, len(recovered.events) + 1))
-        # What append had returned for is there.
+        # All events for which append had returned are there.
         assert len(recovered.events) >= told
         written = len(recovered.events)
+
+
+def test_a_byte_order_mark_hides_no_event(path: Path) -> None:
+    events = [note(1), note(2), note(3)]
+    write(path, *events)
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert read_journal(path).events == tuple(events)
+    assert not read_journal(path).warnings
+    reader = JournalReader(path)
+    assert reader.read() == events
+    with open(path, "ab") as file:
+        file.write(EVENT.dump_json(note(4)) + b"\n")
+    assert reader.read() == [note(4)]
+
+
+def test_session_with_byte_order_marks_can_be_resumed(
+    tmp_path: Path,
+) -> None:
+    options = RunOptions(session_root=tmp_path)
+    broken = scripted_team(a=ScriptedModel(Turn(error=ValueError("broken"))))
+    run = nb_agents.start("Why?", broken, "lab", options=options)
+    run.wait(raise_on_stop=False)
+    for name in ("events.jsonl", "metadata.json"):
+        file = run.path / name
+        file.write_bytes(codecs.BOM_UTF8 + file.read_bytes())
+    again = nb_agents.resume("lab", scripted_team(a=ScriptedModel(Answer("So."))), options=options)
+    assert again.wait() == "So."

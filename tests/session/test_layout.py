@@ -1,4 +1,4 @@
-"""Names on disk: every session and turn has its own, and no two processes share one."""
+"""Names on disk are unique, and no two processes share one."""
 
 import os
 import subprocess
@@ -25,8 +25,8 @@ from nb_agents.session.layout import (
     new_session,
     turns_of,
 )
-from nb_agents.session.lookup import find_session
 from tests import processes
+from tests.kit.sessions import find_session
 
 LIST = """
 import sys
@@ -75,7 +75,7 @@ print(*got)
 
 
 def claim(session: Path) -> int:
-    """Claim a turn and let it go at once."""
+    """Claim a turn and release it immediately."""
     paths, lock = claim_turn(session)
     lock.release()
     return paths.number
@@ -95,7 +95,7 @@ def test_two_sessions_in_one_second_have_two_directories(tmp_path: Path) -> None
     assert made == [first, f"{first}_2", f"{first}_3"]
 
 
-def test_the_root_is_the_argument_else_the_variable_else_the_working_directory(
+def test_root_comes_from_argument_then_variable_then_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -108,19 +108,19 @@ def test_the_root_is_the_argument_else_the_variable_else_the_working_directory(
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../out", "a/b", "/abs", "a\0b", "nul", "x" * 65])
-def test_an_unsafe_session_name_is_a_users_mistake(tmp_path: Path, name: str) -> None:
+def test_unsafe_session_name_is_a_user_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="directory name"):
         layout.named_session(tmp_path / "root", name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_named_session_is_made_once(tmp_path: Path) -> None:
+def test_named_session_is_created_once(tmp_path: Path) -> None:
     path = layout.named_session(tmp_path / "root", "my work")
     assert path == tmp_path / "root" / "my work"
     assert layout.named_session(tmp_path / "root", "my work") == path
 
 
-def test_a_root_that_can_not_be_written_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_unwritable_root_gives_an_error_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     root = tmp_path / "file" / "sessions"
     for make in (
@@ -148,12 +148,12 @@ def test_the_session_used_last_comes_first(tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
     (tmp_path / "empty").mkdir()
     assert [p.name for p in layout.sessions_in(tmp_path).by_use] == ["new", "middle", "old"]
-    # Looking at an old session may mend its files; that is no use of it.
+    # Reading an old session may repair its files; that does not count as use.
     (tmp_path / "old" / "turn_1" / "metadata.json").touch()
     assert [p.name for p in layout.sessions_in(tmp_path).by_use] == ["new", "middle", "old"]
 
 
-def test_a_session_that_can_not_be_read_hides_no_other(tmp_path: Path) -> None:
+def test_unreadable_session_does_not_hide_others(tmp_path: Path) -> None:
     def listed() -> list[str]:
         return processes.output(LIST, tmp_path, before=processes.BOUND_BY_PERMISSIONS).splitlines()
 
@@ -164,7 +164,7 @@ def test_a_session_that_can_not_be_read_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "closed").chmod(0o755)
     assert names == "['open', 'other']"
     sentence = f"Can't read {str(tmp_path / 'closed')!r}: Permission denied."
-    assert said == [f"{sentence} Fix its permissions, or move it away."] * 3
+    assert said == [f"{sentence} Fix its permissions or move it elsewhere."] * 3
     tmp_path.chmod(0)
     names, said_of_root, *_ = listed()
     tmp_path.chmod(0o755)
@@ -172,7 +172,7 @@ def test_a_session_that_can_not_be_read_hides_no_other(tmp_path: Path) -> None:
     assert said_of_root.startswith(f"Can't read {str(tmp_path)!r}: Permission denied.")
 
 
-def test_a_session_that_is_nearly_named_is_suggested(tmp_path: Path) -> None:
+def test_similar_session_name_is_suggested(tmp_path: Path) -> None:
     make_turns(tmp_path / "session_20261120_120000", 1)
     with pytest.raises(UnknownSessionError, match="Did you mean 'session_20261120_120000'"):
         find_session(tmp_path, "session_20261120_120001")
@@ -187,13 +187,13 @@ def test_turns_are_numbered_from_one_and_a_number_is_never_used_again(tmp_path: 
     assert [claim(tmp_path) for _ in range(3)] == [1, 2, 3]
 
 
-def test_a_gap_is_not_filled(tmp_path: Path) -> None:
+def test_gap_in_turn_numbers_is_not_filled(tmp_path: Path) -> None:
     make_turns(tmp_path, 2, 7, 10)
     assert claim(tmp_path) == 11
     assert [t.number for t in turns_of(tmp_path)] == [2, 7, 10, 11]
 
 
-def test_other_names_are_no_turns(tmp_path: Path) -> None:
+def test_directories_with_other_names_are_not_turns(tmp_path: Path) -> None:
     for name in ("turn_0", "turn_01", "turn_x", "turn_1.bak", "Turn_3", "turn_-1", "workspace"):
         (tmp_path / name).mkdir()
     (tmp_path / "turn_5").touch()
@@ -230,14 +230,12 @@ def test_a_live_turn_refuses_a_second_claim(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [0, 1])
-def test_what_goes_on_from_an_earlier_turn_gets_no_place_behind_a_later_one(
-    tmp_path: Path, known: int
-) -> None:
+def test_claim_fails_if_there_is_a_later_turn(tmp_path: Path, known: int) -> None:
     make_turns(tmp_path, *range(1, known + 1))
     paths, lock = claim_turn(tmp_path, after=known)
     lock.release()
     assert paths.number == known + 1
-    with pytest.raises(SessionChangedError, match=f"has got turn {known + 1} from another run"):
+    with pytest.raises(SessionChangedError, match=f"has added turn {known + 1} to session"):
         claim_turn(tmp_path, after=known)
     assert [turn.number for turn in turns_of(tmp_path)] == list(range(1, known + 2))
 
@@ -249,13 +247,13 @@ def test_a_turn_of_another_process_is_live_until_that_process_dies(tmp_path: Pat
         assert turn.number == number and turn.is_live()
         with pytest.raises(SessionBusyError):
             claim_turn(tmp_path)
-        process.kill()  # SIGKILL: no clean-up of its own
+        process.kill()  # SIGKILL, so the process can't clean up
         process.wait()
         assert not turn.is_live()
         assert claim(tmp_path) == number + 1
 
 
-def test_processes_that_claim_at_once_never_share_a_number(tmp_path: Path) -> None:
+def test_concurrent_claims_never_get_the_same_number(tmp_path: Path) -> None:
     with (
         processes.python(CLAIM_SOME, tmp_path) as one,
         processes.python(CLAIM_SOME, tmp_path) as two,
@@ -269,9 +267,7 @@ def test_processes_that_claim_at_once_never_share_a_number(tmp_path: Path) -> No
     assert sorted(numbers) == list(range(1, 13))
 
 
-def test_the_next_number_is_looked_for_by_one_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_turns_are_claimed_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meeting, met, claimed = threading.Barrier(2), [], []
 
     def watched(session: Path) -> list[TurnPaths]:
@@ -293,7 +289,7 @@ def test_the_next_number_is_looked_for_by_one_at_a_time(
     assert (met, len(claimed)) == ([], 1)
 
 
-def test_looking_at_a_turn_does_not_make_it_live(tmp_path: Path) -> None:
+def test_checking_a_turn_does_not_make_it_live(tmp_path: Path) -> None:
     make_turns(tmp_path, 1)
     (turn,) = turns_of(tmp_path)
     seen: list[bool] = []
@@ -308,12 +304,12 @@ def test_looking_at_a_turn_does_not_make_it_live(tmp_path: Path) -> None:
     assert set(seen) == {False}
 
 
-def test_a_turn_that_is_gone_is_not_live(tmp_path: Path) -> None:
+def test_deleted_turn_is_not_live(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert not TurnPaths(tmp_path / "file" / "turn_1").is_live()
 
 
-def test_a_session_is_found_by_its_name_without_a_look_at_the_others(
+def test_session_is_found_by_name_without_reading_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine" / "turn_1").mkdir(parents=True)
@@ -322,7 +318,7 @@ def test_a_session_is_found_by_its_name_without_a_look_at_the_others(
 
 
 @pytest.mark.parametrize("name", ["../mine", "sessions/../mine", ".", "mine/turn_1"])
-def test_a_name_leads_to_nothing_beside_the_root(tmp_path: Path, name: str) -> None:
+def test_session_name_cannot_lead_out_of_the_root(tmp_path: Path, name: str) -> None:
     (tmp_path / "mine" / "turn_1" / "turn_1").mkdir(parents=True)
     (tmp_path / "sessions").mkdir()
     with pytest.raises(UnknownSessionError):
@@ -332,9 +328,7 @@ def test_a_name_leads_to_nothing_beside_the_root(tmp_path: Path, name: str) -> N
 @pytest.mark.parametrize(
     "make", [lambda root: new_session(root, NOW), lambda root: named_session(root, "a")]
 )
-def test_the_default_folder_keeps_itself_out_of_gits_status(
-    make: Callable[[Path], Path], tmp_path: Path
-) -> None:
+def test_default_folder_is_ignored_by_git(make: Callable[[Path], Path], tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, timeout=200)
     session = make(tmp_path / ".nb_agents" / "sessions")
     (session / "file").touch()
@@ -342,7 +336,7 @@ def test_the_default_folder_keeps_itself_out_of_gits_status(
     assert subprocess.run(status, check=True, capture_output=True, timeout=200).stdout == b""
 
 
-def test_a_folder_that_somebody_chose_gets_no_gitignore_and_no_ones_is_replaced(
+def test_chosen_folder_gets_no_gitignore_and_existing_ones_stay(
     tmp_path: Path,
 ) -> None:
     named_session(tmp_path / "mine" / "sessions", "a")

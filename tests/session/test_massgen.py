@@ -1,7 +1,7 @@
-"""Sessions go both ways: MassGen's own readers load ours, and we load what its writer writes.
+"""MassGen's readers load our sessions, and we load MassGen's.
 
-`make py-test` installs two releases: 0.1.22, whose words are those of the published document, and
-0.1.97, today's.
+`make py-test` installs two releases: 0.1.22, which has the wording of the published document, and
+0.1.97, the current one.
 """
 
 import importlib.util
@@ -16,11 +16,11 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.cancel import CancelPolicy
 from nb_agents.errors import NotYoursError
-from nb_agents.runs.run import Run
-from nb_agents.session.history import load_session
+from nb_agents.options import CancelPolicy
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from tests.kit.runs import Run
+from tests.kit.sessions import load_session
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, finish, start
 
@@ -41,7 +41,7 @@ def release(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def massgen(release: str) -> ModuleType:
-    """A release's module for sessions; it needs nothing but the standard library."""
+    """The session module of a MassGen release, which needs only the standard library."""
     path = ROOT / f".venv/massgen-{release}/massgen/session/_state.py"
     if not path.exists():
         missing = (
@@ -57,7 +57,7 @@ def massgen(release: str) -> ModuleType:
 
 
 def restored(massgen: ModuleType, session: Path) -> Any:
-    """What MassGen's reader makes of a session."""
+    """Load a session with MassGen's reader."""
     return massgen.restore_session(session.name, str(session.parent))
 
 
@@ -66,7 +66,7 @@ def theirs(state: Any) -> list[tuple[str, str]]:
 
 
 def ours(session: Path) -> list[tuple[str, str]]:
-    """Our messages, but for those that say what is in no answer."""
+    """Return our messages, except those with text and tool results that are not in an answer."""
     told = [(m.role, m.content) for m in load_session(session).messages]
     return [
         (role, text)
@@ -82,7 +82,7 @@ def complete(root: Path) -> Run:
 
 
 def stopped(root: Path) -> Run:
-    """A run that was stopped with an answer and a vote of one agent, and half a text of another."""
+    """A stopped run with an answer and a vote of one agent, and a partial text of another."""
     gate = Gate()
     note = Call("write_file", {"path": "notes.md", "content": "kept"})
     ada = ScriptedModel(Turn(calls=(note,)), Answer(LONG), Turn("Judging.", hang=True))
@@ -100,7 +100,7 @@ def timed_out(root: Path) -> Run:
     return finish(start(root, policy, timeout=1.5, ada=ada))
 
 
-# Ours, read by MassGen ----------------------------------------------------------------------
+# Our sessions, read by MassGen --------------------------------------------------------------
 
 
 def test_a_complete_session_loads_with_its_answer_and_workspace(
@@ -116,7 +116,7 @@ def test_a_complete_session_loads_with_its_answer_and_workspace(
     assert state.winning_agents_history == [{"agent_id": "ada", "turn": 1}]
 
 
-def test_an_incomplete_session_loads_with_what_was_kept(
+def test_incomplete_session_loads_with_its_partial_results(
     tmp_path: Path, massgen: ModuleType, release: str
 ) -> None:
     run = stopped(tmp_path)
@@ -131,7 +131,7 @@ def test_an_incomplete_session_loads_with_what_was_kept(
     assert text.startswith(PHASES[release])
     if release == "0.1.22":
         assert theirs(state) == ours(session)
-    # What was written and never submitted is ours alone.
+    # Only our reader includes unsubmitted text.
     assert "Half a thought" in load_session(session).messages[-1].content
 
 
@@ -165,7 +165,7 @@ def test_turns_of_every_kind_load_in_one_session(
         assert theirs(state) == ours(session)
 
 
-def test_a_turn_with_follow_up_texts_loads_and_ours_alone_tells_them(
+def test_turn_with_messages_loads_and_only_our_reader_shows_them(
     tmp_path: Path, massgen: ModuleType
 ) -> None:
     gate = Gate()
@@ -180,17 +180,16 @@ def test_a_turn_with_follow_up_texts_loads_and_ours_alone_tells_them(
     assert state.incomplete_turn is None
 
 
-# A resumed session ---------------------------------------------------------------------------
+# A resumed session --------------------------------------------------------------------------
 #
-# The turn that was resumed and the one that resumes it are two turns to MassGen: it has no key for
-# "the same task, from there". So its readers tell the task twice, and ours once. Both answers of a
-# stopped turn and of its resumption are there, in the order in which they were given.
+# For MassGen, a resumed turn and its resumption are two turns, as it has no key for a resumption.
+# So its readers show the task twice, and ours once. The answers of both turns are included.
 
 
 def twice_held(root: Path) -> tuple[Run, list[Gate]]:
-    """A run that was stopped at once, while ada judged her answer and ben had half a thought.
+    """A run stopped immediately, while ada judged her answer and ben was thinking.
 
-    Resumed, it comes to the same place again, where the second gate is; then to its end.
+    When resumed, it waits at the second gate in the same place, and then completes.
     """
     gates = [Gate(), Gate()]
     note = Call("write_file", {"path": "notes.md", "content": "kept"})
@@ -207,20 +206,20 @@ def twice_held(root: Path) -> tuple[Run, list[Gate]]:
 
 
 def hold(run: Run, gate: Gate) -> Run:
-    """Stop a run at once when both agents are at the gate."""
+    """Stop a run immediately when both agents are at the gate."""
     gate.wait_reached(2)
     run.stop(now=True)
     return over(run)
 
 
 def over(run: Run) -> Run:
-    """Wait for the end, and check that disk and memory tell the same of all turns together."""
+    """Wait for the end, and check that disk and memory agree about all turns."""
     run.wait(WAIT_S, raise_on_stop=False)
     assert load_session(run.path.parent).turns[-1].view.agents == run.view.agents
     return run
 
 
-def test_a_resumed_session_that_came_to_its_end_loads(
+def test_resumed_and_completed_session_loads(
     tmp_path: Path, massgen: ModuleType, release: str
 ) -> None:
     run, gates = twice_held(tmp_path)
@@ -232,7 +231,7 @@ def test_a_resumed_session_that_came_to_its_end_loads(
     told = theirs(state)
     assert [role for role, _ in told] == ["user", "assistant"] * 2
     assert told[0] == told[2] == ("user", "the task")
-    # What it makes of turn 1: a cancelled turn of its own, with the answer of then.
+    # For MassGen, turn 1 is a separate cancelled turn with its answer.
     assert told[1][1].startswith(PHASES[release])
     assert ("## ada's answer:" if release == "0.1.22" else "**ada**: The longer answer.") in told[
         1
@@ -244,7 +243,7 @@ def test_a_resumed_session_that_came_to_its_end_loads(
     assert first["partial_answers"]["ada"]["answer"] == LONG
     assert (second["turn"], second["winning_agent"], second.get("status")) == (2, "ada", None)
     assert state.current_turn == 2
-    # A weakness of theirs: the flag stays at turn 1 although turn 2 is complete. Ours does not.
+    # A defect of MassGen: its flag stays at turn 1 although turn 2 is complete.
     assert state.incomplete_turn["turn"] == 1
     assert not any(line.startswith("Turn ") for line in load_session(session).restored())
     assert (state.last_workspace_path / "notes.md").read_text() == "kept"
@@ -262,7 +261,7 @@ def test_a_resumed_session_that_was_stopped_again_loads(
     told = theirs(state)
     assert [role for role, _ in told] == ["user", "assistant"] * 2
     assert told[0] == told[2] == ("user", "the task")
-    # Both are cancelled turns to it; the answer of turn 1 is in turn 2 as well, as it counts there.
+    # Both are cancelled turns for MassGen. The answer of turn 1 still counts, so turn 2 has it too.
     for turn, (_, text) in zip(state.previous_turns, (told[1], told[3]), strict=True):
         assert text.startswith(PHASES[release])
         assert "ada" in text and "The longer answer." in text
@@ -270,7 +269,7 @@ def test_a_resumed_session_that_was_stopped_again_loads(
         assert turn["partial_answers"]["ada"]["answer"] == LONG
         assert turn["partial_answers"]["ada"]["answer_count"] == 1
     assert [turn["turn"] for turn in state.previous_turns] == [1, 2]
-    # The last one is what it offers to go on with, with that turn's workspaces.
+    # MassGen offers to continue the last one, with its workspaces.
     assert state.incomplete_turn["turn"] == 2
     spaces = state.incomplete_turn_workspaces
     assert set(spaces) == {"ada", "ben"}
@@ -312,7 +311,7 @@ def test_a_timed_out_session_that_was_resumed_loads(
     assert state.incomplete_turn["turn"] == 1
 
 
-# MassGen's, read by us ----------------------------------------------------------------------
+# MassGen's sessions, read by us -------------------------------------------------------------
 
 PARTIAL = {
     "status": "incomplete",
@@ -343,7 +342,9 @@ def save(massgen: ModuleType, root: Path, turn: int = 1, **changes: Any) -> Path
     return path
 
 
-def test_what_massgen_saved_loads_whole(tmp_path: Path, massgen: ModuleType, release: str) -> None:
+def test_session_saved_by_massgen_loads_completely(
+    tmp_path: Path, massgen: ModuleType, release: str
+) -> None:
     path = save(massgen, tmp_path)
     session = load_session(path.parent)
     (turn,) = session.turns
@@ -362,7 +363,7 @@ def test_what_massgen_saved_loads_whole(tmp_path: Path, massgen: ModuleType, rel
         assert theirs(restored(massgen, path.parent)) == ours(path.parent)
 
 
-def test_what_massgen_saved_while_it_presented_loads_with_its_winner(
+def test_session_saved_by_massgen_while_presenting_loads_with_its_winner(
     tmp_path: Path, massgen: ModuleType
 ) -> None:
     path = save(massgen, tmp_path, phase="presenting", selected_agent="ada", voting_complete=True)
@@ -371,19 +372,21 @@ def test_what_massgen_saved_while_it_presented_loads_with_its_winner(
     assert not turn.is_complete
 
 
-def test_what_massgen_saved_without_answers_loads(tmp_path: Path, massgen: ModuleType) -> None:
+def test_session_saved_by_massgen_without_answers_loads(
+    tmp_path: Path, massgen: ModuleType
+) -> None:
     path = save(massgen, tmp_path, answers={}, workspaces={}, phase="idle")
     session = load_session(path.parent)
     assert [m.content for m in session.messages] == ["Why?"]
     assert session.turns[0].warnings == ()
 
 
-def test_a_run_goes_on_where_massgen_stopped(tmp_path: Path, massgen: ModuleType) -> None:
+def test_run_continues_a_session_that_massgen_stopped(tmp_path: Path, massgen: ModuleType) -> None:
     save(massgen, tmp_path)
     model = ScriptedModel(Answer("On."), Vote("agent1"), Answer("On."))
     team = nb_agents.testing.scripted_team(ada=model)
     go_on = partial(nb_agents.start, "more", team, "session_1")
-    with pytest.raises(NotYoursError):  # it says nothing of who made it
+    with pytest.raises(NotYoursError):  # it has no mark
         go_on(options=RunOptions(session_root=tmp_path))
     run = go_on(options=RunOptions(session_root=tmp_path, trust=True))
     assert finish(run).turn == 2
@@ -398,7 +401,7 @@ TORN = [b"", b"{", b"[]", b'"text"', b"null", b"\xff\xfe", b'{"answ', b"[" * 100
 
 @pytest.mark.parametrize("content", TORN, ids=lambda c: repr(c[:8]))
 @pytest.mark.parametrize("name", ["metadata.json", "partial_answers.json"])
-def test_a_torn_or_wrongly_shaped_file_gives_a_message_and_loses_only_itself(
+def test_torn_or_invalid_file_gives_a_warning_and_the_rest_loads(
     tmp_path: Path, massgen: ModuleType, name: str, content: bytes
 ) -> None:
     whole = save(massgen, tmp_path, turn=2)
@@ -408,7 +411,7 @@ def test_a_torn_or_wrongly_shaped_file_gives_a_message_and_loses_only_itself(
     first, second = session.turns
     assert any(name in line for line in session.restored())
     assert (second.view.agents["ben"].answer, second.warnings) == (LONG, ())
-    # All that the other files of the torn turn hold is there: of lost answers, the best one.
+    # The content of the other files is loaded; of the lost answers, the best one.
     assert first.view.agents["ben"].answer == LONG
     assert [p.parents[1].name for p in session.context_paths] == ["turn_1"] * 2 + ["turn_2"] * 2
     if name == "partial_answers.json":

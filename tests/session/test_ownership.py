@@ -1,4 +1,4 @@
-"""Marks of sessions: what passes, what does not, and where the key is."""
+"""Marks of sessions: which turns are accepted, and where the key is stored."""
 
 import json
 import shutil
@@ -15,19 +15,25 @@ from hypothesis import strategies as st
 from platformdirs import user_state_path
 
 from nb_agents.events import TextStreamed
-from nb_agents.session.journal import Journal, read_journal
-from nb_agents.session.layout import TurnPaths, turns_of
-from nb_agents.session.manage import fork_session, rename_session, strip_session
 from nb_agents.session.ownership import (
     Evidence,
     LineMarker,
     OwnerMark,
     confirm_turns,
     evidence_of,
-    handed,
-    judge,
-    known_mark,
+    find_owner_mark,
     new_mark,
+    user_mark,
+    using_mark,
+)
+from tests.kit.sessions import (
+    Journal,
+    TurnPaths,
+    fork_session,
+    read_journal,
+    rename_session,
+    strip_session,
+    turns_of,
 )
 from tests.session.turns import COMPLETED, STOP, answer, stamped, started, turn_paths, writing
 from tests.session.turns import write_turn as write_unmarked
@@ -44,15 +50,15 @@ def write(paths: TurnPaths, mark: OwnerMark, words: str = "I ") -> None:
 
 
 def move_in(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    """Be the user whose state directory is there."""
+    """Become the user with the given state directory."""
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
 
 
 def is_own(session: Path) -> bool:
-    return judge(evidence_of(session), known_mark) is not None
+    return find_owner_mark(evidence_of(session), user_mark) is not None
 
 
-def test_events_of_a_marked_journal_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_events_of_a_marked_journal_are_read_back(tmp_path: Path) -> None:
     paths = turn_paths(tmp_path)
     write(paths, OWN)
     known = read_journal(paths.journal)
@@ -66,7 +72,7 @@ def test_events_of_a_marked_journal_are_read_as_they_were_written(tmp_path: Path
     st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=9), min_size=1), min_size=1),
     st.data(),
 )
-def test_a_journal_cut_after_any_line_is_its_owners_and_one_that_is_changed_is_not(
+def test_truncated_journal_is_accepted_and_a_changed_one_is_not(
     written: list[dict[str, str]], data: st.DataObject
 ) -> None:
     marker = LineMarker(OWN)
@@ -92,25 +98,25 @@ def test_a_torn_last_line_does_not_count(tmp_path: Path) -> None:
     write(paths, OWN)
     with paths.journal.open("ab") as file:
         file.write(b'{"kind":"said","te')
-    assert judge(evidence_of(paths.path.parent), AS_OWN) == OWN
+    assert find_owner_mark(evidence_of(paths.path.parent), AS_OWN) == OWN
 
 
-def test_each_turn_counts(tmp_path: Path) -> None:
+def test_every_turn_must_be_authentic(tmp_path: Path) -> None:
     write(turn_paths(tmp_path, 1), OWN)
     write(turn_paths(tmp_path, 2), OWN)
-    session = turn_paths(tmp_path, 3).path.parent  # its process died before it wrote
-    assert judge(evidence_of(session), AS_OWN) == OWN
+    session = turn_paths(tmp_path, 3).path.parent  # its process died before writing
+    assert find_owner_mark(evidence_of(session), AS_OWN) == OWN
     for number in (1, 2, 3):
         paths = turn_paths(tmp_path, number)
         before = paths.journal.read_bytes() if paths.journal.exists() else b""
         paths.journal.unlink(missing_ok=True)
         write(paths, OTHER, "as a stranger")
-        assert judge(evidence_of(session), AS_OWN) is None
+        assert find_owner_mark(evidence_of(session), AS_OWN) is None
         paths.journal.write_bytes(before)
-    assert judge(evidence_of(session), AS_OWN) == OWN
+    assert find_owner_mark(evidence_of(session), AS_OWN) == OWN
 
 
-def test_a_turn_of_another_session_of_the_same_user_is_no_turn_of_this_one(tmp_path: Path) -> None:
+def test_turn_of_another_session_of_the_same_user_is_rejected(tmp_path: Path) -> None:
     one, other = turn_paths(tmp_path, 1, "one"), turn_paths(tmp_path, 2, "other")
     write(one, new_mark())
     write(other, new_mark())
@@ -134,7 +140,7 @@ def test_an_owner_renames_moves_forks_and_strips_a_session(tmp_path: Path) -> No
     assert is_own(session)
 
 
-def test_what_is_confirmed_is_ones_own_until_it_changes(
+def test_trusted_session_is_accepted_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, foreign = turn_paths(tmp_path, 1), turn_paths(tmp_path, 2)
@@ -144,7 +150,7 @@ def test_what_is_confirmed_is_ones_own_until_it_changes(
     session = old.path.parent
     assert not is_own(session)
     mark = confirm_turns(evidence_of(session))
-    assert judge(evidence_of(session), known_mark) == mark
+    assert find_owner_mark(evidence_of(session), user_mark) == mark
     write(turn_paths(tmp_path, 3), mark)
     assert is_own(session)
     assert is_own(fork_session(session, 2, datetime.now()).path)
@@ -184,19 +190,19 @@ def test_a_confirmation_that_cannot_be_read_does_not_count(tmp_path: Path, text:
     assert is_own(paths.path.parent)
 
 
-def test_the_key_is_made_once_whole_and_for_its_user_alone(
+def test_key_is_created_once_atomically_and_privately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     move_in(monkeypatch, tmp_path)
     with ThreadPoolExecutor(8) as pool:
-        marks = set(pool.map(known_mark, ["same"] * 40))
+        marks = set(pool.map(user_mark, ["same"] * 40))
     assert len(marks) == 1
     [key] = (user_state_path("nb_agents")).iterdir()
     assert len(key.read_bytes()) == 32 and stat.S_IMODE(key.stat().st_mode) == 0o600
     assert marks.pop().key != key.read_bytes()
 
 
-def test_where_no_key_can_be_kept_sessions_are_known_to_their_process(
+def test_without_a_stored_key_sessions_are_accepted_only_in_their_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").write_text("no directory")
@@ -206,7 +212,7 @@ def test_where_no_key_can_be_kept_sessions_are_known_to_their_process(
     assert is_own(paths.path.parent)
 
 
-def test_who_was_handed_a_mark_knows_that_session_and_no_other(
+def test_process_with_a_mark_accepts_only_that_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark, session = new_mark(), turn_paths(tmp_path).path.parent
@@ -214,20 +220,20 @@ def test_who_was_handed_a_mark_knows_that_session_and_no_other(
     write(turn_paths(tmp_path, 1, "another"), new_mark())
     move_in(monkeypatch, tmp_path / "of a worker")
     assert not is_own(session)
-    with handed(mark):
+    with using_mark(mark):
         assert is_own(session) and not is_own(tmp_path / "another")
         assert new_mark() == mark
     assert not is_own(session)
 
 
-def test_a_key_is_in_no_text(tmp_path: Path) -> None:
+def test_key_is_in_no_text(tmp_path: Path) -> None:
     mark = new_mark()
     assert repr(mark.key) not in repr(mark)
     write(turn_paths(tmp_path), mark)
     assert mark.name in turn_paths(tmp_path).journal.read_text()
 
 
-def test_text_of_a_model_names_no_mark(tmp_path: Path) -> None:
+def test_text_of_a_model_cannot_set_the_mark(tmp_path: Path) -> None:
     paths = turn_paths(tmp_path)
     journal = Journal(paths.journal, OWN)
     text = ',"mark":"x","mac":"AAAAAAAAAAAAAAAA"}'
@@ -235,4 +241,4 @@ def test_text_of_a_model_names_no_mark(tmp_path: Path) -> None:
     for event in stamped(started(task=text), streamed):
         journal.append(event)
     journal.close()
-    assert judge(evidence_of(paths.path.parent), AS_OWN) == OWN
+    assert find_owner_mark(evidence_of(paths.path.parent), AS_OWN) == OWN

@@ -1,4 +1,4 @@
-"""SESSION_SUMMARY.txt, whatever somebody made of it: the next turn ends, and no words are lost."""
+"""After any edit of SESSION_SUMMARY.txt, the next turn ends and no text is lost."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.session import views
-from nb_agents.session.layout import TurnPaths
-from nb_agents.session.views import read_json, write_views
+from tests.kit.sessions import TurnPaths, read_json, views, write_views
 from tests.session.turns import CANCELLED, COMPLETED, STOP, started, turn_paths, view_of, write_turn
 
 RULE = "=" * 80
@@ -24,7 +22,7 @@ def first(tmp_path: Path) -> TurnPaths:
 
 
 def end_second(first: TurnPaths) -> tuple[str, ...]:
-    """End the next turn; give what could not be written aside."""
+    """End the next turn. Return the notices about files that could not be written."""
     paths = turn_paths(first.path.parents[1], 2)
     told = write_views(view_of(started(2, "And then?"), COMPLETED), paths)
     assert "status" not in read_json(paths.metadata)
@@ -46,7 +44,7 @@ EDITED = {
 
 
 @pytest.mark.parametrize("how", EDITED)
-def test_after_any_edit_the_next_turn_ends_and_the_other_words_are_kept(
+def test_after_any_edit_the_next_turn_ends_and_other_text_is_preserved(
     first: TurnPaths, how: str
 ) -> None:
     edited = EDITED[how].encode(errors="surrogateescape")
@@ -58,12 +56,12 @@ def test_after_any_edit_the_next_turn_ends_and_the_other_words_are_kept(
     assert text.count(f"\n{RULE}\nTURN 2\n{RULE}\n") == 1
     words = {line for line in edited.decode(errors="replace").split() if RULE not in line}
     assert words - {"Multi-Turn", "Session:"} <= set(text.split()) | {"Mu", "Multi-Tu"}
-    # Written once more, it is the same.
+    # Writing it again does not change it.
     assert end_second(first) == ()
     assert first.summary.read_text() == text
 
 
-def test_a_pipe_in_its_place_is_replaced(first: TurnPaths) -> None:
+def test_pipe_named_like_the_summary_is_replaced(first: TurnPaths) -> None:
     first.summary.unlink()
     os.mkfifo(first.summary)
     assert end_second(first) == ()
@@ -71,24 +69,28 @@ def test_a_pipe_in_its_place_is_replaced(first: TurnPaths) -> None:
 
 
 @pytest.mark.parametrize("name", ["SESSION_SUMMARY.txt", "winning_agents_history.json"])
-def test_a_directory_in_its_place_is_left_and_told(first: TurnPaths, name: str) -> None:
+def test_directory_named_like_the_summary_stays_and_is_reported(
+    first: TurnPaths, name: str
+) -> None:
     place = first.path.parent / name
     place.unlink(missing_ok=True)
     (place / "kept").mkdir(parents=True)
-    assert end_second(first) == (f"{name} can't be written: Is a directory. It is left as it is.",)
+    assert end_second(first) == (f"{name} can't be written: Is a directory. It was not changed.",)
     assert (place / "kept").is_dir()
 
 
-def test_a_link_in_its_place_is_left_and_told(first: TurnPaths, tmp_path: Path) -> None:
+def test_link_named_like_the_summary_stays_and_is_reported(
+    first: TurnPaths, tmp_path: Path
+) -> None:
     (tmp_path / "mine.txt").write_text("Mine.")
     first.summary.unlink()
     first.summary.symlink_to(tmp_path / "mine.txt")
     [told] = end_second(first)
-    assert told == "SESSION_SUMMARY.txt is a symlink, not a file. It is left as it is."
+    assert told == "SESSION_SUMMARY.txt is a symlink, not a file. It was not changed."
     assert (tmp_path / "mine.txt").read_text() == "Mine."
 
 
-def test_one_that_is_too_large_is_left_and_told(
+def test_summary_that_is_too_large_stays_and_is_reported(
     first: TurnPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(views, "MAX_SUMMARY_BYTES", 1000)
@@ -105,7 +107,7 @@ def test_after_any_edit_of_the_winners_the_next_turn_ends(first: TurnPaths, text
     assert '"turn": 2' in first.winners.read_text()
 
 
-def test_control_sequences_of_a_task_are_not_in_it(first: TurnPaths) -> None:
+def test_summary_has_no_control_sequences_of_a_task(first: TurnPaths) -> None:
     paths = turn_paths(first.path.parents[1], 2)
     write_views(view_of(started(2, "Clear \x1b[2J\x1b]52;c;cm0=\x07it"), COMPLETED), paths)
     assert "Task: Clear it\n" in first.summary.read_text()

@@ -1,4 +1,4 @@
-"""A task works at one path through all of its turns; a crash at any moment loses nothing of it."""
+"""A task has the same path in all its turns, and a crash at any time loses no files."""
 
 import os
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.session.copying import copy_workspaces
-from nb_agents.session.layout import (
+from tests.kit.sessions import (
     TurnPaths,
     claim_turn,
+    copy_workspaces,
     discard_turn,
     find_task,
     restore_workspaces,
@@ -21,12 +21,12 @@ from nb_agents.session.layout import (
 
 
 class KilledError(BaseException):
-    """The process ends here."""
+    """Raised to simulate the end of the process."""
 
 
 @contextmanager
 def killed_at(step: int, patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """End the process instead of the disk's change of that number, from 1; list those made."""
+    """Simulate a kill at the change with a number, starting at 1; list the earlier changes."""
     made: list[str] = []
 
     def counting(name: str) -> None:
@@ -51,7 +51,7 @@ def killed_at(step: int, patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def begin(session: Path, **files: str) -> TurnPaths:
-    """A first turn that is over, with these files of agent "a"."""
+    """Create a finished first turn, with files of agent "a"."""
     paths, lock = claim_turn(session)
     assert paths.task is not None
     (paths.live_workspaces / "a").mkdir()
@@ -62,7 +62,7 @@ def begin(session: Path, **files: str) -> TurnPaths:
 
 
 def go_on(session: Path, last: TurnPaths, **files: str) -> TurnPaths:
-    """The next turn of the task, which writes these files, and is over."""
+    """Run the next turn of the task, which writes files and ends."""
     task = find_task(session, range(1, last.number + 1))
     paths, lock = claim_turn(session, task=task)
     try:
@@ -85,7 +85,7 @@ def files_of(paths: TurnPaths) -> dict[str, str]:
     return {p.name: p.read_text() for p in (paths.workspaces / "a").iterdir()}
 
 
-def test_each_turn_of_a_task_works_at_the_same_path_and_keeps_what_it_left(tmp_path: Path) -> None:
+def test_turns_of_a_task_use_the_same_path_and_keep_their_files(tmp_path: Path) -> None:
     first = begin(tmp_path / "s", x="1")
     second = go_on(tmp_path / "s", first, x="2", y="2")
     third = go_on(tmp_path / "s", second, y="3")
@@ -94,12 +94,12 @@ def test_each_turn_of_a_task_works_at_the_same_path_and_keeps_what_it_left(tmp_p
     }
     kept = [{"x": "1"}, {"x": "2", "y": "2"}, {"x": "2", "y": "3"}]
     assert [files_of(p) for p in (first, second, third)] == kept
-    # What agents were told of leads to what the last turn has left.
+    # The path that agents know leads to the files of the last turn.
     assert (third.live_workspaces / "a" / "y").read_text() == "3"
     assert not any(p.workspaces.is_symlink() for p in (first, second, third))
 
 
-def test_another_task_works_elsewhere(tmp_path: Path) -> None:
+def test_another_task_has_another_directory(tmp_path: Path) -> None:
     first = begin(tmp_path / "s", x="1")
     other = begin(tmp_path / "s", x="other")
     assert (other.task, files_of(first)) == (tmp_path / "s" / "task_2", {"x": "1"})
@@ -126,7 +126,7 @@ def test_a_process_that_dies_at_any_step_of_a_resume_loses_nothing(
     assert step > 12
 
 
-def test_a_turn_that_can_t_begin_leaves_nothing_and_an_earlier_one_s_task_as_it_was(
+def test_turn_that_cannot_start_leaves_no_files_and_no_changes(
     tmp_path: Path,
 ) -> None:
     session = tmp_path / "s"
@@ -142,7 +142,7 @@ def test_a_turn_that_can_t_begin_leaves_nothing_and_an_earlier_one_s_task_as_it_
     assert files_of(first) == {"x": "1"}
 
 
-def test_where_there_are_no_links_a_turn_works_in_its_own_directory(
+def test_without_links_a_turn_works_in_its_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: object, **options: object) -> None:
@@ -157,7 +157,7 @@ def test_where_there_are_no_links_a_turn_works_in_its_own_directory(
 
 
 @pytest.mark.parametrize("where", ["task_1", "task_1/workspaces"])
-def test_a_link_in_the_place_of_a_task_leads_nobody_elsewhere(tmp_path: Path, where: str) -> None:
+def test_task_directory_that_is_a_link_is_not_followed(tmp_path: Path, where: str) -> None:
     outside = tmp_path / "outside" / "workspaces" / "a"
     outside.mkdir(parents=True)
     (outside / "x").write_text("theirs")
@@ -176,7 +176,7 @@ def test_a_link_in_the_place_of_a_task_leads_nobody_elsewhere(tmp_path: Path, wh
     assert (outside / "x").read_text() == "theirs"
 
 
-def test_a_turn_that_another_has_gone_on_with_is_not_settled_by_who_merely_looks(
+def test_reader_does_not_move_workspaces_of_a_resumed_turn(
     tmp_path: Path,
 ) -> None:
     first = begin(tmp_path / "s", x="1")
@@ -184,7 +184,7 @@ def test_a_turn_that_another_has_gone_on_with_is_not_settled_by_who_merely_looks
     assert task is not None
     second, lock = claim_turn(tmp_path / "s", task=task)
     restore_workspaces(task, first, partial(copy_workspaces, first.workspaces))
-    store_workspaces_if_dead(second)  # it lives
+    store_workspaces_if_dead(second)  # the turn is live
     assert second.workspaces.is_symlink()
     lock.release()
     store_workspaces_if_dead(second)

@@ -1,4 +1,4 @@
-"""A turn's files: MassGen's keys and wording, whole or not at all."""
+"""The files of a turn: written atomically, with MassGen's keys and wording."""
 
 import json
 import os
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import answer_text, metadata, write_atomic, write_views
-from nb_agents.view.run_view import RunView
+from tests.kit.sessions import TurnPaths
+from tests.kit.views import RunView
 from tests.session.turns import (
     ADA,
     BEN,
@@ -56,9 +56,9 @@ def test_an_incomplete_turn_has_massgens_keys(paths: TurnPaths) -> None:
     assert "winning_agent" not in data
 
 
-def test_follow_up_texts_are_in_the_metadata_once_there_are_any(paths: TurnPaths) -> None:
+def test_messages_are_in_the_metadata_if_there_are_any(paths: TurnPaths) -> None:
     assert "said" not in metadata(view_of(started()), paths)
-    said = [ev.Said(text=text) for text in ("One.", "Two.")]
+    said = [ev.UserMessage(text=text) for text in ("One.", "Two.")]
     assert metadata(view_of(started(), *said, CANCELLED), paths)["said"] == ["One.", "Two."]
 
 
@@ -92,7 +92,9 @@ REASONS = [
 
 
 @pytest.mark.parametrize("events, reason", REASONS)
-def test_an_incomplete_turn_says_why(paths: TurnPaths, events: list[ev.Event], reason: str) -> None:
+def test_incomplete_turn_has_a_reason(
+    paths: TurnPaths, events: list[ev.Event], reason: str
+) -> None:
     data = metadata(view_of(started(), *events), paths)
     assert (data["status"], data["reason"]) == ("incomplete", reason)
 
@@ -107,7 +109,7 @@ def test_a_turn_is_incomplete_from_its_first_moment(paths: TurnPaths) -> None:
     ]
 
 
-def test_an_ended_turn_carries_its_receipt_and_journal_position(paths: TurnPaths) -> None:
+def test_finished_turn_has_its_receipt_and_journal_position(paths: TurnPaths) -> None:
     write_turn(paths, *VOTED, STOP, CANCELLED)
     data = read(paths.metadata)
     assert data["journal_seq"] == 7
@@ -132,23 +134,23 @@ def test_partial_answers_have_massgens_keys_and_votes_under_both_names(paths: Tu
     }
 
 
-def test_a_vote_without_an_answer_and_words_never_submitted_are_kept(paths: TurnPaths) -> None:
+def test_vote_without_an_answer_and_unsubmitted_text_are_saved(paths: TurnPaths) -> None:
     write_turn(paths, started(), vote("ada", "ben"), *writing("ben", "half a"), STOP, CANCELLED)
     partial = read(paths.partial_answers)
     assert partial["ada"]["votes"]["voted_for"] == "ben"
     assert (partial["ben"]["partial"], partial["ben"]["partial_text"]) == (True, "half a")
-    # Nobody takes whom the file has no answer of to have given one.
+    # An agent without an answer in the file does not count as having one.
     assert not any("answer" in entry for entry in partial.values())
 
 
-def test_a_tool_call_cut_in_the_middle_is_kept_as_far_as_it_came(paths: TurnPaths) -> None:
+def test_interrupted_tool_call_is_saved_as_far_as_received(paths: TurnPaths) -> None:
     cut = ev.TextStreamed(agent="ada", call=1, channel="call", text='{"pa', tool="write_file")
     write_turn(paths, started(), cut, STOP, CANCELLED)
     call = read(paths.partial_answers)["ada"]["partial_call"]
     assert call == {"tool": "write_file", "arguments": '{"pa'}
 
 
-def test_without_any_word_there_is_metadata_alone(paths: TurnPaths) -> None:
+def test_turn_without_text_has_only_metadata(paths: TurnPaths) -> None:
     write_turn(paths, started(), STOP, CANCELLED)
     assert paths.metadata.exists()
     assert not paths.partial_answers.exists() and not paths.answer.exists()
@@ -162,7 +164,7 @@ def test_a_complete_turn_has_no_partial_answers(paths: TurnPaths) -> None:
 # answer.txt ---------------------------------------------------------------------------------
 
 
-def test_the_best_answer_of_an_incomplete_turn_stands_under_massgens_header(
+def test_best_answer_of_an_incomplete_turn_has_massgens_header(
     paths: TurnPaths,
 ) -> None:
     write_turn(paths, started(), answer("ada", ADA), answer("ben", BEN), STOP, CANCELLED)
@@ -175,12 +177,12 @@ def test_the_best_answer_of_an_incomplete_turn_stands_under_massgens_header(
     )
 
 
-def test_the_answer_of_a_complete_turn_stands_alone(paths: TurnPaths) -> None:
+def test_answer_of_a_complete_turn_has_no_header(paths: TurnPaths) -> None:
     write_turn(paths, *VOTED, COMPLETED)
     assert paths.answer.read_bytes() == b"The answer."
 
 
-def test_without_an_answer_the_longest_partial_text_stands_in() -> None:
+def test_without_an_answer_the_longest_partial_text_is_saved() -> None:
     words = (*writing("ada", "short"), *writing("ben", "rather long"))
     assert answer_text(view_of(started(), *words, STOP, CANCELLED)) == (
         "[PARTIAL TEXT - Stopped during coordinating phase]\n"
@@ -198,7 +200,7 @@ def test_the_winners_workspace_is_linked(paths: TurnPaths) -> None:
     view = write_turn(paths, *VOTED, COMPLETED)
     assert os.readlink(paths.workspace) == os.path.join("workspaces", "ada")
     assert (paths.workspace / "a.txt").read_text() == "x"
-    write_views(view, paths)  # again is the same
+    write_views(view, paths)  # a second write changes nothing
     assert os.readlink(paths.workspace) == os.path.join("workspaces", "ada")
 
 
@@ -209,7 +211,7 @@ def test_the_link_survives_a_move_of_the_session(paths: TurnPaths, tmp_path: Pat
     assert (tmp_path / "moved" / "turn_1" / "workspace" / "a.txt").read_text() == "x"
 
 
-def test_where_symlinks_are_not_to_be_had_the_workspace_is_copied(
+def test_without_symlinks_the_workspace_is_copied(
     paths: TurnPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (paths.workspaces / "ada" / "sub").mkdir()
@@ -231,7 +233,7 @@ def test_an_incomplete_turn_has_no_winners_workspace(paths: TurnPaths) -> None:
     assert not paths.workspace.exists()
 
 
-def test_the_history_of_winners_grows_by_one_a_turn(tmp_path: Path) -> None:
+def test_history_of_winners_has_one_entry_per_turn(tmp_path: Path) -> None:
     for number in (1, 2):
         paths = turn_paths(tmp_path, number)
         view = write_turn(paths, started(number), answer("ada", ADA), COMPLETED)
@@ -247,7 +249,7 @@ def test_the_history_of_winners_grows_by_one_a_turn(tmp_path: Path) -> None:
 RULE = "=" * 80
 
 
-def test_the_summary_has_a_block_a_turn_as_massgen_writes_it(tmp_path: Path) -> None:
+def test_summary_has_a_block_per_turn_in_massgens_format(tmp_path: Path) -> None:
     first, second = turn_paths(tmp_path, 1), turn_paths(tmp_path, 2)
     write_turn(first, started(1), answer("ada", ADA), COMPLETED)
     write_turn(second, started(2, "And\n  then?"), answer("ben", BEN), STOP, CANCELLED)
@@ -268,14 +270,14 @@ MARKS = [
 
 
 @pytest.mark.parametrize("events, mark", MARKS)
-def test_the_summary_says_how_a_turn_ended(
+def test_summary_shows_how_a_turn_ended(
     paths: TurnPaths, events: list[ev.Event], mark: str
 ) -> None:
     write_turn(paths, started(), *events)
     assert f"TURN 1 [INCOMPLETE - {mark}]\n" in paths.summary.read_text()
 
 
-def test_a_block_is_replaced_and_never_doubled(tmp_path: Path) -> None:
+def test_block_is_replaced_and_not_duplicated(tmp_path: Path) -> None:
     for number in (1, 2, 10):
         write_turn(turn_paths(tmp_path, number), started(number), STOP, CANCELLED)
     paths = turn_paths(tmp_path, 2)
@@ -290,7 +292,7 @@ def test_a_block_is_replaced_and_never_doubled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "task", [f"x\n{RULE}\nTURN 7\n{RULE}\ny", f"x\u2028{RULE}\u2028TURN 7\x85y", "\x0c\x1cTURN 7"]
 )
-def test_a_task_can_not_forge_a_block(paths: TurnPaths, task: str) -> None:
+def test_a_task_cannot_forge_a_block(paths: TurnPaths, task: str) -> None:
     view = write_turn(paths, started(1, task), STOP, CANCELLED)
     before = paths.summary.read_text()
     write_views(view, paths)
@@ -299,7 +301,7 @@ def test_a_task_can_not_forge_a_block(paths: TurnPaths, task: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["TURN ", "TURN x", "TURN ²", "TURN 5 [INCOMPLETE - CANCELLED]"])
-def test_other_peoples_blocks_are_kept(paths: TurnPaths, line: str) -> None:
+def test_other_blocks_are_preserved(paths: TurnPaths, line: str) -> None:
     head = f"{RULE}\nMulti-Turn Session: session_1\n{RULE}\n"
     paths.summary.write_text(f"{head}\n{RULE}\nTURN 3\n{RULE}\nsaid before\n\n{RULE}\n{line}\n")
     with open(paths.summary, "ab") as file:
@@ -310,7 +312,7 @@ def test_other_peoples_blocks_are_kept(paths: TurnPaths, line: str) -> None:
     assert text.index("TURN 1 ") < text.index("TURN 3")
 
 
-# Atomic -------------------------------------------------------------------------------------
+# Atomic writes ------------------------------------------------------------------------------------
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(
@@ -329,7 +331,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(
     assert os.listdir(tmp_path) == ["answer.txt"]
 
 
-def test_a_stray_temporary_file_of_a_killed_process_does_not_matter(tmp_path: Path) -> None:
+def test_temporary_file_of_a_killed_process_is_ignored(tmp_path: Path) -> None:
     (tmp_path / ".answer.txt.tmp").write_text("torn and longer than the new one")
     write_atomic(tmp_path / "answer.txt", "new")
     assert (tmp_path / "answer.txt").read_text() == "new"

@@ -1,22 +1,18 @@
-"""Turns made from events, for the tests of what is on disk."""
+"""Create turns from events, for tests of files on disk."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from nb_agents import events as ev
-from nb_agents.session.history import workspace_files
-from nb_agents.session.journal import Journal
-from nb_agents.session.layout import TurnPaths
-from nb_agents.session.views import write_views
-from nb_agents.view.fold import fold
-from nb_agents.view.run_view import RunView
+from tests.kit.sessions import Journal, TurnPaths, workspace_files, write_views
+from tests.kit.views import RunView, fold
 
 ADA = "An answer of some length."
 BEN = "Another."
 
 
 def turn_paths(root: Path, number: int = 1, session: str = "session_1") -> TurnPaths:
-    """Make a turn's directory, with a workspace for each agent."""
+    """Create a turn's directory, with a workspace for each agent."""
     paths = TurnPaths(root / session / f"turn_{number}")
     for agent in ("ada", "ben"):
         (paths.workspaces / agent).mkdir(parents=True, exist_ok=True)
@@ -42,7 +38,7 @@ def vote(agent: str, target: str) -> ev.VoteCast:
 
 
 def writing(agent: str, text: str) -> list[ev.Event]:
-    """Words of a call that stays open."""
+    """Return events of a call that does not end."""
     return [
         ev.ModelStarted(agent=agent, call=1),
         ev.TextStreamed(agent=agent, call=1, channel="answer", text=text),
@@ -55,7 +51,7 @@ COMPLETED = ev.TurnEnded(status="completed", phase="presenting", winner="ada", a
 
 
 def stamped(*events: ev.Event) -> list[ev.Event]:
-    """Give events their place and time in the journal."""
+    """Number the events, and set their times."""
     return [replace(e, seq=n, at=1_800_000_000.0 + n) for n, e in enumerate(events, 1)]
 
 
@@ -64,7 +60,7 @@ def view_of(*events: ev.Event) -> RunView:
 
 
 def write_journal(paths: TurnPaths, *events: ev.Event) -> RunView:
-    """Write a turn's journal alone, as a process leaves it that is killed then."""
+    """Write only a turn's journal, as a killed process leaves it."""
     journal = Journal(paths.journal)
     for event in stamped(*events):
         journal.append(event)
@@ -73,7 +69,7 @@ def write_journal(paths: TurnPaths, *events: ev.Event) -> RunView:
 
 
 def write_turn(paths: TurnPaths, *events: ev.Event) -> RunView:
-    """Write a turn as a process leaves it that ended well."""
+    """Write a turn as a process leaves it that ended normally."""
     if any(isinstance(event, ev.TurnEnded) for event in events):
         events = (*events, workspace_files(paths, ("ada", "ben")))
     view = write_journal(paths, *events)

@@ -1,5 +1,6 @@
-"""Going on several times from one point of a turn: each a row, nothing before the point paid."""
+"""Several forks from one checkpoint, each a row. Work before the checkpoint is not paid again."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,25 +10,24 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
-from nb_agents.runs import registry
-from nb_agents.runs.run import Run
-from nb_agents.sweeps.manifest import is_sweep
-from nb_agents.sweeps.sweep_fold import fold_notes
 from tests.cli.calls import call_here, told_here
+from tests.kit.runs import Run, registry
+from tests.kit.sweeps import fold_notes, is_sweep
+from tests.kit.teams import TeamSpec
 from tests.model_server import ModelServer, Reply, Request, ToolCall
-from tests.session.test_snapshots import state
+from tests.snapshots.test_store import state
 from tests.team_kit import WAIT_S, events, finish
 
 
 def _play(request: Request) -> Reply:
-    """Write a file, answer, vote for the first; present at the end."""
+    """Write a file, answer, vote for the first answer, and present at the end."""
     if "<FINAL PRESENTATION>" in request.prompt:
         return Reply(text=f"The end by {request.model}.")
     answered = f"answer of {request.model}" in request.prompt
-    if answered and "vote" in request.tool_names:
-        return Reply(tool_calls=(ToolCall("vote", {"agent_id": "agent1", "reason": "good"}),))
+    first = re.search(r'<ANSWER from="(agent\d)">', request.prompt)
+    if answered and first and "vote" in request.tool_names:
+        return Reply(tool_calls=(ToolCall("vote", {"agent_id": first[1], "reason": "good"}),))
     if "work.md" not in str(request.messages[1:]):
         call = ToolCall("write_file", {"path": "work.md", "content": request.model})
         return Reply(tool_calls=(call,))
@@ -52,7 +52,7 @@ def _team(server: ModelServer, *models: str) -> TeamSpec:
 
 
 def _played(server: ModelServer, root: Path, *models: str) -> Run:
-    """Play a turn; of one agent its calls come in one order alone, so that they can be counted."""
+    """Play a turn. The calls of one agent come in a fixed order, so they can be counted."""
     options = RunOptions(session_root=root)
     run = finish(
         nb_agents.start(
@@ -67,13 +67,11 @@ def _calls_after(run: Run, point: int) -> int:
     return sum(event.seq > point for event in events(run, ev.ModelFinished))
 
 
-def test_forks_pay_for_nothing_before_the_point_and_the_turn_stays_as_it_was(
-    server: ModelServer, tmp_path: Path
-) -> None:
+def test_forks_pay_only_for_work_after_the_checkpoint(server: ModelServer, tmp_path: Path) -> None:
     run = _played(server, tmp_path)
     before, calls = state(run.path), server.count()
     point = run.preview_rewind("a's 1st write_file").point
-    sweep = run.rewind("a's 1st write_file", times=3)
+    sweep = nb_agents.fork(run.path, "a's 1st write_file", times=3)
     view = sweep.wait(WAIT_S)
     assert (view.status, view.completed, view.total) == ("completed", 3, 3)
     table = sweep.table()
@@ -86,15 +84,13 @@ def test_forks_pay_for_nothing_before_the_point_and_the_turn_stays_as_it_was(
     kept = events(run, ev.ModelFinished)
     used = [e.usage.input_tokens + e.usage.output_tokens for e in kept if e.seq > point]
     assert spent == view.tokens
-    assert abs(spent - 3 * sum(used)) < sum(used)  # of what is new alone
+    assert abs(spent - 3 * sum(used)) < sum(used)  # only new work
 
 
-def test_forks_share_the_kept_files_and_add_what_is_new_to_their_own(
-    server: ModelServer, tmp_path: Path
-) -> None:
+def test_forks_share_stored_files_and_add_their_own(server: ModelServer, tmp_path: Path) -> None:
     run = _played(server, tmp_path)
     own = {each.name: each.stat().st_ino for each in tmp_path.glob("s/snapshots/files/*/*")}
-    sweep = run.rewind(1, "Think of the cost, too.", times=2)
+    sweep = nb_agents.fork(run.path, 1, say="Think of the cost, too.", times=2)
     assert sweep.wait(WAIT_S).completed == 2
     for row in ("try_1", "try_2"):
         found = {e.name: e.stat().st_ino for e in (sweep.path / row).glob("snapshots/files/*/*")}
@@ -102,32 +98,32 @@ def test_forks_share_the_kept_files_and_add_what_is_new_to_their_own(
     assert own.keys() == {each.name for each in tmp_path.glob("s/snapshots/files/*/*")}
 
 
-def test_repeating_it_costs_nothing_and_a_higher_number_adds_to_the_same_sweep(
+def test_repeated_fork_is_free_and_a_higher_number_adds_rows(
     server: ModelServer, tmp_path: Path
 ) -> None:
     run = _played(server, tmp_path)
     point = run.preview_rewind("a's 1st write_file").point
-    first = run.rewind(point, times=2)
+    first = nb_agents.fork(run.path, point, times=2)
     first.wait(WAIT_S)
     calls = server.count()
-    same = run.rewind(point, times=2)
+    same = nb_agents.fork(run.path, point, times=2)
     same.wait(WAIT_S)
     assert (same.path, server.count()) == (first.path, calls)
-    more = run.rewind(point, times=3)
+    more = nb_agents.fork(run.path, point, times=3)
     assert more.wait(WAIT_S).completed == 3
     assert (more.path, server.count()) == (first.path, calls + _calls_after(run, point))
-    other = run.rewind(point, "Think of the cost, too.", times=1)
+    other = nb_agents.fork(run.path, point, say="Think of the cost, too.", times=1)
     other.wait(WAIT_S)
     assert other.path != first.path
 
 
-def test_one_stop_ends_all_forks_and_a_resume_goes_on_with_what_each_had(
+def test_stop_ends_all_forks_and_the_same_call_resumes_them(
     server: ModelServer, tmp_path: Path
 ) -> None:
     run = _played(server, tmp_path)
     point, calls = run.preview_rewind("a's 1st write_file").point, server.count()
     server.hold(0)
-    sweep = run.rewind(point, times=2)
+    sweep = nb_agents.fork(run.path, point, times=2)
     server.wait_until(lambda: server.open_count >= 2, what="both forks at work")
     sweep.stop(True, reason="enough")
     assert sweep.wait(WAIT_S).status == "cancelled"
@@ -139,26 +135,26 @@ def test_one_stop_ends_all_forks_and_a_resume_goes_on_with_what_each_had(
     assert server.count() - calls - cut == 2 * _calls_after(run, point)
 
 
-def test_a_process_that_died_before_a_fork_began_leaves_it_to_the_next_call(
+def test_fork_of_a_dead_process_is_started_by_the_next_call(
     server: ModelServer, tmp_path: Path
 ) -> None:
     run = _played(server, tmp_path)
-    sweep = run.rewind(1, times=1)
+    sweep = nb_agents.fork(run.path, 1, times=1)
     sweep.wait(WAIT_S)
     row = sweep.path / "try_1"
     for path in (row / "turn_2").rglob("*"):
         assert path.exists()
-    # As a kill leaves it that comes between the copy and the beginning: turn 1 alone, complete.
+    # As after a kill between the copy and the start: only turn 1, complete.
     fold_before = fold_notes(sweep.path)
     assert fold_before.completed == 1
     (sweep.path / "rows.jsonl").unlink()
     (row / "turn_2").rename(tmp_path / "gone")
     calls = server.count()
-    assert run.rewind(1, times=1).wait(WAIT_S).completed == 1
+    assert nb_agents.fork(run.path, 1, times=1).wait(WAIT_S).completed == 1
     assert server.count() > calls
 
 
-def test_a_fork_goes_on_with_another_model_or_team(server: ModelServer, tmp_path: Path) -> None:
+def test_fork_can_use_another_model_or_team(server: ModelServer, tmp_path: Path) -> None:
     run = _played(server, tmp_path, "m", "n")
     again = finish(run.rewind("b's 1st answer", model="openai:other"))
     assert again.result == "The end by other."
@@ -172,7 +168,7 @@ def test_a_fork_goes_on_with_another_model_or_team(server: ModelServer, tmp_path
     assert run.view.agents["b"].answers[0] == "answer of n"
 
 
-def test_agents_that_choose_their_models_themselves_keep_them_and_are_named(
+def test_agents_that_choose_their_models_keep_them_and_are_named(
     server: ModelServer, tmp_path: Path
 ) -> None:
     own = {"type": "python", "object": "tests.agents.programs.members:function"}
@@ -180,7 +176,7 @@ def test_agents_that_choose_their_models_themselves_keep_them_and_are_named(
     agents = [{"id": "a", "backend": ours}, {"id": "f", "backend": own}]
     team, options = TeamSpec.model_validate({"agents": agents}), RunOptions(session_root=tmp_path)
     run = finish(nb_agents.start("the task", team, session="s", options=options))
-    said = "Do not ask openai:other, as they choose their models themselves: f."
+    said = "These agents choose their own model, not openai:other: f."
     assert said in str(run.preview_rewind(1, model="openai:other"))
     assert "themselves" not in str(run.preview_rewind(1))
     again = finish(run.rewind(1, config=team, model="openai:other"))
@@ -190,17 +186,15 @@ def test_agents_that_choose_their_models_themselves_keep_them_and_are_named(
 
 
 @pytest.mark.parametrize("times", [0, -1, 101])
-def test_a_number_of_forks_that_makes_no_sense_is_refused(
+def test_invalid_number_of_forks_is_refused(
     server: ModelServer, tmp_path: Path, times: int
 ) -> None:
     run = _played(server, tmp_path)
-    with pytest.raises(UserError, match=f"can't go on {times} times"):
-        run.rewind(1, times=times)
+    with pytest.raises(UserError, match=f"can't be forked {times} times"):
+        nb_agents.fork(run.path, 1, times=times)
 
 
-def test_a_row_of_a_sweep_is_rewound_alone_and_several_times(
-    server: ModelServer, tmp_path: Path
-) -> None:
+def test_row_of_a_sweep_can_be_rewound_and_forked(server: ModelServer, tmp_path: Path) -> None:
     options = RunOptions(session_root=tmp_path)
     rows: list[dict[str, Any]] = [{"q": "one"}, {"q": "two"}]
     team = _team(server, "m")
@@ -208,23 +202,21 @@ def test_a_row_of_a_sweep_is_rewound_alone_and_several_times(
     assert sweep.wait(WAIT_S).completed == 2
     row = Path(sweep.table()[0]["session"])
     before, calls = state(row / "turn_1"), server.count()
-    again = finish(nb_agents.rewind(str(row / "turn_1"), "a's 1st write_file", team))
+    again = finish(nb_agents.rewind(sweep.table()[0]["session"], "a's 1st write_file", team))
     assert (again.path, again.view.resumes) == (row / "turn_2", 1)
     point = again.view.point
     made = server.count() - calls
     assert 0 < made < calls / 2
-    tried = nb_agents.rewind(str(row / "turn_1"), point, team, times=2)
+    tried = nb_agents.fork(str(row / "turn_1"), point, team, times=2)
     assert tried.wait(WAIT_S).completed == 2
     assert server.count() - calls - made == 2 * made
-    # Beside the sweep, where its own rows are left alone.
+    # Next to the sweep, whose own rows are not changed.
     assert tried.path.parent == tmp_path and is_sweep(tried.path)
     assert state(row / "turn_1") == before
     assert {record["answer"] for record in tried.table()} == {again.result}
 
 
-def test_the_command_line_begins_forks_and_prints_a_table_of_what_came_out(
-    server: ModelServer, tmp_path: Path
-) -> None:
+def test_command_line_starts_forks_and_prints_a_table(server: ModelServer, tmp_path: Path) -> None:
     run = _played(server, tmp_path)
     words = ("rewind", "s/1", "--to", "a's 1st write_file", "--times", "2")
     words += ("--model", "openai:other", "--session-root", str(tmp_path))
@@ -236,3 +228,22 @@ def test_the_command_line_begins_forks_and_prints_a_table_of_what_came_out(
     assert [row["answer"] for row in told["rows"]] == ["answer of other"] * 2
     assert (told["status"], server.count()) == ("completed", calls)
     assert run.result == "answer of m"
+
+
+def test_arguments_of_version_0_1_still_work_with_a_warning(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    run = _played(server, tmp_path)
+    with pytest.warns(DeprecationWarning, match=r"Use nb_agents\.fork\(\)"):
+        old: Any = nb_agents.rewind
+        first = old(run.path, 1, times=1)
+    assert first.wait(WAIT_S).completed == 1
+    with pytest.warns(DeprecationWarning) as warned:
+        method: Any = run.rewind
+        second = method(1, "Think of the cost, too.", times=1)
+    assert second.wait(WAIT_S).completed == 1
+    assert [str(each.message) for each in warned] == [
+        "Pass say to rewind() by name: say='Think of the cost, too.'.",
+        "rewind(times=) is deprecated. Use nb_agents.fork().",
+    ]
+    assert {Path(each.filename).name for each in warned} == {"test_forks.py"}

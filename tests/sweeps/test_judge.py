@@ -1,4 +1,4 @@
-"""An agent of the team scores the answers: asked once each, stopped with the sweep, paid by row."""
+"""An agent of the team scores the answers, once per row, and is stopped with the sweep."""
 
 import shutil
 import subprocess
@@ -12,22 +12,20 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NotYoursError, UserError
 from nb_agents.events import ModelFinished
-from nb_agents.jupyter.sweep_cell import _scorer
-from nb_agents.models.backend import Backend
-from nb_agents.runs import registry
-from nb_agents.session.history import load_session
-from nb_agents.session.journal import read_journal
-from nb_agents.sweeps.judge import score_in
-from nb_agents.sweeps.sweep import Sweep
-from nb_agents.sweeps.sweep_fold import fold_notes
+from nb_agents.extensions.sweeps.judge import score_in
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from tests import processes
+from tests.kit.models import Backend
+from tests.kit.runs import registry
+from tests.kit.sessions import load_session, read_journal
+from tests.kit.sweeps import Sweep, fold_notes
+from tests.kit.sweeps import scorer as _scorer
+from tests.kit.teams import TeamSpec
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
-from tests.runs.trees import cut_copy
 from tests.team_kit import ROOT, WAIT_S
+from tests.turns.trees import cut_copy
 from tests.warm import WarmProcess
 
 TASK = "Answer: {{q}}"
@@ -59,7 +57,7 @@ def scores(sweep: Sweep) -> list[float | None]:
     return [record["score"] for record in sweep.table()]
 
 
-def test_the_judge_is_asked_with_task_and_answer_and_its_last_line_is_the_score(
+def test_judge_gets_task_and_answer_and_its_last_line_is_the_score(
     options: RunOptions,
 ) -> None:
     model = ScriptedModel(lambda said: Answer("Clear, and right.\nScore: 7.5"))
@@ -72,7 +70,7 @@ def test_the_judge_is_asked_with_task_and_answer_and_its_last_line_is_the_score(
     assert [record["answer"] for record in sweep.table()] == ["Blue."] * 2
 
 
-def test_the_judge_takes_no_part_in_the_round(options: RunOptions) -> None:
+def test_judge_does_not_take_part_in_the_round(options: RunOptions) -> None:
     sweep = judged(team(ScriptedModel(lambda said: Answer("3"))), options, 1)
     sweep.wait(WAIT_S)
     [row] = sweep.rows
@@ -80,7 +78,7 @@ def test_the_judge_takes_no_part_in_the_round(options: RunOptions) -> None:
     assert turn.view.agents.keys() == {"a"}
 
 
-def test_what_the_judge_used_counts_in_the_row_and_it_is_asked_once(options: RunOptions) -> None:
+def test_judges_cost_is_added_to_the_row_and_it_is_asked_once(options: RunOptions) -> None:
     model = ScriptedModel(lambda said: Answer("3"))
     sweep = judged(team(model), options, 1)
     tokens = sweep.wait(WAIT_S).tokens
@@ -92,14 +90,14 @@ def test_what_the_judge_used_counts_in_the_row_and_it_is_asked_once(options: Run
     assert tokens == fold_notes(sweep.path).results[row.name].tokens == sum(used)
     again = judged(team(model), options, 1)
     assert (again.wait(WAIT_S).tokens, scores(again)) == (tokens, [3.0])
-    (sweep.path / "rows.jsonl").unlink()  # as its process was killed before it noted the row
+    (sweep.path / "rows.jsonl").unlink()  # as if its process was killed before recording the row
     again = judged(team(model), options, 1)
     assert (again.wait(WAIT_S).tokens, scores(again)) == (tokens, [3.0])
     assert len(model.requests) == 1
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_a_stop_of_the_sweep_stops_the_judge_and_the_same_call_goes_on(
+def test_stop_of_the_sweep_stops_the_judge_and_the_same_call_resumes_it(
     options: RunOptions, now: bool
 ) -> None:
     gate = Gate()
@@ -108,12 +106,12 @@ def test_a_stop_of_the_sweep_stops_the_judge_and_the_same_call_goes_on(
     gate.wait_reached(2)
     sweep.stop(now)
     if not now:
-        judges = sweep._judging  # known a moment after they work
+        judges = sweep._judging  # set a moment after they start
         wait_until(lambda: [bool(run.view.stop) for run in judges.values()] == [True] * 2, WAIT_S)
         gate.open()
     assert sweep.wait(WAIT_S).is_over
     gate.open()
-    begun = [run for run in registry.begun_runs() if run.path.is_relative_to(sweep.path)]
+    begun = [run for run in registry.started_runs() if run.path.is_relative_to(sweep.path)]
     assert begun and not any(run.view.status == "in-progress" for run in begun)
     assert len(model.requests) == 2
     again = judged(team(model), options, 2)
@@ -125,7 +123,7 @@ def test_a_stop_of_the_sweep_stops_the_judge_and_the_same_call_goes_on(
         assert last.view.resumes == int(now)
 
 
-def test_a_judge_that_another_user_began_is_asked_about_with_the_sweep(
+def test_judge_session_of_another_user_needs_trust(
     options: RunOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate()
@@ -136,21 +134,21 @@ def test_a_judge_that_another_user_began_is_asked_about_with_the_sweep(
     sweep.wait(WAIT_S)
     gate.open()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home of another"))
-    with pytest.raises(NotYoursError, match="'ask' was not made by you"):
+    with pytest.raises(NotYoursError, match="'ask' was not created by you"):
         judged(team(judge), options, 1)
     trusted = judged(team(judge), replace(options, trust=True), 1)
     trusted.wait(WAIT_S)
     assert scores(trusted) == [7]
 
 
-def test_a_stopped_sweep_asks_for_no_further_judgement(options: RunOptions) -> None:
+def test_stopped_sweep_starts_no_further_judge(options: RunOptions) -> None:
     gate, spec = Gate(), team(model := ScriptedModel(lambda said: Answer("4")))
     held = ScriptedModel(replace(Answer("4"), gate=gate))
     sweep = nb_agents.map(
         range(2), "{{value}}", team(held), limit=1, score="judge", options=options
     )
     gate.wait_reached()
-    wait_until(lambda: sweep.view.completed == 2, WAIT_S)  # the other waits for the judge
+    wait_until(lambda: sweep.view.completed == 2, WAIT_S)  # the other row waits for the judge
     sweep.stop()
     wait_until(lambda: sweep.status == "stopping", WAIT_S)
     gate.open()
@@ -163,7 +161,7 @@ def test_a_stopped_sweep_asks_for_no_further_judgement(options: RunOptions) -> N
     assert (scores(again), len(model.requests)) == ([4.0, 4.0], 1)
 
 
-def test_a_judge_without_a_number_costs_no_answer_and_is_asked_again_by_the_same_call(
+def test_judge_without_a_number_is_asked_again_by_the_same_call(
     options: RunOptions,
 ) -> None:
     sweep = judged(team(ScriptedModel(lambda said: Answer("7 of 10, I think"))), options, 1)
@@ -171,7 +169,7 @@ def test_a_judge_without_a_number_costs_no_answer_and_is_asked_again_by_the_same
     [record] = sweep.table()
     assert (record["answer"], record["score"]) == ("Blue.", None)
     assert record["error"] == (
-        "The judge 'judge' gave no number: its last line is '7 of 10, I think'."
+        "The judge 'judge' returned no number: its last line is '7 of 10, I think'."
     )
     again = judged(team(ScriptedModel(lambda said: Answer("7"))), options, 1)
     again.wait(WAIT_S)
@@ -179,22 +177,22 @@ def test_a_judge_without_a_number_costs_no_answer_and_is_asked_again_by_the_same
     assert again.table()[0]["error"] == ""
 
 
-def test_a_judge_that_fails_says_why(options: RunOptions) -> None:
+def test_failed_judge_reports_why(options: RunOptions) -> None:
     sweep = judged(team(ScriptedModel(lambda said: Turn(error=ValueError("no")))), options, 1)
     assert sweep.wait(WAIT_S).completed == 1
     assert "The judge failed: scripted: The call failed" in sweep.table()[0]["error"]
 
 
-def test_a_judge_that_the_team_lacks_is_refused_before_anything_begins(
+def test_unknown_judge_is_refused_before_the_start(
     options: RunOptions,
 ) -> None:
     spec = team(ScriptedModel())
-    with pytest.raises(UserError, match="no agent 'critic' among its callable_agents.*has: judge"):
+    with pytest.raises(UserError, match="'critic' is not among the team's .*has: judge"):
         nb_agents.map([1], "{{value}}", spec, score="critic", options=options)
     assert not Path(options.session_root or "").exists()
 
 
-def test_a_cell_names_a_function_or_an_agent_and_not_both() -> None:
+def test_cell_names_a_function_or_an_agent_but_not_both() -> None:
     spec = team(ScriptedModel())
 
     def judge(task: str, answer: Any) -> float:
@@ -219,7 +217,7 @@ def test_a_cell_names_a_function_or_an_agent_and_not_both() -> None:
         ("", None),
     ],
 )
-def test_a_score_is_a_number_that_is_the_last_line(answer: str, score: float | None) -> None:
+def test_score_is_a_number_on_the_last_line(answer: str, score: float | None) -> None:
     assert score_in(answer) == score
 
 
@@ -237,7 +235,7 @@ print(view.completed, view.score)
 """
 
 
-def test_who_was_judged_before_a_kill_is_not_judged_again(tmp_path: Path) -> None:
+def test_row_judged_before_a_kill_is_not_judged_again(tmp_path: Path) -> None:
     answer = Reply(tool_calls=(ToolCall("new_answer", {"content": "Blue."}),))
     number = Reply(tool_calls=(ToolCall("new_answer", {"content": "5"}),))
     with ModelServer(default=answer) as server:
@@ -265,7 +263,7 @@ def test_who_was_judged_before_a_kill_is_not_judged_again(tmp_path: Path) -> Non
         assert sum(request.model == "m" for request in server.requests) == 5
 
 
-def test_a_judge_that_is_killed_at_any_event_is_asked_for_nothing_twice(tmp_path: Path) -> None:
+def test_judge_killed_at_any_event_repeats_no_call(tmp_path: Path) -> None:
     def judging(said: list[Any]) -> Turn:
         ask = Call("call_agent", {"name": "aide", "input": "help me"})
         return Answer("4") if len(said) > 1 else Turn(calls=(ask,))

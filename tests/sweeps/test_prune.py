@@ -1,4 +1,4 @@
-"""Old sessions and rows of sweeps are removed; nothing live, resumable or paid for is lost."""
+"""Old sessions and rows of sweeps are removed, but nothing live, resumable or paid for."""
 
 import os
 import shutil
@@ -14,17 +14,14 @@ from filelock import FileLock
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.errors import UnknownSessionError, UserError
-from nb_agents.launch import here
-from nb_agents.presentation import text
-from nb_agents.presentation.cards import card_text
-from nb_agents.runs import registry
-from nb_agents.session import manage as removal
-from nb_agents.session.history import load_session
-from nb_agents.session.layout import ALLOT_LOCK, claim_turn, sessions_in, turns_of
-from nb_agents.sweeps.prune import PruneSpec, parse_age, prune
-from nb_agents.sweeps.sweep_fold import fold_notes
+from nb_agents.session.prune import PruneSpec, parse_age
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from tests import processes
+from tests.kit.cards import card_text, text
+from tests.kit.runs import here, registry
+from tests.kit.sessions import CLAIM_LOCK, claim_turn, load_session, sessions_in, turns_of
+from tests.kit.sessions import manage as removal
+from tests.kit.sweeps import fold_notes, prune
 from tests.team_kit import WAIT_S
 
 WRITE = Turn(calls=(Call("write_file", {"path": "a.txt", "content": "kept"}),))
@@ -41,7 +38,7 @@ def options(tmp_path: Path) -> Iterator[RunOptions]:
 
 
 def age(session: Path) -> Path:
-    """Let a session have been used forty days ago."""
+    """Make a session look as if it was last used forty days ago."""
     for turn in turns_of(session):
         for path in (turn.journal, turn.metadata):
             if path.exists():
@@ -85,7 +82,7 @@ def swept(root: Path, model: ScriptedModel, count: int = 3) -> nb_agents.Sweep:
     return sweep
 
 
-def test_only_what_was_not_used_for_long_is_removed(tmp_path: Path) -> None:
+def test_only_old_sessions_are_removed(tmp_path: Path) -> None:
     complete(tmp_path, "old")
     complete(tmp_path, "new", is_old=False)
     done = prune(tmp_path, MONTH)
@@ -94,36 +91,36 @@ def test_only_what_was_not_used_for_long_is_removed(tmp_path: Path) -> None:
     assert not (tmp_path / ".removed").exists()
 
 
-def test_without_yes_it_is_said_what_would_go_and_nothing_goes(tmp_path: Path) -> None:
+def test_without_yes_only_a_report_is_printed(tmp_path: Path) -> None:
     session = complete(tmp_path, "old")
     before = files_below(session)
     spec = replace(MONTH, is_dry_run=True)
     done = prune(tmp_path, spec)
     assert (done.sessions, done.size_bytes) == (1, sum(p.lstat().st_size for p in before))
     assert files_below(session) == before
-    said = text.pruned(done, spec)
+    said = text.prune_summary(done, spec)
     assert said.startswith("Would remove 1 session and 0 rows of sweeps (")
-    assert said.endswith("Nothing is removed yet: add --yes.")
+    assert said.endswith("Nothing was removed yet. Add --yes to remove them.")
 
 
-def test_an_incomplete_session_is_left_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_incomplete_session_is_kept_by_default(tmp_path: Path) -> None:
     stopped(tmp_path, "cut")
     done = prune(tmp_path, MONTH)
     assert (done.sessions, done.incomplete) == (0, 1)
-    assert "Left: 1 incomplete" in text.pruned(done, MONTH)
+    assert "Skipped 1 incomplete" in text.prune_summary(done, MONTH)
     assert prune(tmp_path, replace(MONTH, incomplete=True)).sessions == 1
     assert names(tmp_path) == set()
 
 
-def test_answers_that_are_kept_are_listed_and_shown_and_can_be_continued(tmp_path: Path) -> None:
+def test_kept_answers_are_listed_and_can_be_continued(tmp_path: Path) -> None:
     session = complete(tmp_path, "old")
     before = load_session(session)
-    listed = text.listed(before)
+    listed = text.session_row(before)
     spec = replace(MONTH, keep_answers=True)
     done = prune(tmp_path, spec)
     assert done.sessions == 1 and done.size_bytes > 0
     assert {path.name for path in files_below(session)} == {
-        ALLOT_LOCK,
+        CLAIM_LOCK,
         "SESSION_SUMMARY.txt",
         "answer.txt",
         "mark.json",
@@ -131,7 +128,7 @@ def test_answers_that_are_kept_are_listed_and_shown_and_can_be_continued(tmp_pat
         "winning_agents_history.json",
     }
     after = load_session(session)
-    assert text.listed(after) == listed
+    assert text.session_row(after) == listed
     assert [m.content for m in after.messages] == [m.content for m in before.messages]
     [turn] = after.turns
     assert turn.warnings == ()
@@ -143,7 +140,7 @@ def test_answers_that_are_kept_are_listed_and_shown_and_can_be_continued(tmp_pat
     assert run.wait(WAIT_S) == "More."
 
 
-def test_the_partial_answers_of_an_incomplete_session_are_kept(tmp_path: Path) -> None:
+def test_partial_answers_of_an_incomplete_session_are_kept(tmp_path: Path) -> None:
     session = stopped(tmp_path, "cut")
     prune(tmp_path, replace(MONTH, keep_answers=True, incomplete=True))
     [turn] = load_session(session).turns
@@ -151,15 +148,15 @@ def test_the_partial_answers_of_an_incomplete_session_are_kept(tmp_path: Path) -
     assert (turn.state, turn.view.agents["a"].partial) == ("stopped", "two words ")
 
 
-def test_a_killed_turn_has_its_answers_written_before_its_journal_goes(tmp_path: Path) -> None:
+def test_answers_of_a_killed_turn_are_written_before_its_journal_is_removed(tmp_path: Path) -> None:
     session = stopped(tmp_path, "cut")
     for name in ("metadata.json", "partial_answers.json", "answer.txt"):
-        (session / "turn_1" / name).unlink()  # as its process died before it wrote them
+        (session / "turn_1" / name).unlink()  # as if its process died before writing them
     prune(tmp_path, replace(MONTH, keep_answers=True, incomplete=True))
     assert load_session(session).turns[0].view.agents["a"].partial == "two words "
 
 
-def test_a_live_session_is_left(tmp_path: Path) -> None:
+def test_live_session_is_kept(tmp_path: Path) -> None:
     session = complete(tmp_path, "old")
     paths, lock = claim_turn(session)
     with lock:
@@ -171,15 +168,15 @@ def test_a_live_session_is_left(tmp_path: Path) -> None:
     assert (session / "turn_1" / "events.jsonl").exists()
 
 
-def test_a_session_in_which_a_turn_begins_at_that_moment_is_left(tmp_path: Path) -> None:
+def test_session_in_which_a_turn_just_starts_is_kept(tmp_path: Path) -> None:
     session = stopped(tmp_path, "cut")
-    with FileLock(session / ALLOT_LOCK):
+    with FileLock(session / CLAIM_LOCK):
         done = prune(tmp_path, replace(MONTH, incomplete=True))
     assert (done.sessions, done.live) == (0, 1)
     assert names(tmp_path) == {"cut"}
 
 
-def test_a_resume_that_comes_too_late_finds_no_session_and_makes_none(
+def test_resume_of_a_removed_session_finds_and_creates_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped(tmp_path, "cut")
@@ -196,7 +193,7 @@ def test_a_resume_that_comes_too_late_finds_no_session_and_makes_none(
     assert not (tmp_path / "cut").exists()
 
 
-def test_who_waits_to_begin_a_turn_while_its_session_goes_finds_none(
+def test_waiting_start_in_a_removed_session_finds_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = complete(tmp_path, "old")
@@ -214,7 +211,7 @@ def test_who_waits_to_begin_a_turn_while_its_session_goes_finds_none(
     assert not session.exists()
 
 
-def test_what_a_removal_that_was_killed_has_left_is_no_session_and_goes_with_the_next(
+def test_leftovers_of_a_killed_removal_are_removed_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     complete(tmp_path, "first")
@@ -234,10 +231,10 @@ def test_what_a_removal_that_was_killed_has_left_is_no_session_and_goes_with_the
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_killed_between_two_renames_leaves_a_session_that_shows_its_answer(
+def test_process_killed_between_two_renames_leaves_a_readable_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_aside = removal._put_aside
+    put_aside = removal._move_to_removed
     for count in range(5):
         session = complete(tmp_path, f"s{count}")
         left = count
@@ -250,14 +247,14 @@ def test_a_process_killed_between_two_renames_leaves_a_session_that_shows_its_an
             put_aside(path, root)
 
         with monkeypatch.context() as patch:
-            patch.setattr(removal, "_put_aside", killed)
+            patch.setattr(removal, "_move_to_removed", killed)
             with pytest.raises(SystemExit):
                 removal.strip_session(session)
         [turn] = load_session(session).turns
         assert (turn.state, turn.view.answer) == ("complete", f"The answer of s{count}.")
 
 
-def test_nothing_beyond_a_link_is_removed(tmp_path: Path) -> None:
+def test_files_behind_a_link_are_not_removed(tmp_path: Path) -> None:
     root, elsewhere = tmp_path / "sessions", tmp_path / "elsewhere"
     root.mkdir()
     elsewhere.mkdir()
@@ -277,9 +274,7 @@ def test_nothing_beyond_a_link_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_a_sweep_whose_rows_are_gone_asks_for_none_of_them_again(
-    tmp_path: Path, keeps: bool
-) -> None:
+def test_sweep_does_not_repeat_removed_rows(tmp_path: Path, keeps: bool) -> None:
     model = ScriptedModel(lambda said: Answer("So."))
     sweep = swept(tmp_path, model)
     for row in sweep.rows:
@@ -293,7 +288,7 @@ def test_a_sweep_whose_rows_are_gone_asks_for_none_of_them_again(
     assert len(model.requests) == 4, "the three that were paid for, and the one that is new"
 
 
-def test_a_row_whose_end_the_sweep_has_not_noted_is_left_and_not_asked_again(
+def test_row_without_a_recorded_result_is_kept(
     tmp_path: Path,
 ) -> None:
     model = ScriptedModel(lambda said: Answer("So."))
@@ -303,12 +298,12 @@ def test_a_row_whose_end_the_sweep_has_not_noted_is_left_and_not_asked_again(
     (sweep.path / "rows.jsonl").unlink()
     done = prune(tmp_path, replace(MONTH, incomplete=True))
     assert (done.rows, done.not_noted) == (0, 3)
-    assert "3 rows whose sweep has not noted the end" in text.pruned(done, MONTH)
+    assert "3 rows whose end is not recorded" in text.prune_summary(done, MONTH)
     assert swept(tmp_path, model).view.completed == 3
     assert len(model.requests) == 3
 
 
-def test_a_stripped_row_whose_line_was_lost_is_still_known_to_be_complete(tmp_path: Path) -> None:
+def test_stripped_row_without_a_note_still_counts_as_complete(tmp_path: Path) -> None:
     model = ScriptedModel(lambda said: Answer("So."))
     sweep = swept(tmp_path, model)
     tokens = [result.tokens for result in fold_notes(sweep.path).results.values()]
@@ -322,7 +317,7 @@ def test_a_stripped_row_whose_line_was_lost_is_still_known_to_be_complete(tmp_pa
     assert len(model.requests) == 3
 
 
-def test_a_sweep_that_a_process_works_on_is_left(tmp_path: Path) -> None:
+def test_running_sweep_is_kept(tmp_path: Path) -> None:
     gate = Gate()
     model = ScriptedModel(replace(Answer("So."), gate=gate))
     sweep = nb_agents.map(
@@ -340,21 +335,21 @@ def test_a_sweep_that_a_process_works_on_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("age_", "seconds"), [("12h", 43_200), ("30d", 2_592_000), ("2w", 1_209_600)]
 )
-def test_an_age_is_a_number_and_its_unit(age_: str, seconds: int) -> None:
+def test_age_is_a_number_and_a_unit(age_: str, seconds: int) -> None:
     assert parse_age(age_) == seconds
 
 
 @pytest.mark.parametrize("wrong", ["", "30", "d", "-3d", "3 months", "1e9d"])
-def test_an_age_that_is_none_is_refused_in_a_sentence(wrong: str) -> None:
+def test_invalid_age_is_refused(wrong: str) -> None:
     with pytest.raises(UserError, match="Write hours, days or weeks"):
         parse_age(wrong)
 
 
-def test_a_terminal_and_a_cell_remove_with_the_same_words(tmp_path: Path) -> None:
+def test_terminal_and_cell_report_the_same(tmp_path: Path) -> None:
     complete(tmp_path, "old")
     argv = [sys.executable, "-m", "nb_agents.cli", "prune", "--older", "30d"]
     argv += ["--session-root", str(tmp_path)]
     done = processes.run(argv)
-    assert "add --yes" in done.stdout and names(tmp_path) == {"old"}
+    assert "Add --yes" in done.stdout and names(tmp_path) == {"old"}
     processes.run([*argv, "--yes"])
     assert names(tmp_path) == set()

@@ -1,4 +1,4 @@
-"""Rows, from whatever holds them."""
+"""Rows from all kinds of sources."""
 
 import json
 import sys
@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents.errors import UserError
-from nb_agents.sweeps import source
-from nb_agents.sweeps.source import VALUE, read_rows
+from nb_agents.extensions.sweeps import source
+from nb_agents.extensions.sweeps.source import VALUE, read_rows
 
 RECORDS = [{"id": 1, "q": "Why?"}, {"id": 2, "q": "How?"}]
 
@@ -21,7 +21,7 @@ def values(given: Any) -> list[dict[str, Any]]:
     return [dict(row.values) for row in read_rows(given)]
 
 
-def test_a_csv_gives_texts_by_column(tmp_path: Path) -> None:
+def test_csv_has_texts_by_column(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text('\ufeffid,q\n1,"Why,\nthough?"\n2,Ärger\n3\n', encoding="utf-8")
     assert values(file) == [
@@ -31,7 +31,32 @@ def test_a_csv_gives_texts_by_column(tmp_path: Path) -> None:
     ]
 
 
-def test_jsonl_keeps_types_and_leaves_empty_lines_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text, rows",
+    [
+        ("q\nWhy; or not?\n", [{"q": "Why; or not?"}]),
+        ("the question; as asked\nWhy?\n", [{"the question; as asked": "Why?"}]),
+        ("a;b\nno separator\n", [{"a;b": "no separator"}]),
+        ("a|b,c\n1|2,3\n", [{"a|b": "1|2", "c": "3"}]),
+        ('"a;b"\n"1;2"\n', [{"a;b": "1;2"}]),
+        ("a,b,\n1,2,\n", [{"a": "1", "b": "2", "": ""}]),
+    ],
+)
+def test_other_separators_inside_values_are_text(
+    tmp_path: Path, text: str, rows: list[dict[str, str]]
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(text)
+    assert values(file) == rows
+
+
+def test_data_frame_with_duplicate_columns_is_refused() -> None:
+    frame = pandas.DataFrame([[1, 2]], columns=["a", "a"])
+    with pytest.raises(UserError, match=r"has two columns 'a'\. Rename one of them\."):
+        read_rows(frame)
+
+
+def test_jsonl_keeps_types_and_skips_empty_lines(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"n": 1, "more": [1, {"a": null}]}\n\n{"n": 2.5}\n"plain"\n')
     assert values(str(file)) == [{"n": 1, "more": [1, {"a": None}]}, {"n": 2.5}, {VALUE: "plain"}]
@@ -43,13 +68,13 @@ def test_mappings_plain_values_and_generators_are_rows() -> None:
     assert values(["a", 2]) == [{VALUE: "a"}, {VALUE: 2}]
 
 
-def test_a_data_frame_gives_its_columns_with_pythons_types(tmp_path: Path) -> None:
+def test_data_frame_has_columns_with_python_types(tmp_path: Path) -> None:
     frame = pandas.DataFrame(RECORDS)
     assert values(frame) == RECORDS
     assert json.dumps(values(frame))
 
 
-def test_a_parquet_file_and_a_data_frame_give_the_same_rows(tmp_path: Path) -> None:
+def test_parquet_file_and_data_frame_give_the_same_rows(tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
     frame = pandas.DataFrame(
         {
@@ -66,9 +91,7 @@ def test_a_parquet_file_and_a_data_frame_give_the_same_rows(tmp_path: Path) -> N
     assert values(frame) == values(file) == [{**given, "more": {"a": 1}}, missing]
 
 
-def test_a_parquet_file_without_pyarrow_or_that_is_none_is_said_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_errors_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "rows.parquet"
     file.write_text("no")
     with pytest.raises(UserError, match=r"rows\.parquet is not a Parquet file") as told:
@@ -83,14 +106,34 @@ def test_a_parquet_file_without_pyarrow_or_that_is_none_is_said_in_a_sentence(
     "name, text, says",
     [
         ("none.csv", None, "can't be read: No such file"),
-        ("rows.txt", "a\n1\n", "has .txt; a file of rows has one of .csv, .jsonl, .parquet"),
-        ("rows.csv", "a,b\n", "There are no rows in"),
-        ("rows.csv", "a,b\n1,2,3\n", "rows.csv:2 has more values than there are columns"),
+        ("rows.txt", "a\n1\n", "has .txt. Supported suffixes are .csv, .jsonl, .parquet"),
+        ("rows.csv", "a,b\n", " has no rows."),
+        ("rows.csv", "a,b\n1,2,3\n", "rows.csv:2 has more values than columns"),
         ("rows.jsonl", '{"a": 1}\n{"a"\n', "rows.jsonl:2 is not valid JSON"),
         ("rows.csv", b"a\n\xff\n", "is not UTF-8 text"),
+        ("rows.csv", "a,b,a\n1,2,3\n", "rows.csv has two columns 'a'. Rename one of them."),
+        ("rows.csv", "a,,\n1,2,3\n", "rows.csv has two columns ''. Rename one of them."),
+        (
+            "rows.csv",
+            "sep=,\na,b\n1,2\n",
+            "starts with a separator line for Excel ('sep=,'). Remove this line.",
+        ),
+        ("rows.jsonl", '{"a": 1, "b": {"c": 1, "c": 2}}\n', "rows.jsonl:1 has the key 'c' twice"),
+        (
+            "rows.csv",
+            "id;q;more\n1;Why?;a\n",
+            "uses semicolons as separators. Save it with",
+        ),
+        ("rows.csv", "id\tq\n1\tWhy, then?\n", "uses tabs as separators. Save it with commas."),
+        ("rows.csv", "id|q\n1|Why?\n", "uses bars (|) as separators. Save it with commas."),
+        (
+            "rows.csv",
+            "sep=;\nid;q\n1;Why?\n",
+            "uses semicolons as separators. Save it with",
+        ),
     ],
 )
-def test_what_can_not_be_read_is_said_in_a_sentence(
+def test_unreadable_sources_are_reported(
     tmp_path: Path, name: str, text: str | bytes | None, says: str
 ) -> None:
     file = tmp_path / name
@@ -102,14 +145,14 @@ def test_what_can_not_be_read_is_said_in_a_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_what_has_no_rows_and_what_has_too_many_is_refused(
+def test_source_without_rows_or_with_too_many_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for wrong in (7, {"a": 1}):
         with pytest.raises(UserError, match="has no rows"):
             read_rows(wrong)
     monkeypatch.setattr(source, "MAX_ROWS", 3)
-    with pytest.raises(UserError, match="over 3 rows"):
+    with pytest.raises(UserError, match="more than 3 rows"):
         read_rows(range(4))
 
 
@@ -118,7 +161,7 @@ _records = st.dictionaries(st.text(min_size=1), _cells, min_size=1, max_size=4)
 
 
 @given(st.lists(_records, min_size=1, max_size=12), st.randoms())
-def test_a_rows_name_is_its_own_and_follows_from_its_values(
+def test_name_of_a_row_is_unique_and_derived_from_its_values(
     records: list[dict[str, Any]], random: Any
 ) -> None:
     rows = read_rows(records)

@@ -1,4 +1,4 @@
-"""A sweep: every row once, stopped at any moment, gone on with, nothing paid twice."""
+"""A sweep runs every row once, can be stopped and continued, and pays for nothing twice."""
 
 import asyncio
 import json
@@ -20,21 +20,25 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import SessionBusyError, SessionUnreadableError, TaskError, UserError
-from nb_agents.jupyter.kernel import do_as_asked
-from nb_agents.runs import registry
-from nb_agents.runs.run import Run
-from nb_agents.session.layout import sessions_in
-from nb_agents.sweeps import mapping
-from nb_agents.sweeps import sweep as sweep_module
-from nb_agents.sweeps.manifest import has_died, is_live_sweep
-from nb_agents.sweeps.notes import RowResult
-from nb_agents.sweeps.source import Row, read_rows
-from nb_agents.sweeps.sweep import Sweep, SweepSpec, over_budget
-from nb_agents.sweeps.sweep_fold import SweepFold, fold_notes
+from nb_agents.extensions.sweeps import sweep as sweep_module
+from nb_agents.extensions.sweeps.sweep import Sweep, SweepSpec, over_budget
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests import processes
+from tests.kit.cells import handle_page_request
+from tests.kit.runs import Run, StartRequest, registry
+from tests.kit.sessions import sessions_in
+from tests.kit.sweeps import (
+    Row,
+    RowResult,
+    SweepFold,
+    fold_notes,
+    has_died,
+    is_live_sweep,
+    mapping,
+    read_rows,
+)
+from tests.kit.teams import TeamSpec
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.team_kit import ROOT, WAIT_S
 from tests.warm import WarmProcess
@@ -58,7 +62,7 @@ def answering(text: str = "So.") -> TeamSpec:
 
 
 def held() -> tuple[TeamSpec, Gate, ScriptedModel]:
-    """A team that says two words for each row and waits there before it answers."""
+    """Return a team that streams two words for each row, then waits before it answers."""
     gate = Gate()
     model = ScriptedModel(replace(Answer("So."), text="two words ", gate=gate))
     return scripted_team(a=model), gate, model
@@ -68,7 +72,7 @@ def statuses(sweep: Sweep) -> Counter[str]:
     return Counter(record["status"] for record in sweep.table())
 
 
-def test_every_row_is_answered_and_is_a_session_of_its_own(options: RunOptions) -> None:
+def test_every_row_is_answered_in_its_own_session(options: RunOptions) -> None:
     sweep = nb_agents.map(rows(12), TASK, answering("Forty-two."), limit=5, options=options)
     view = sweep.wait(WAIT_S)
     assert (view.status, view.completed, view.failed) == ("completed", 12, 0)
@@ -81,19 +85,19 @@ def test_every_row_is_answered_and_is_a_session_of_its_own(options: RunOptions) 
         assert f"Answer: what is {number}?" in metadata
 
 
-def test_a_sweep_in_the_default_folder_keeps_out_of_gits_sight(tmp_path: Path) -> None:
+def test_sweep_in_the_default_folder_is_ignored_by_git(tmp_path: Path) -> None:
     options = RunOptions(session_root=tmp_path / ".nb_agents" / "sessions")
     nb_agents.map(rows(1), TASK, answering(), options=options).wait(WAIT_S)
     assert (tmp_path / ".nb_agents" / ".gitignore").read_text() == "*\n"
 
 
-def test_no_more_rows_are_at_work_than_the_limit_says(options: RunOptions) -> None:
+def test_number_of_concurrent_rows_is_limited(options: RunOptions) -> None:
     team, gate, _ = held()
     sweep = nb_agents.map(rows(9), TASK, team, limit=3, options=options)
     gate.wait_reached(3)
     seen = list[int]()
     sweep.subscribe(lambda view: seen.append(len(view.live)))
-    wait_until(lambda: len(sweep.runs) == 3, WAIT_S)  # known a moment after they work
+    wait_until(lambda: len(sweep.runs) == 3, WAIT_S)  # set a moment after they start
     assert statuses(sweep) == {"running": 3, "waiting": 6}
     gate.open()
     sweep.wait(WAIT_S)
@@ -101,9 +105,7 @@ def test_no_more_rows_are_at_work_than_the_limit_says(options: RunOptions) -> No
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_a_stopped_sweep_goes_on_with_what_is_missing_and_asks_nobody_twice(
-    options: RunOptions, now: bool
-) -> None:
+def test_stopped_sweep_continues_with_missing_rows_only(options: RunOptions, now: bool) -> None:
     team, gate, model = held()
     sweep = nb_agents.map(rows(4), TASK, team, limit=2, options=options)
     gate.wait_reached(2)
@@ -120,15 +122,13 @@ def test_a_stopped_sweep_goes_on_with_what_is_missing_and_asks_nobody_twice(
     again = sweep.resume()
     assert again.wait(WAIT_S).status == "completed"
     assert (again.path, statuses(again)) == (sweep.path, {"complete": 4})
-    # Those that were cut are made again, and nothing else is.
+    # Only interrupted calls are repeated.
     assert len(model.requests) == 4 + 2 * now
     nb_agents.map(rows(4), TASK, team, options=options, name=sweep.name).wait(WAIT_S)
     assert len(model.requests) == 4 + 2 * now
 
 
-def test_the_same_call_finds_its_sweep_and_adds_what_is_new(
-    options: RunOptions, tmp_path: Path
-) -> None:
+def test_same_call_finds_its_sweep_and_adds_new_rows(options: RunOptions, tmp_path: Path) -> None:
     file = tmp_path / "questions.csv"
     file.write_text("q\nwhy\nhow\n")
     first = nb_agents.map(file, TASK, answering(), options=options, name="ask")
@@ -140,7 +140,7 @@ def test_the_same_call_finds_its_sweep_and_adds_what_is_new(
     assert [r["answer"] for r in second.table()] == ["Later.", "So.", "So."]
 
 
-def test_a_sweep_without_a_name_is_known_by_source_task_and_team(
+def test_unnamed_sweep_is_identified_by_source_task_and_team(
     options: RunOptions, tmp_path: Path
 ) -> None:
     file = tmp_path / "questions.csv"
@@ -158,7 +158,7 @@ def test_a_sweep_without_a_name_is_known_by_source_task_and_team(
     assert made[0].startswith("sweep_questions_")
 
 
-def test_two_can_not_work_on_one_sweep(options: RunOptions) -> None:
+def test_sweep_runs_in_one_process_only(options: RunOptions) -> None:
     team, gate, _ = held()
     sweep = nb_agents.map(rows(1), TASK, team, options=options, name="ask")
     gate.wait_reached()
@@ -168,7 +168,7 @@ def test_two_can_not_work_on_one_sweep(options: RunOptions) -> None:
     sweep.wait(WAIT_S)
 
 
-def test_a_row_that_failed_costs_no_other_and_is_tried_again_on_request(
+def test_failed_row_does_not_affect_others_and_is_retried_on_request(
     options: RunOptions,
 ) -> None:
     failing = scripted_team(
@@ -188,28 +188,28 @@ def test_a_row_that_failed_costs_no_other_and_is_tried_again_on_request(
         assert again.table()[1]["status"] == left
 
 
-def test_one_row_is_stopped_and_the_others_go_on(options: RunOptions) -> None:
+def test_one_row_is_stopped_and_the_others_continue(options: RunOptions) -> None:
     team, gate, _ = held()
     sweep = nb_agents.map(rows(2), TASK, team, options=options)
     gate.wait_reached(2)
     row = sweep.rows[0].name
-    wait_until(lambda: row in sweep.runs, WAIT_S)  # known a moment after it works
+    wait_until(lambda: row in sweep.runs, WAIT_S)  # set a moment after it starts
     assert sweep.stop(True, row).changed
     wait_until(lambda: row not in sweep.runs, WAIT_S)
     gate.open()
     assert sweep.wait(WAIT_S).status == "cancelled"
     assert statuses(sweep) == {"stopped": 1, "complete": 1}
-    with pytest.raises(UserError, match="no row"):
+    with pytest.raises(UserError, match="no running row"):
         sweep.stop(row="nobody")
 
 
-def test_a_pause_begins_no_row_and_a_resume_goes_on(options: RunOptions) -> None:
+def test_pause_starts_no_row_and_resume_continues(options: RunOptions) -> None:
     team, gate, _ = held()
     sweep = nb_agents.map(rows(3), TASK, team, limit=1, options=options)
     gate.wait_reached(1)
     sweep.pause()
     wait_until(lambda: sweep.status == "paused", WAIT_S)
-    wait_until(lambda: sweep.runs, WAIT_S)  # known a moment after it works
+    wait_until(lambda: sweep.runs, WAIT_S)  # set a moment after it starts
     run = next(iter(sweep.runs.values()))
     wait_until(lambda: run.view.is_paused, WAIT_S)
     gate.open()
@@ -218,7 +218,7 @@ def test_a_pause_begins_no_row_and_a_resume_goes_on(options: RunOptions) -> None
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_answers_are_scored_and_a_score_that_fails_costs_no_answer(
+def test_answers_are_scored_and_a_failed_score_keeps_the_answer(
     options: RunOptions, is_async: bool
 ) -> None:
     def score(task: str, answer: Any) -> float:
@@ -253,7 +253,7 @@ def test_answers_are_scored_and_a_score_that_fails_costs_no_answer(
     assert not any(result.error for result in results.values())
 
 
-def test_a_budget_stops_the_sweep_when_a_price_is_unknown(options: RunOptions) -> None:
+def test_budget_stops_the_sweep_if_a_price_is_unknown(options: RunOptions) -> None:
     sweep = nb_agents.map(rows(5), TASK, answering(), limit=1, max_cost=1.0, options=options)
     view = sweep.wait(WAIT_S)
     assert view.status == "cancelled"
@@ -261,7 +261,7 @@ def test_a_budget_stops_the_sweep_when_a_price_is_unknown(options: RunOptions) -
     assert view.completed < 5
 
 
-def test_a_recipe_is_given_the_values_of_a_row(options: RunOptions, tmp_path: Path) -> None:
+def test_recipe_gets_the_values_of_a_row(options: RunOptions, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
         "name: shout\ndescription: d\nversion: 1.0.0\n"
@@ -272,9 +272,7 @@ def test_a_recipe_is_given_the_values_of_a_row(options: RunOptions, tmp_path: Pa
     assert [record["said"].strip() for record in sweep.table()] == [r["q"] for r in rows(3)]
 
 
-def test_a_row_at_a_gate_waits_for_a_person_and_holds_up_no_other(
-    options: RunOptions, tmp_path: Path
-) -> None:
+def test_row_at_a_gate_does_not_delay_others(options: RunOptions, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
         "name: r\ndescription: d\nversion: 1.0.0\nstages:\n"
@@ -297,14 +295,14 @@ def test_a_row_at_a_gate_waits_for_a_person_and_holds_up_no_other(
     assert [record["said"].strip() for record in sweep.table()] == ["matt", "bright"]
 
 
-def test_who_watches_a_sweep_is_told_five_times_a_second_at_most(
+def test_subscribers_are_called_at_most_five_times_a_second(
     options: RunOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert sweep_module.SHOW_S == 1 / 5
-    monkeypatch.setattr(sweep_module, "SHOW_S", 1_000.0)  # no test takes so long
+    monkeypatch.setattr(sweep_module, "SHOW_S", 1_000.0)  # longer than any test
     team, gate, _ = held()
     sweep = nb_agents.map(rows(12), TASK, team, limit=4, options=options)
-    wait_until(lambda: len(sweep.runs) == 4, WAIT_S)  # known once it was shown for the first time
+    wait_until(lambda: len(sweep.runs) == 4, WAIT_S)  # set when it is first shown
     seen = list[str]()
     sweep.subscribe(lambda view: seen.append(view.status))
     gate.open()
@@ -312,7 +310,7 @@ def test_who_watches_a_sweep_is_told_five_times_a_second_at_most(
     assert seen == ["completed"]
 
 
-def test_no_column_of_the_source_and_no_output_is_lost_to_another_of_its_name(
+def test_no_column_or_output_is_hidden_by_another_of_its_name(
     options: RunOptions, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "recipe.yaml"
@@ -339,7 +337,7 @@ def test_no_column_of_the_source_and_no_output_is_lost_to_another_of_its_name(
     assert record["tokens"] == 0
 
 
-def test_a_frame_is_there_at_any_time_and_goes_into_files_and_back(
+def test_frame_is_available_anytime_and_round_trips_through_files(
     options: RunOptions, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "recipe.yaml"
@@ -374,7 +372,7 @@ def test_a_frame_is_there_at_any_time_and_goes_into_files_and_back(
     assert [row.values["said"] for row in read_rows(parquet)] == frame.said.to_list()
 
 
-def test_a_task_uses_columns_whatever_they_are_called(options: RunOptions) -> None:
+def test_task_uses_columns_of_any_name(options: RunOptions) -> None:
     table = [{"Company name": "Acme", "user-id": 7, "Price ($)": 5}]
     task = r"{{Company name}} {{ user-id }} {{Price ($)}} {{x | upper}} \{{Other one}}"
     model = ScriptedModel(Answer("So."))
@@ -382,9 +380,7 @@ def test_a_task_uses_columns_whatever_they_are_called(options: RunOptions) -> No
     assert "Acme 7 5 {{x | upper}} {{Other one}}" in str(model.requests[0])
 
 
-def test_a_recipe_uses_columns_whatever_they_are_called(
-    options: RunOptions, tmp_path: Path
-) -> None:
+def test_recipe_uses_columns_of_any_name(options: RunOptions, tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text(
         "name: r\ndescription: d\nversion: 1.0.0\n"
@@ -401,15 +397,15 @@ def test_a_recipe_uses_columns_whatever_they_are_called(
     [
         ({"task": "Answer: {{question}}"}, "no such column. It has: id, q"),
         ({"task": "{{ids}}"}, "Did you mean 'id'?"),
-        ({"task": "{{user-id}}"}, "uses {{user-id}}, and row 1 has no such column"),
-        ({"task": "{{Company name}}"}, r"\{{Company name}} stands for the braces themselves"),
-        ({"task": ""}, "Give a task"),
+        ({"task": "{{user-id}}"}, "uses {{user-id}}, but row 1 has no such column"),
+        ({"task": "{{Company name}}"}, r"For literal braces, write \{{Company name}}"),
+        ({"task": ""}, "Provide either a task"),
         ({"limit": 0}, "The limit is 0"),
         ({"max_cost": -1}, "max_cost is -1"),
-        ({"name": "../out"}, "can't be called '../out'"),
+        ({"name": "../out"}, "Invalid sweep name '../out'"),
     ],
 )
-def test_a_mistake_is_said_before_anything_begins(
+def test_mistake_is_reported_before_anything_starts(
     options: RunOptions, more: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(UserError) as caught:
@@ -419,9 +415,7 @@ def test_a_mistake_is_said_before_anything_begins(
     assert isinstance(caught.value, TaskError) or "task" not in more
 
 
-def test_a_team_or_recipe_that_can_not_run_is_refused_once_and_not_row_by_row(
-    options: RunOptions, tmp_path: Path
-) -> None:
+def test_unusable_team_or_recipe_is_refused_once(options: RunOptions, tmp_path: Path) -> None:
     keyless = TeamSpec.model_validate({"agents": [{"id": "a", "backend": {"type": "openai"}}]})
     broken = tmp_path / "broken.yaml"
     broken.write_text("name: x\n")
@@ -438,7 +432,7 @@ def test_a_team_or_recipe_that_can_not_run_is_refused_once_and_not_row_by_row(
     assert registry.groups() == ()
 
 
-def test_a_score_function_that_hangs_holds_up_no_stop(options: RunOptions) -> None:
+def test_hanging_score_function_does_not_delay_a_stop(options: RunOptions) -> None:
     asked, go_on = Event(), Event()
 
     def hang(task: str, answer: Any) -> float:
@@ -455,7 +449,7 @@ def test_a_score_function_that_hangs_holds_up_no_stop(options: RunOptions) -> No
         go_on.set()
 
 
-def test_a_score_function_that_exits_ends_only_itself(options: RunOptions) -> None:
+def test_exiting_score_function_ends_only_itself(options: RunOptions) -> None:
     sweep = nb_agents.map(
         rows(2), TASK, answering(), score=lambda t, a: sys.exit(1), options=options
     )
@@ -463,13 +457,13 @@ def test_a_score_function_that_exits_ends_only_itself(options: RunOptions) -> No
     assert {"SystemExit" in record["error"] for record in sweep.table()} == {True}
 
 
-def test_a_stop_reaches_a_row_whose_thread_comes_to_wait_only_after_it(tmp_path: Path) -> None:
+def test_stop_reaches_a_row_that_starts_waiting_late(tmp_path: Path) -> None:
     begins, asked, comes, withdrawn = Event(), Event(), Event(), Event()
 
     def begin(row: Row) -> Run:
         begins.set()
         comes.wait(WAIT_S)
-        withdrawn.clear()  # what was withdrawn before did not reach this one
+        withdrawn.clear()  # earlier withdrawals did not reach this one
         assert withdrawn.wait(WAIT_S)
         raise UserError("It was withdrawn.")
 
@@ -487,7 +481,7 @@ def test_a_stop_reaches_a_row_whose_thread_comes_to_wait_only_after_it(tmp_path:
     assert statuses(sweep) == {"waiting": 1}
 
 
-def test_rows_that_were_to_be_tried_again_are_not_over_when_a_stop_comes_first(
+def test_rows_to_retry_are_not_over_after_an_early_stop(
     options: RunOptions,
 ) -> None:
     wrong = scripted_team(a=ScriptedModel(Turn(error=ValueError("no"))))
@@ -502,44 +496,44 @@ def test_rows_that_were_to_be_tried_again_are_not_over_when_a_stop_comes_first(
     assert sweep.wait(WAIT_S).status == "cancelled"
 
 
-def test_a_row_that_can_not_begin_for_a_defect_costs_no_other(
+def test_row_that_crashes_at_its_start_does_not_affect_others(
     options: RunOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = mapping.start
+    begin = mapping.start_row
 
-    def start(task: str, *args: Any, **more: Any) -> Any:
-        if "is 1?" in task:
+    def start(request: StartRequest) -> Run:
+        if "is 1?" in request.task:
             raise ValueError("a defect")
-        return begin(task, *args, **more)
+        return begin(request)
 
-    monkeypatch.setattr(mapping, "start", start)
+    monkeypatch.setattr(mapping, "start_row", start)
     view = nb_agents.map(rows(3), TASK, answering(), options=options).wait(WAIT_S)
     assert (view.status, view.completed, view.failed) == ("completed", 2, 1)
 
 
-def test_a_budget_is_spent_by_what_all_rows_have_cost() -> None:
+def test_budget_counts_the_cost_of_all_rows() -> None:
     rows_done = {f"row-{n}": RowResult(f"row-{n}", "completed", cost=0.5) for n in range(2)}
     totals = SweepFold()
     for result in rows_done.values():
         totals.apply(result)
     assert over_budget(totals.spent, None) == over_budget(totals.spent, 1.5) == ""
-    assert over_budget(totals.spent, 1.0) == "max_cost of 1 US dollars is reached"
+    assert over_budget(totals.spent, 1.0) == "max_cost of 1 US dollars was reached"
     totals.apply(replace(rows_done["row-0"], cost=0.1))
     assert over_budget(totals.spent, 1.0) == ""
 
 
-def test_a_sweep_that_can_not_be_read_is_told_and_not_taken_for_one_that_ended(
+def test_unreadable_sweep_is_reported_and_not_taken_as_ended(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(SessionUnreadableError, match="gone"):
         has_died(tmp_path / "gone", SweepFold())
 
 
-def test_an_interrupt_and_the_end_of_the_process_reach_a_sweep(options: RunOptions) -> None:
+def test_interrupt_and_process_end_reach_a_sweep(options: RunOptions) -> None:
     team, gate, _ = held()
     sweep = nb_agents.map(rows(8), TASK, team, limit=2, options=options)
     gate.wait_reached(2)
-    assert do_as_asked("stop", {"sweep": sweep.name}).facts["changed"]
+    assert handle_page_request("stop", {"sweep": sweep.name}).facts["changed"]
     sweep.press()
     assert sweep.wait(WAIT_S).status == "cancelled"
     assert registry.groups() == ()
@@ -550,7 +544,7 @@ def test_an_interrupt_and_the_end_of_the_process_reach_a_sweep(options: RunOptio
     assert sweep.wait(WAIT_S).status == "cancelled"
 
 
-def test_a_terminal_stops_a_sweep_of_another_process(options: RunOptions) -> None:
+def test_terminal_stops_a_sweep_of_another_process(options: RunOptions) -> None:
     team, gate, _ = held()
     sweep = nb_agents.map(rows(8), TASK, team, limit=2, options=options, name="ask")
     gate.wait_reached(2)
@@ -566,14 +560,14 @@ def test_a_terminal_stops_a_sweep_of_another_process(options: RunOptions) -> Non
     ]
     argv += ["--session-root", str(options.session_root)]
     done = processes.run(argv, cwd=ROOT)
-    assert done.stdout.startswith("Sweep ask is asked to stop")
+    assert done.stdout.startswith("Sweep ask will stop")
     view = sweep.wait(WAIT_S)
     assert (view.status, view.reason) == ("cancelled", "seen enough")
     again = processes.run(argv, cwd=ROOT)
-    assert again.stdout.startswith("Sweep ask is over already")
+    assert again.stdout.startswith("Sweep ask is already over")
 
 
-def test_a_row_whose_process_died_before_its_first_line_is_begun_anew(options: RunOptions) -> None:
+def test_row_whose_process_died_before_its_first_line_starts_again(options: RunOptions) -> None:
     sweep = nb_agents.map(rows(1), TASK, answering(), options=options)
     sweep.wait(WAIT_S)
     (sweep.path / "rows.jsonl").unlink()
@@ -585,7 +579,7 @@ def test_a_row_whose_process_died_before_its_first_line_is_begun_anew(options: R
     assert again.wait(WAIT_S).completed == 1
 
 
-def test_a_row_whose_line_was_lost_is_not_asked_again(options: RunOptions) -> None:
+def test_row_with_a_lost_note_is_not_repeated(options: RunOptions) -> None:
     team, gate, model = held()
     gate.open()
     sweep = nb_agents.map(rows(3), TASK, team, options=options)
@@ -611,7 +605,7 @@ print(sweep.wait().completed, flush=True)
 """
 
 
-def test_a_sweep_that_was_killed_is_gone_on_with_and_no_answer_is_asked_for_twice(
+def test_killed_sweep_is_continued_without_repeating_an_answer(
     tmp_path: Path,
 ) -> None:
     count = 40
@@ -644,7 +638,7 @@ def test_a_sweep_that_was_killed_is_gone_on_with_and_no_answer_is_asked_for_twic
     assert {result.answer for result in results} == {
         f"The answer to row-{n}-row." for n in range(count)
     }
-    # What was in flight when it was killed was cut, and is asked for again; nothing else is.
+    # Only calls that were in progress when it was killed are repeated.
     assert set(answered) == {f"row-{number}-row" for number in range(count)}
     assert sum(answered.values()) <= count + 6
 
@@ -655,7 +649,7 @@ def _question(request: Request) -> str:
     return found[0]
 
 
-def test_a_row_that_a_killed_process_had_asked_of_a_cluster_does_not_begin_late(
+def test_row_submitted_to_a_cluster_by_a_killed_process_does_not_start_late(
     options: RunOptions,
 ) -> None:
     ticket = Path(str(options.session_root), "ask", ".tickets", "nb_agents-1")
@@ -665,7 +659,7 @@ def test_a_row_that_a_killed_process_had_asked_of_a_cluster_does_not_begin_late(
     assert not ticket.exists()
 
 
-def test_another_task_or_recipe_is_refused_under_the_name_of_a_sweep(
+def test_another_task_or_recipe_under_the_same_name_is_refused(
     options: RunOptions, tmp_path: Path
 ) -> None:
     model = ScriptedModel(Answer("So."))
@@ -676,13 +670,13 @@ def test_another_task_or_recipe_is_refused_under_the_name_of_a_sweep(
     steps = "steps:\n  - {id: s, type: bash, command: 'true'}\n"
     recipe.write_text(f"name: r\ndescription: d\nversion: 1.0.0\n{steps}")
     for asks in ({"task": "Refute: {{q}}"}, {"recipe": recipe}):
-        with pytest.raises(UserError, match="asks 'Answer: {{q}}', and this call") as told:
+        with pytest.raises(UserError, match="has the task 'Answer: {{q}}', but this") as told:
             nb_agents.map(
                 rows(1), config=scripted_team(a=model), options=options, name="ask", **asks
             )
         assert "another name=" in str(told.value)
     assert (about.read_text(), len(model.requests)) == (before, 1)
-    # What is asked counts, and not who is asked it, what it is put to or how it is scored.
+    # The task matters, but not the team, the source or the score.
     others = scripted_team(b=ScriptedModel(Answer("Later.")))
     again = nb_agents.map(
         rows(2), TASK, others, options=options, name="ask", score=lambda task, answer: 1.0
@@ -697,7 +691,7 @@ PRICED = "gpt-5-mini"
 
 @pytest.fixture
 def priced(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
-    """A server whose model has a price that is known."""
+    """Return a server with a model of known price."""
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     with ModelServer() as server:
         server.script(PRICED, lambda request: Reply(f"The answer to {_question(request)}."))
@@ -713,7 +707,7 @@ def numbered(count: int) -> list[dict[str, str]]:
     return [{"q": f"row-{number}-row"} for number in range(count)]
 
 
-def test_a_budget_that_is_spent_lets_no_row_begin_in_the_next_call_either(
+def test_next_call_with_a_spent_budget_starts_no_row(
     options: RunOptions, priced: ModelServer
 ) -> None:
     def sweep(max_cost: float) -> Sweep:
@@ -727,7 +721,7 @@ def test_a_budget_that_is_spent_lets_no_row_begin_in_the_next_call_either(
     first = sweep(1e-9)
     assert (first.status, first.view.reason) == (
         "cancelled",
-        "max_cost of 1e-09 US dollars is reached",
+        "max_cost of 1e-09 US dollars was reached",
     )
     spent, asked = first.view.cost, len(priced.requests)
     assert spent and 1 <= asked <= 2
@@ -735,10 +729,10 @@ def test_a_budget_that_is_spent_lets_no_row_begin_in_the_next_call_either(
     assert (again.view.reason, again.view.cost) == (first.view.reason, spent)
     assert len(priced.requests) == asked
     assert sweep(1.0).view.completed == 6
-    assert len(priced.requests) == 6
+    assert len(priced.requests) == asked + 6 - first.view.completed
 
 
-def test_a_row_at_work_that_has_spent_the_budget_stops_its_neighbours(
+def test_row_that_spends_the_budget_stops_the_others(
     options: RunOptions, priced: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def over_budget_once_all_are_asked(cost: float | None, limit: float | None) -> str:
@@ -781,7 +775,7 @@ def test_a_row_at_work_that_has_spent_the_budget_stops_its_neighbours(
     assert len(priced.requests) == 3
 
 
-def test_what_a_killed_row_spent_counts_before_another_begins(
+def test_cost_of_a_killed_row_counts_before_another_starts(
     options: RunOptions, priced: ModelServer
 ) -> None:
     def sweep(rows: int, **more: Any) -> Sweep:
@@ -792,14 +786,14 @@ def test_what_a_killed_row_spent_counts_before_another_begins(
 
     first = sweep(1)
     (row,) = first.rows
-    # As a kill leaves it, between the answer and the line that notes it.
+    # As after a kill between the answer and its note.
     noted = first.path / "rows.jsonl"
     noted.write_text(json.dumps({"kind": "row_began", "row": row.name, "turn": 1}) + "\n")
     journal = first.path / row.name / "turn_1" / "events.jsonl"
     lines = journal.read_text().splitlines(keepends=True)
     journal.write_text("".join(takewhile(lambda line: '"turn_ended"' not in line, lines)))
     again = sweep(3, max_cost=1e-9)
-    assert again.view.reason == "max_cost of 1e-09 US dollars is reached"
+    assert again.view.reason == "max_cost of 1e-09 US dollars was reached"
     assert again.view.cost == first.view.cost
     assert len(priced.requests) == 1
 

@@ -1,4 +1,4 @@
-"""Who looks on reads of a sweep's files what the process that works on it knows."""
+"""Readers get the same state from a sweep's files as the process that runs it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.errors import UserError
-from nb_agents.presentation.sweep_card import MAX_TABLE
-from nb_agents.runs import registry
-from nb_agents.sweeps.manifest import is_live_sweep
-from nb_agents.sweeps.notes import ROWS
-from nb_agents.sweeps.sweep import Sweep
-from nb_agents.sweeps.sweep_fold import DIED, FIRST_ROWS, SweepView
-from nb_agents.sweeps.sweep_reader import SweepReader
+from nb_agents.extensions.sweeps.sweep_reader import SweepReader
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
+from tests.kit.runs import registry
+from tests.kit.sweeps import (
+    FIRST_ROWS,
+    MAX_TABLE,
+    PROCESS_DIED,
+    ROWS,
+    Sweep,
+    SweepView,
+    is_live_sweep,
+)
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S
 
@@ -40,7 +44,7 @@ def gate() -> Gate:
 
 
 def begin(options: RunOptions, gate: Gate | None = None, rows: int = 4, **more: Any) -> Sweep:
-    """A sweep whose rows are held after two words, if there is a gate."""
+    """Start a sweep. With a gate, its rows wait after two words."""
     answer = Answer("So.") if gate is None else replace(Answer("So."), text="two words ", gate=gate)
     source = more.pop("source", [{"q": f"what is {number}?"} for number in range(rows)])
     model = more.pop("model", None) or ScriptedModel(answer)
@@ -49,20 +53,20 @@ def begin(options: RunOptions, gate: Gate | None = None, rows: int = 4, **more: 
 
 
 def read(path: Path, reader: SweepReader | None = None) -> SweepView:
-    """A sweep as its files have it, with the clocks at zero."""
+    """Return the state of a sweep according to its files, with the clocks at zero."""
     reader = reader or SweepReader(path)
     reader.read()
     return timeless(reader.view_of((), is_live_sweep(path), 0.0))
 
 
 def timeless(view: SweepView) -> SweepView:
-    """Leave out what moves by itself, and in which order rows failed."""
+    """Leave out the times and the order of failures."""
     failures = tuple(sorted(view.failures, key=lambda failure: failure.row))
     still = replace(view, live=(), elapsed_s=0.0, left_s=None, tokens=0, cost=0.0)
     return replace(still, failures=failures)
 
 
-def test_a_live_sweep_is_read_as_its_process_has_it(options: RunOptions, gate: Gate) -> None:
+def test_live_sweep_is_read_as_in_its_process(options: RunOptions, gate: Gate) -> None:
     sweep = begin(options, gate)
     gate.wait_reached(2)
     reader = SweepReader(sweep.path)
@@ -70,7 +74,7 @@ def test_a_live_sweep_is_read_as_its_process_has_it(options: RunOptions, gate: G
     def is_as_shown() -> bool:
         return read(sweep.path, reader) == timeless(sweep.view)
 
-    wait_until(lambda: is_as_shown() and len(reader.turns) == 2)  # noted a moment after they work
+    wait_until(lambda: is_as_shown() and len(reader.turns) == 2)  # recorded after they start
     assert {name: str(turn.path) for name, turn in reader.turns.items()} == {
         name: str(run.path) for name, run in sweep.runs.items()
     }
@@ -87,7 +91,7 @@ def test_a_live_sweep_is_read_as_its_process_has_it(options: RunOptions, gate: G
     assert (ended.status, reader.turns, reader.is_over) == ("cancelled", {}, True)
 
 
-def test_a_sweep_that_is_gone_on_with_is_read_as_its_process_has_it(options: RunOptions) -> None:
+def test_continued_sweep_is_read_as_in_its_process(options: RunOptions) -> None:
     flaky = ScriptedModel(Turn(error=ValueError("no key")))
     reader = SweepReader(Path(str(options.session_root), "asked"))
     first = begin(options, model=flaky, rows=3).wait(WAIT_S)
@@ -104,14 +108,14 @@ def reader_path(options: RunOptions) -> Path:
     return Path(str(options.session_root), "asked")
 
 
-def test_rows_of_another_source_are_none_of_the_sweep(options: RunOptions) -> None:
+def test_rows_of_another_source_do_not_count(options: RunOptions) -> None:
     begin(options).wait(WAIT_S)
     view = begin(options, source=[{"q": "and now?"}]).wait(WAIT_S)
     assert read(reader_path(options)) == timeless(view)
     assert (view.total, view.completed) == (1, 1)
 
 
-def test_the_records_of_the_first_rows_are_those_of_its_process(options: RunOptions) -> None:
+def test_records_of_the_first_rows_match_those_of_the_process(options: RunOptions) -> None:
     sweep = begin(options, rows=MAX_TABLE + 5, limit=8)
     sweep.wait(WAIT_S)
     reader = SweepReader(sweep.path)
@@ -121,7 +125,7 @@ def test_the_records_of_the_first_rows_are_those_of_its_process(options: RunOpti
     assert MAX_TABLE == FIRST_ROWS
 
 
-def test_a_sweep_whose_process_died_is_over_and_says_what_was_at_work(
+def test_sweep_with_a_dead_process_has_ended_and_lists_running_rows(
     options: RunOptions,
 ) -> None:
     sweep = begin(options)
@@ -130,16 +134,16 @@ def test_a_sweep_whose_process_died_is_over_and_says_what_was_at_work(
     first = sweep.rows[0].name
     lines = [line for line in rows.read_text().splitlines() if "sweep_changed" not in line]
     left = [line for line in lines if f'"{first}", "status"' not in line]
-    rows.write_text("\n".join(left) + "\n")  # as a kill leaves it
+    rows.write_text("\n".join(left) + "\n")  # as after a kill
     reader = SweepReader(sweep.path)
     view = read(sweep.path, reader)
-    assert (view.status, view.reason, view.is_over) == ("cancelled", DIED, True)
+    assert (view.status, view.reason, view.is_over) == ("cancelled", PROCESS_DIED, True)
     statuses = [record["status"] for record in reader.table()]
     assert statuses == ["stopped", "complete", "complete", "complete"]
     assert reader.view_of((), False, 0.0).elapsed_s > 0
 
 
-def test_what_an_earlier_version_left_is_read(options: RunOptions) -> None:
+def test_files_of_an_earlier_version_are_read(options: RunOptions) -> None:
     sweep = begin(options)
     sweep.wait(WAIT_S)
     rows = sweep.path / ROWS
@@ -150,7 +154,7 @@ def test_what_an_earlier_version_left_is_read(options: RunOptions) -> None:
     assert len(reader.table()) == 4
 
 
-def test_the_time_to_go_is_that_of_the_rows_that_ended_and_leaves_pauses_out(
+def test_remaining_time_uses_ended_rows_without_pauses(
     tmp_path: Path,
 ) -> None:
     began = {"kind": "sweep_began", "at": 100, "rows": 4, "first": [], "others": []}
@@ -171,7 +175,7 @@ def test_the_time_to_go_is_that_of_the_rows_that_ended_and_leaves_pauses_out(
     assert reader.view_of((), True, 500.0).left_s == 30.0 * 3
 
 
-def test_a_reader_is_the_handle_of_a_sweep_in_another_process(
+def test_reader_is_the_handle_of_a_sweep_in_another_process(
     options: RunOptions, gate: Gate
 ) -> None:
     sweep = begin(options, gate)
@@ -186,7 +190,7 @@ def test_a_reader_is_the_handle_of_a_sweep_in_another_process(
     wait_until(lambda: sweep.status == reader.status == "paused")
     assert reader.hold(False)
     wait_until(lambda: sweep.status == reader.status == "running")
-    with pytest.raises(UserError, match="no row 'none' at work"):
+    with pytest.raises(UserError, match="no running row 'none'"):
         reader.stop(row="none")
     assert reader.stop(reason="seen enough").status == "asked"
     wait_until(lambda: sweep.status == "stopping")
@@ -203,7 +207,7 @@ def test_a_reader_is_the_handle_of_a_sweep_in_another_process(
 @pytest.mark.parametrize(
     "row", ["../elsewhere", "link", ".", "..", "", "a/b", "\0", "x" * 300, "/etc"]
 )
-def test_a_line_that_leads_out_of_the_sweep_is_not_followed(tmp_path: Path, row: str) -> None:
+def test_note_that_leads_outside_the_sweep_is_ignored(tmp_path: Path, row: str) -> None:
     (tmp_path / "elsewhere" / "turn_1").mkdir(parents=True)
     (tmp_path / "asked").mkdir()
     (tmp_path / "asked" / "link").symlink_to(tmp_path / "elsewhere")
@@ -227,7 +231,7 @@ def test_a_line_that_leads_out_of_the_sweep_is_not_followed(tmp_path: Path, row:
         '{"kind": "sweep_changed", "at": 1, "status": "mine"}',
     ],
 )
-def test_a_line_that_is_none_costs_nothing_else(tmp_path: Path, line: str) -> None:
+def test_invalid_line_is_skipped(tmp_path: Path, line: str) -> None:
     end = {"row": "b", "status": "completed"}
     (tmp_path / ROWS).write_text(f"{line}\n{json.dumps(end)}\n")
     assert read(tmp_path).completed == 1

@@ -2,9 +2,9 @@
 
     python mcp_server.py ALIVE [HOW]
 
-It holds the FIFO `ALIVE` open for as long as it lives. `HOW` is "junk" (writes nonsense to stdout),
-"mute" (never answers), "broken" (ends at once with a word on stderr), "stubborn" (outlives the end
-of its stdin, and TERM), "odd" (lists odd tools), or "http" (prints its port).
+It keeps the FIFO `ALIVE` open while it runs. `HOW` is "junk" (writes other text to stdout), "mute"
+(never responds), "broken" (exits immediately with a message on stderr), "stubborn" (ignores the end
+of stdin and SIGTERM), "odd" (lists invalid tools), or "http" (prints its port).
 """
 
 import os
@@ -50,7 +50,7 @@ async def add(a: int, b: int) -> str:
 
 @server.tool(annotations=ToolAnnotations.model_validate({"idempotentHint": True}))
 async def line(text: str) -> str:
-    """Write a line into the file that the environment names, when it begins and when it ends."""
+    """Write a line to the file in the environment variable at the start and at the end."""
     add_line(f"begun {text}")
     await anyio.sleep(0.05)
     add_line(f"ended {text}")
@@ -74,7 +74,7 @@ async def where() -> str:
 
 @server.tool()
 async def hang(mark: str) -> str:
-    """Wait for ever; the file says how it stands."""
+    """Wait forever; the file shows the state."""
     note(mark, "started")
     try:
         await anyio.sleep_forever()
@@ -85,7 +85,7 @@ async def hang(mark: str) -> str:
 
 @server.tool()
 async def freeze(mark: str) -> str:
-    """Answer nothing more, not even other calls."""
+    """Stop responding, also to other calls."""
     note(mark, "started")
     sleep_for_ever()
     return ""
@@ -93,7 +93,7 @@ async def freeze(mark: str) -> str:
 
 @server.tool()
 async def meet(folder: str, name: str, other: str) -> str:
-    """Come back when another call has come too."""
+    """Return when another call has arrived."""
     await anyio.to_thread.run_sync(wait_for, Path(folder, name), Path(folder, other))
     return f"{name} met {other}"
 
@@ -106,7 +106,7 @@ def wait_for(own: Path, other: Path) -> None:
 
 @server.tool()
 async def append(folder: str) -> str:
-    """Write a line once the test says so."""
+    """Write a line when the test permits it."""
     await anyio.to_thread.run_sync(wait_for, Path(folder, "begun"), Path(folder, "go"))
     return await anyio.to_thread.run_sync(append_line, Path(folder, "lines"))
 
@@ -133,7 +133,7 @@ async def fail(why: str) -> str:
 
 @server.tool()
 def grandchild(alive: str) -> str:
-    """Start a process that leaves the group and outlives this one, if it can."""
+    """Start a process in another group, which tries to outlive this one."""
     code = f"exec 9>'{alive}'; echo up; exec sleep 1000"
     child = subprocess.Popen(["sh", "-c", code], stdout=subprocess.PIPE, start_new_session=True)
     assert child.stdout is not None
@@ -154,7 +154,7 @@ async def much() -> str:
 
 
 def odd() -> None:
-    """List tools with names and texts that no provider takes."""
+    """List tools with names and texts that no provider accepts."""
 
     async def anything() -> str:
         return "called"
@@ -199,7 +199,7 @@ def http() -> None:
 
 
 def guarded(app: Any) -> Any:
-    """Let nobody in without the token."""
+    """Refuse requests without the token."""
 
     async def guard(scope: Any, receive: Any, send: Any) -> None:
         given = dict(scope.get("headers", ())).get(b"authorization")

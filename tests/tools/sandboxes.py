@@ -1,4 +1,4 @@
-"""An agent's place for the tests of its tools, with a sandbox and without, and who may run one."""
+"""Fixtures for tests of tools: an agent's session, with and without a sandbox."""
 
 import os
 import tempfile
@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from nb_agents.config.tools import ToolKeys
-from nb_agents.process import bubblewrap
-from nb_agents.tools.base import ToolContext
-from nb_agents.tools.sandbox import Sandbox, confinement
+from tests.kit.processes import bubblewrap
+from tests.kit.tools import Sandbox, ToolContext, ToolKeys, confinement
 
-# A sandbox that can be had and does not hold is a failure, and no reason to test nothing.
+# If bubblewrap works but does not confine, tests must fail and not be skipped.
 WHY_NOT = "" if "does not keep" in (found := confinement().why_not) else found
-# With CI set they run all the same, and fail.
+# With CI set, they run anyway and fail.
 needs_sandbox = pytest.mark.skipif(
     bool(WHY_NOT) and not os.environ.get("CI"), reason=f"No sandbox: {WHY_NOT}"
 )
@@ -28,7 +26,7 @@ sandboxed = pytest.mark.parametrize(
 
 
 class Place:
-    """A session with one agent at work; what its tools tell the panel is in ``heard``."""
+    """A session with one agent. The output that its tools send to the panel is in ``heard``."""
 
     def __init__(self, root: Path, is_sandboxed: bool) -> None:
         self.root = root
@@ -52,7 +50,7 @@ class Place:
         )
 
     def sandbox(self, context: ToolContext | None = None, **keys: Any) -> Sandbox:
-        """Make the agent's sandbox, or one that is none."""
+        """Create the agent's sandbox, confined or not."""
         keys = {"sandbox": self.is_sandboxed, **keys}
         return Sandbox(context or self.context, ToolKeys.model_validate(keys))
 
@@ -65,23 +63,23 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
-    """Give a place; its parameter says whether it has a sandbox."""
+    """Return a session; the parameter decides whether it has a sandbox."""
     return Place(tmp_path, getattr(request, "param", False))
 
 
 SOMEBODY = 65_534
-"""The number of an ordinary user who has no file and no process."""
+"""Id of a user without files or processes."""
 
 
 class User:
-    """Who runs commands, in a workspace of their own."""
+    """A user who runs commands in their own workspace."""
 
     def __init__(self, number: int, workspace: Path) -> None:
         self.number = number
         self.workspace = workspace
 
     def command(self, script: str, tmp_bytes: int = 50_000_000) -> list[str]:
-        """Give what runs a script in bubblewrap, as this user."""
+        """Return the command that runs a script in bubblewrap as this user."""
         program = bubblewrap.installed()
         assert program is not None
         argv = bubblewrap.argv(
@@ -94,7 +92,7 @@ class User:
         return [*self._as_them(), *argv]
 
     def plain_command(self, script: str) -> list[str]:
-        """Give what runs a script unconfined, as this user."""
+        """Return the command that runs a script unconfined as this user."""
         return [*self._as_them(), "bash", "-c", script]
 
     def _as_them(self) -> list[str]:
@@ -106,12 +104,12 @@ class User:
 
 @pytest.fixture(params=["root", "somebody"])
 def user(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
-    """Give root and an ordinary user, as far as this process may be them."""
+    """Return root and an ordinary user, if this process may run as them."""
     is_root = os.getuid() == 0
     if request.param == "root" and not is_root:
         pytest.skip("Only root can be root.")
     number = 0 if request.param == "root" else SOMEBODY if is_root else os.getuid()
-    # Anybody can reach it, which pytest's own directories are not for.
+    # Other users can enter it, unlike pytest's own directories.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         os.chmod(folder, 0o755)
         workspace = Path(folder).resolve() / "workspace"
@@ -120,5 +118,5 @@ def user(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         if number != os.getuid():
             monkeypatch.setattr(os, "geteuid", lambda: number)
             # The Python of root's home is not for others.
-            monkeypatch.setattr(bubblewrap, "_python_places", lambda: [])
+            monkeypatch.setattr(bubblewrap, "_python_directories", lambda: [])
         yield User(number, workspace)

@@ -1,4 +1,4 @@
-"""Bubblewrap: what runs in it writes its own files and nothing of the machine, whoever runs it."""
+"""Bubblewrap: processes in it can write only their own files, as root and as other users."""
 
 import os
 import resource
@@ -11,18 +11,18 @@ import pytest
 
 from nb_agents.process import bubblewrap
 from nb_agents.process.bubblewrap import Unusable, check_confinement, installed
-from nb_agents.process.readonly_devices import SHOWN
+from tests.kit.processes import SHOWN
 from tests.processes import ROOT
 from tests.tools.sandboxes import User, needs_sandbox, user
 
 __all__ = ["user"]
 
-# Nothing is changed, not even when it could be: files are opened and closed again, modes are set to
-# what they are, and what was made is removed. Of the hundreds of thousands of files of a machine,
-# those are tried that the kernel allows to be written.
+# The script changes nothing, even where it could: files are opened and closed, modes are set to
+# their current value, and new files are removed. It tries only the files that the kernel reports as
+# writable.
 TRY_ALL = r"""
 exec 2>/dev/null
-# Into a file, as a pipe would be read byte by byte.
+# To a file, because a pipe would be read byte by byte.
 find / \( -type b -o -type c -o -writable \) ! -type l -print0 >/tmp/list
 mapfile -d '' -t places </tmp/list
 for place in "${places[@]}"; do
@@ -43,7 +43,7 @@ echo end
 
 
 def run(user: User, script: str) -> str:
-    """Run a script in bubblewrap; give what it printed."""
+    """Run a script in bubblewrap and return its output."""
     done = subprocess.run(
         user.command(script), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
@@ -52,13 +52,13 @@ def run(user: User, script: str) -> str:
 
 
 @needs_sandbox
-def test_nothing_but_its_own_places_can_be_written(user: User) -> None:
+def test_only_workspace_and_tmp_can_be_written(user: User) -> None:
     (user.workspace / "file").touch()
     os.chown(user.workspace / "file", user.number, -1)
     found = set(run(user, TRY_ALL).splitlines())
-    if user.number:  # the devices are not theirs
+    if user.number:  # devices belong to root
         found -= {f"mount /dev/{name}" for name in SHOWN}
-    if ROOT.is_relative_to("/tmp"):  # where a checkout is shown in its own, empty one
+    if ROOT.is_relative_to("/tmp"):  # a checkout is mounted in an empty directory there
         found -= {f"folder {place}" for place in (ROOT, *ROOT.parents) if place != Path("/tmp")}
     own = [str(user.workspace), "/tmp", "/dev/shm"]
     assert sorted(found) == sorted(
@@ -69,7 +69,7 @@ def test_nothing_but_its_own_places_can_be_written(user: User) -> None:
 
 
 @needs_sandbox
-def test_the_machines_settings_and_devices_can_be_read_and_not_written(user: User) -> None:
+def test_kernel_settings_and_devices_are_read_only(user: User) -> None:
     script = """
     for place in /proc/sys/kernel/core_pattern /proc/sysrq-trigger; do
         { : >>$place; } 2>/dev/null && echo "$place can be written"
@@ -81,7 +81,7 @@ def test_the_machines_settings_and_devices_can_be_read_and_not_written(user: Use
 
 
 @needs_sandbox
-def test_it_has_no_capability_and_can_get_none(user: User) -> None:
+def test_no_capability_can_be_gained(user: User) -> None:
     seen = run(user, "grep -E '^(Cap|NoNewPrivs)' /proc/self/status").split()
     told = dict(zip(seen[::2], seen[1::2], strict=True))
     assert told.pop("NoNewPrivs:") == "1"
@@ -89,7 +89,7 @@ def test_it_has_no_capability_and_can_get_none(user: User) -> None:
 
 
 @needs_sandbox
-def test_another_namespace_makes_nothing_writable(user: User) -> None:
+def test_new_namespace_makes_nothing_writable(user: User) -> None:
     script = """
     exec 2>/dev/null
     unshare --user --map-root-user --mount --pid --fork bash -c '
@@ -103,17 +103,17 @@ def test_another_namespace_makes_nothing_writable(user: User) -> None:
 
 @needs_sandbox
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
-def test_memory_that_looks_like_files_is_bounded(user: User, place: str) -> None:
+def test_tmp_and_shm_have_a_size_limit(user: User, place: str) -> None:
     script = f"head -c 3000000 /dev/zero >{place}/x 2>/dev/null; stat -c %s {place}/x"
     done = subprocess.run(user.command(script, tmp_bytes=2_000_000), capture_output=True, text=True)
     assert 1_900_000 < int(done.stdout) < 2_100_000
 
 
 @needs_sandbox
-def test_an_old_bubblewrap_confines_as_well(
+def test_old_bubblewrap_confines_files_too(
     user: User, tmp_path: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those before 0.8 know fewer options, and refuse the others."""
+    """Versions before 0.8 have fewer options and refuse unknown ones."""
     real = shutil.which("bwrap")
     old = make_bwrap(
         user.workspace.parent,
@@ -139,8 +139,8 @@ def test_an_old_bubblewrap_confines_as_well(
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing be known of what was tried before."""
-    monkeypatch.setattr(bubblewrap, "_found", [])
-    monkeypatch.setattr(bubblewrap, "_tried", set())
+    monkeypatch.setattr(bubblewrap, "_installed", [])
+    monkeypatch.setattr(bubblewrap, "_confining", set())
     monkeypatch.setattr(bubblewrap, "_options_of", {})
 
 
@@ -160,20 +160,20 @@ HELP = '[ "$1" = --help ] && { echo --remount-ro; exit; }\n'
     "body, why",
     [
         (HELP + NOT_PERMITTED, "bwrap: No permissions to create new namespace"),
-        (NOT_PERMITTED, "it does not say what it can do .exit code 1."),
+        (NOT_PERMITTED, "its --help does not list its options .exit code 1."),
         (HELP + "exit 7", "exit code 7"),
-        (HELP + "sleep 1000", "it did nothing for 0.2 s"),
+        (HELP + "sleep 1000", "it did not finish within 0.2 s"),
         # It runs the command as it is.
         (
             HELP + 'until [ "$1" = -- ]; do shift; done; shift; exec "$@"',
-            "it does not keep commands from writing to the machine",
+            "it does not prevent commands from writing to the machine",
         ),
     ],
 )
-def test_what_does_not_confine_can_not_be_used_and_is_tried_again(
+def test_failed_confinement_is_refused_and_checked_again(
     tmp_path: Path, fresh: None, monkeypatch: pytest.MonkeyPatch, body: str, why: str
 ) -> None:
-    if "did nothing" in why:
+    if "did not finish" in why:
         monkeypatch.setattr(bubblewrap, "_TRY_TIMEOUT_S", 0.2)
     program = make_bwrap(tmp_path, body)
     for _ in range(2):
@@ -182,11 +182,11 @@ def test_what_does_not_confine_can_not_be_used_and_is_tried_again(
 
 
 @needs_sandbox
-def test_what_failed_for_want_of_something_works_when_that_is_there(fresh: None) -> None:
+def test_confinement_works_when_the_missing_part_is_available(fresh: None) -> None:
     program = installed()
     assert program is not None
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))  # those that are open stay so
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))  # open ones stay open
     try:
         with pytest.raises(Unusable, match="Too many open files"):
             check_confinement(program)
@@ -196,7 +196,7 @@ def test_what_failed_for_want_of_something_works_when_that_is_there(fresh: None)
 
 
 @needs_sandbox
-def test_what_works_is_tried_out_once(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_working_confinement_is_checked_once(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     program = installed()
     assert program is not None
     check_confinement(program)
@@ -204,7 +204,7 @@ def test_what_works_is_tried_out_once(fresh: None, monkeypatch: pytest.MonkeyPat
     check_confinement(program)
 
 
-def test_once_found_it_counts_as_installed(
+def test_bubblewrap_that_disappears_still_counts_as_installed(
     tmp_path: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
@@ -219,7 +219,7 @@ def test_once_found_it_counts_as_installed(
 
 
 @needs_sandbox
-def test_certificates_are_shown_and_private_keys_are_not(user: User) -> None:
+def test_certificates_are_visible_but_not_private_keys(user: User) -> None:
     found = run(user, "find /etc/ssl /etc/pki -mindepth 1 -maxdepth 2 2>/dev/null || true")
     shown = {Path(line).name for line in found.splitlines()}
     assert "private" not in shown

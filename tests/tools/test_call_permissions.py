@@ -1,4 +1,4 @@
-"""Calls of tools under MassGen's ``permissions``."""
+"""Tool calls under MassGen's ``permissions``."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from nb_agents.config.permissions import PermissionSpec
-from nb_agents.tools.policy import judge
+from tests.kit.tools import PermissionSpec, judge
 
 SAMPLE = {
     "deny": ["command(git push --force*)", "write_file(/etc/**)"],
@@ -38,7 +37,7 @@ def verdict(workspace: Path, tool: str, rules: dict[str, Any] | None = None, **a
         ("make", "ask"),
         ("ls -l | head", "allow"),
         ("ls > out.txt", "ask"),
-        # All of a line counts, and what can't be read is asked about.
+        # Each command of a line counts, and an unparsable line needs approval.
         ("git status; make", "ask"),
         ("git status && git push --force", "deny"),
         ("cd x\ngit push --force", "deny"),
@@ -50,13 +49,11 @@ def verdict(workspace: Path, tool: str, rules: dict[str, Any] | None = None, **a
         ("", "allow"),
     ],
 )
-def test_a_line_of_commands_is_judged_by_each_of_them(
-    workspace: Path, command: str, expected: str
-) -> None:
+def test_each_command_of_a_line_is_checked(workspace: Path, command: str, expected: str) -> None:
     assert verdict(workspace, "run_command", command=command) == expected
 
 
-def test_a_line_that_can_not_be_read_is_allowed_by_a_star_alone(workspace: Path) -> None:
+def test_unparsable_line_is_allowed_only_by_a_star(workspace: Path) -> None:
     command = "make $(x)"
     assert (
         verdict(workspace, "run_command", {"allow": ["command(make*)"]}, command=command) == "ask"
@@ -73,7 +70,7 @@ SECRET = {"deny": ["write_file(./secrets/**)", "read_file(secrets/*)"]}
     "path",
     ["secrets/a", "./secrets/a", "x/../secrets/a", "secrets//a", "link/a", "{workspace}/secrets/a"],
 )
-def test_a_file_is_denied_by_any_of_its_names(workspace: Path, path: str) -> None:
+def test_file_is_denied_by_any_of_its_names(workspace: Path, path: str) -> None:
     (workspace / "secrets").mkdir()
     os.symlink("secrets", workspace / "link")
     path = path.replace("{workspace}", str(workspace))
@@ -83,7 +80,7 @@ def test_a_file_is_denied_by_any_of_its_names(workspace: Path, path: str) -> Non
     assert verdict(workspace, "read_file", SECRET, path=path) == "deny"
 
 
-def test_files_of_the_workspace_are_read_and_written_unasked_and_deleted_asked(
+def test_workspace_files_need_approval_only_to_be_deleted(
     workspace: Path,
 ) -> None:
     verdicts = {
@@ -104,20 +101,20 @@ def test_files_of_the_workspace_are_read_and_written_unasked_and_deleted_asked(
         ("custom_tool__run_shell", {"command": "git push --force"}, "deny"),
         ("data_set", {"key": "k"}, "ask"),
         ("call_agent", {}, "ask"),
-        # What a model gives need not be what the tool wants.
+        # The arguments of a model may be invalid.
         ("mcp__web__fetch", {"url": 3}, "ask"),
         ("write_file", {}, "allow"),
         ("write_file", {"path": "a\0b"}, "allow"),
         ("run_command", {"command": ["x"]}, "allow"),
     ],
 )
-def test_other_tools_are_asked_about_unless_a_rule_fits(
+def test_other_tools_need_approval_unless_a_rule_matches(
     workspace: Path, tool: str, args: dict[str, Any], expected: str
 ) -> None:
     assert verdict(workspace, tool, **args) == expected
 
 
-def test_a_rule_for_a_server_fits_its_tools_whatever_they_are_called(workspace: Path) -> None:
+def test_server_rule_matches_all_its_tools(workspace: Path) -> None:
     rules = {"deny": ["mcp(web/*)", "mcp(mcp__shop__buy)", "mcp(area)"]}
     for tool in ("mcp__web__fetch", "mcp__shop__buy", "custom_tool__area"):
         assert verdict(workspace, tool, rules) == "deny"

@@ -1,4 +1,4 @@
-"""Lists of commands hold: what is blocked is not run, by whatever way it is asked for."""
+"""Allowed and blocked commands: a blocked program can't be started in any way."""
 
 import os
 import shutil
@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.config.permissions import CommandRules
-from nb_agents.process.bubblewrap import readable_directories
-from nb_agents.tools.base import ToolError
 from nb_agents.tools.command_guard import CommandGuard, find_programs
-from nb_agents.tools.shell import Shell
+from tests.kit.processes import readable_directories
+from tests.kit.tools import CommandRules, Shell, ToolError
 from tests.tools.sandboxes import Place, place, sandboxed
 
 __all__ = ["place"]
@@ -49,7 +47,7 @@ ALLOWED = ["python.*", "uv run pytest.*", "cd "]
         "cd src && python x",
     ],
 )
-def test_a_line_is_run_when_each_of_its_commands_is_allowed(line: str) -> None:
+def test_line_runs_if_each_command_is_allowed(line: str) -> None:
     assert guard(allowed=ALLOWED).check(line) == frozenset()
 
 
@@ -61,14 +59,14 @@ def test_a_line_is_run_when_each_of_its_commands_is_allowed(line: str) -> None:
         ("python x.py | sh", "'sh' is not allowed"),
         ("ls; python x.py", "is not allowed"),
         ("uv run ls", "is not allowed"),
-        ("python $(ls)", "Only plain commands"),
-        ("python x.py `ls`", "Only plain commands"),
-        ("X=1 python x.py", "Only plain commands"),
-        ("python <<EOF\nEOF", "Only plain commands"),
+        ("python $(ls)", "only plain commands"),
+        ("python x.py `ls`", "only plain commands"),
+        ("X=1 python x.py", "only plain commands"),
+        ("python <<EOF\nEOF", "only plain commands"),
         ("'ls' -l", "is not allowed"),
     ],
 )
-def test_a_line_with_anything_else_is_refused(line: str, told: str) -> None:
+def test_line_with_other_commands_is_refused(line: str, told: str) -> None:
     with pytest.raises(ToolError, match="Allowed: python") as refused:
         guard(allowed=ALLOWED).check(line)
     assert told in str(refused.value)
@@ -98,12 +96,12 @@ BLOCKED = ["python3.*", "git push", "rm -rf"]
         "rm x -rf",
     ],
 )
-def test_a_line_that_says_what_is_blocked_is_refused_with_the_pattern(line: str) -> None:
-    with pytest.raises(ToolError, match="it is blocked here: '(python3|git push|rm -rf)"):
+def test_refusal_of_a_blocked_line_names_the_pattern(line: str) -> None:
+    with pytest.raises(ToolError, match="blocked by the rule '(python3|git push|rm -rf)"):
         guard(BLOCKED).check(line)
 
 
-def test_a_program_that_is_blocked_in_part_is_there_for_its_other_commands_alone(
+def test_partly_blocked_program_is_visible_only_to_its_other_commands(
     tmp_path: Path,
 ) -> None:
     git, python = program(tmp_path, "git"), program(tmp_path, "python3.11")
@@ -117,18 +115,18 @@ def test_a_program_that_is_blocked_in_part_is_there_for_its_other_commands_alone
 @pytest.mark.parametrize(
     "line, told",
     [
-        ("git status; ./script.sh", "'git' can only be run by itself here, without './script.sh'"),
+        ("git status; ./script.sh", "run 'git' in a separate call, without './script.sh'"),
         ("git log | head", "without 'head'"),
-        ("git add *", "write out the arguments of 'git'"),
+        ("git add *", "write the arguments of 'git' without patterns"),
     ],
 )
-def test_who_could_start_it_again_is_not_run_beside_it(line: str, told: str) -> None:
+def test_partly_blocked_program_runs_without_other_programs(line: str, told: str) -> None:
     with pytest.raises(ToolError) as refused:
         guard(BLOCKED).check(line)
     assert told in str(refused.value)
 
 
-def test_a_program_is_found_under_all_of_its_names(tmp_path: Path) -> None:
+def test_program_is_found_under_all_its_names(tmp_path: Path) -> None:
     real = program(tmp_path, "lib/real")
     os.link(real, tmp_path / "lib" / "other")
     (tmp_path / "bin").mkdir()
@@ -138,9 +136,9 @@ def test_a_program_is_found_under_all_of_its_names(tmp_path: Path) -> None:
     assert found == {"tool": {real, tmp_path / "lib" / "other"}}
 
 
-def test_when_bash_itself_is_what_is_blocked_nothing_runs(tmp_path: Path) -> None:
+def test_nothing_runs_if_bash_is_blocked(tmp_path: Path) -> None:
     os.symlink(shutil.which("bash") or "/bin/bash", tmp_path / "shell")
-    with pytest.raises(ToolError, match="is bash itself"):
+    with pytest.raises(ToolError, match="block bash itself"):
         guard(["shell"], roots=[tmp_path]).check("ls")
 
 
@@ -171,7 +169,7 @@ def shell(place: Place, *blocked: str) -> Shell:
 
 @sandboxed
 @pytest.mark.parametrize("line", WAYS)
-async def test_a_blocked_program_is_not_there_whatever_starts_it(place: Place, line: str) -> None:
+async def test_blocked_program_does_not_exist_for_any_starter(place: Place, line: str) -> None:
     try:
         said = await shell(place, "python.*").run_command(line)
     except ToolError as refused:
@@ -180,14 +178,14 @@ async def test_a_blocked_program_is_not_there_whatever_starts_it(place: Place, l
 
 
 @sandboxed
-async def test_the_same_ways_lead_to_a_program_that_is_not_blocked(place: Place) -> None:
+async def test_unblocked_program_is_found_by_every_starter(place: Place) -> None:
     it = shell(place, "no-such-program.*")
     said = [await it.run_command(line) for line in (*WAYS[:4], WAYS[9])]
     assert all("42" in each for each in said)
 
 
 @sandboxed
-async def test_a_program_that_is_blocked_in_part_runs_and_its_scripts_do_not_get_it(
+async def test_partly_blocked_program_runs_but_not_in_scripts(
     place: Place,
 ) -> None:
     tool = program(place.given, "tool", 'echo "did $*"\n')
@@ -198,5 +196,5 @@ async def test_a_program_that_is_blocked_in_part_runs_and_its_scripts_do_not_get
     program(place.workspace, "x", f"{tool} push\n")
     said = await it.run_command(f"./x; bash x; t=to''ol; {place.given}/$t push")
     assert "did" not in said and "Permission denied" in said
-    with pytest.raises(ToolError, match="it is blocked here: 'tool push'"):
+    with pytest.raises(ToolError, match="blocked by the rule 'tool push'"):
         await it.run_command(f"{tool} push")

@@ -1,4 +1,4 @@
-"""What a line of bash runs, told from its text: held against bash itself."""
+"""The parser of command lines, compared with bash itself."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nb_agents.tools.command_guard import read_commands
+from tests.kit.tools import read_commands
 
 BASH = shutil.which("bash") or "/bin/bash"
 
@@ -31,7 +31,7 @@ READ = [
 
 
 @pytest.mark.parametrize("line, words", READ)
-def test_plain_commands_are_read(line: str, words: list[tuple[str, ...]]) -> None:
+def test_plain_commands_are_parsed(line: str, words: list[tuple[str, ...]]) -> None:
     found = read_commands(line)
     assert found is not None
     assert [command.words for command in found] == words
@@ -71,7 +71,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize("line", UNREADABLE)
-def test_what_bash_works_out_first_is_not_read(line: str) -> None:
+def test_lines_that_bash_evaluates_are_not_parsed(line: str) -> None:
     assert read_commands(line) is None
 
 
@@ -80,8 +80,8 @@ _PIECES = st.sampled_from(
     "if fi time '\n' $( ) ` $p1 \" ' << \\\n".split(" ")
 ) | st.sampled_from([" ", "  ", "\n", "\t", "\\\n", " \\\n "])
 
-# All programs of these lines are unknown to bash, which then calls this; files that redirects make
-# stay in a directory of their own.
+# Bash finds none of the programs in these lines and calls this handler instead. Redirects create
+# files in a separate directory.
 _TELL = """
 command_not_found_handle() { printf '%s\\0' $# "$@" >> ../told; }
 set +H
@@ -92,7 +92,7 @@ set +H
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(_PIECES, max_size=12).map("".join))
-def test_bash_runs_no_program_that_was_not_read(tmp_path: Path, line: str) -> None:
+def test_bash_runs_only_the_parsed_programs(tmp_path: Path, line: str) -> None:
     found = read_commands(line)
     if found is None:
         return

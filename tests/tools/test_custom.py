@@ -1,4 +1,4 @@
-"""Functions of a person's files as tools: they work, and what can't be had costs only itself."""
+"""Functions of user files as tools: one that can't be loaded does not affect the others."""
 
 import re
 import sys
@@ -15,15 +15,12 @@ from anyio import to_thread
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.cancel import CancellationStatus, CancelToken, bind
-from nb_agents.config.secrets import snapshot
-from nb_agents.config.tools import CustomToolSpec, ToolKeys
-from nb_agents.launch.team_report import report_on
-from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
-from nb_agents.tools.base import Tool, ToolContext
 from nb_agents.tools.custom import CustomTools
-from nb_agents.tools.functions import NOTHING
+from tests.kit.runs import CancellationStatus, CancelToken, Run, bind
+from tests.kit.secrets import snapshot
+from tests.kit.teams import report_on
+from tests.kit.tools import EMPTY_RESULT, CustomToolSpec, Tool, ToolContext, ToolKeys
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, events, finish
 from tests.tools.test_functions import Meeting, cut
@@ -87,7 +84,7 @@ answer = 42
 
 
 class Desk:
-    """An agent's place, whose tools can be made without a run."""
+    """An agent's session, in which tools can be created without a run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -126,7 +123,7 @@ def desk(tmp_path: Path) -> Desk:
         ("where", {}, "a"),
     ],
 )
-async def test_a_function_answers_as_it_would_in_massgen(
+async def test_function_result_matches_massgen(
     desk: Desk, function: str, args: dict[str, Any], told: str
 ) -> None:
     [tool] = await desk.make({"path": desk.file(), "function": function})
@@ -134,7 +131,7 @@ async def test_a_function_answers_as_it_would_in_massgen(
     assert await tool.call(args) == told
 
 
-async def test_what_a_model_is_told_comes_from_the_function_or_from_the_file(desk: Desk) -> None:
+async def test_description_comes_from_function_or_team_file(desk: Desk) -> None:
     both = {"path": desk.file(), "function": ["double", "shout"]}
     own, _ = await desk.make(both)
     given, other = await desk.make({**both, "name": ["a", "b"], "description": ["One.", "Two."]})
@@ -147,14 +144,14 @@ async def test_what_a_model_is_told_comes_from_the_function_or_from_the_file(des
     assert (other.definition.name, other.definition.description) == ("custom_tool__b", "Two.")
 
 
-async def test_arguments_are_checked_and_a_failure_is_told_to_the_model(desk: Desk) -> None:
+async def test_invalid_arguments_and_failures_are_reported_to_the_model(desk: Desk) -> None:
     double, fail = await desk.make({"path": desk.file(), "function": ["double", "fail"]})
     assert (await double.call({"number": "many"})).is_error
     told = await fail.call({})
     assert told.is_error and "ValueError: no luck" in told
 
 
-async def test_a_file_is_run_once_and_its_agents_share_what_it_keeps(desk: Desk) -> None:
+async def test_file_is_imported_once_and_its_state_is_shared(desk: Desk) -> None:
     spec = {"path": desk.file(), "function": "remember"}
     [mine] = await desk.make(spec)
     [yours] = await desk.make(spec, agent="b")
@@ -163,7 +160,7 @@ async def test_a_file_is_run_once_and_its_agents_share_what_it_keeps(desk: Desk)
 
 
 @pytest.mark.parametrize("excluded", ["double", "custom_tool__double"])
-async def test_a_tool_that_is_left_out_on_purpose_is_not_told(desk: Desk, excluded: str) -> None:
+async def test_excluded_tool_gives_no_notice(desk: Desk, excluded: str) -> None:
     takes = ToolKeys(exclude_tools=(excluded,)).takes
     assert await desk.make({"path": desk.file(), "function": "double"}, takes=takes) == []
     assert desk.notices == []
@@ -255,7 +252,7 @@ meeting = Meeting()
 
 @pytest.fixture
 def met(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meeting]:
-    """A meeting that functions of files find here."""
+    """A meeting point for functions in files."""
     made = Meeting()
     monkeypatch.setattr(sys.modules[__name__], "meeting", made)
     yield made
@@ -280,10 +277,10 @@ async def yielding(desk: Desk, function: str) -> Tool:
             'a line\ntwo\nblocks\n{"upto":2}',
         ),
         ("log", ["looking\n", "found\n"], "found"),
-        ("nothing", [], NOTHING),
+        ("nothing", [], EMPTY_RESULT),
     ],
 )
-async def test_what_a_function_yields_is_shown_piece_by_piece_and_told_as_one(
+async def test_yielded_pieces_are_shown_one_by_one_and_returned_together(
     desk: Desk, function: str, shown: list[str], told: str
 ) -> None:
     tool = await yielding(desk, function)
@@ -292,7 +289,7 @@ async def test_what_a_function_yields_is_shown_piece_by_piece_and_told_as_one(
     assert desk.shown == shown
 
 
-async def test_a_piece_is_shown_while_the_next_one_is_waited_for(desk: Desk, met: Meeting) -> None:
+async def test_piece_is_shown_before_the_next_one_arrives(desk: Desk, met: Meeting) -> None:
     tool = await yielding(desk, "wait")
     said: list[str] = []
 
@@ -307,13 +304,13 @@ async def test_a_piece_is_shown_while_the_next_one_is_waited_for(desk: Desk, met
     assert said == ["first\nsecond"]
 
 
-async def test_a_failure_between_pieces_is_told_to_the_model(desk: Desk) -> None:
+async def test_failure_between_pieces_is_reported_to_the_model(desk: Desk) -> None:
     told = await (await yielding(desk, "fail")).call({})
     assert told.is_error and "ValueError: no luck" in told
     assert desk.shown == ["half\n"]
 
 
-async def test_a_graceful_stop_lets_it_yield_to_the_end(desk: Desk, met: Meeting) -> None:
+async def test_graceful_stop_lets_a_generator_finish(desk: Desk, met: Meeting) -> None:
     tool, token = await yielding(desk, "wait"), CancelToken()
 
     async def stop() -> None:
@@ -327,18 +324,18 @@ async def test_a_graceful_stop_lets_it_yield_to_the_end(desk: Desk, met: Meeting
             assert await tool.call({}) == "first\nsecond"
 
 
-async def test_an_immediate_stop_ends_it_at_its_next_piece(desk: Desk, met: Meeting) -> None:
+async def test_immediate_stop_ends_a_generator_at_its_next_piece(desk: Desk, met: Meeting) -> None:
     assert await cut(CancelToken(), met, await yielding(desk, "wait"))
     met.let_go.set()
     await met.left()
     assert desk.shown == ["first\n"]
 
 
-async def test_an_immediate_stop_cancels_an_async_one_which_cleans_up(
+async def test_immediate_stop_cancels_an_async_generator_which_cleans_up(
     desk: Desk, met: Meeting
 ) -> None:
     assert await cut(CancelToken(), met, await yielding(desk, "wait_async"))
-    assert met.gone.is_set()  # before the call was over
+    assert met.gone.is_set()  # before the call ended
     assert desk.shown == ["first\n"]
 
 
@@ -363,7 +360,7 @@ def anything(url: str, **more: int) -> str:
 """
 
 
-async def test_a_preset_argument_is_given_and_a_model_knows_nothing_of_it(desk: Desk) -> None:
+async def test_preset_argument_is_hidden_from_the_model(desk: Desk) -> None:
     preset = {"environment": "browser", "display": {"width": 8, "on": ["a"]}}
     spec = {"path": desk.file(PRESET), "function": "browse", "preset_args": preset}
     [tool] = await desk.make(spec)
@@ -375,7 +372,7 @@ async def test_a_preset_argument_is_given_and_a_model_knows_nothing_of_it(desk: 
     assert (await tool.call({"url": "u", "environment": "mine"})).is_error
 
 
-async def test_presets_are_one_for_all_or_one_for_each(desk: Desk) -> None:
+async def test_presets_apply_to_all_functions_or_one_each(desk: Desk) -> None:
     file = desk.file("def f(x: int, y: int = 0) -> int:\n    return 10 * x + y\ng = f")
     both = {"path": file, "function": ["f", "g"], "name": ["a", "b"]}
     for preset, told in (({"x": 1}, ["10", "10"]), ([{"x": 1}, {"x": 2, "y": 3}], ["10", "23"])):
@@ -385,14 +382,14 @@ async def test_presets_are_one_for_all_or_one_for_each(desk: Desk) -> None:
     assert await second.call({"x": 7}) == "70"
 
 
-async def test_a_preset_that_a_function_cant_take_costs_the_tool(desk: Desk) -> None:
+async def test_tool_with_an_unknown_preset_is_left_out(desk: Desk) -> None:
     file, astray = desk.file(PRESET), {"nowhere": 1}
     both = {"path": file, "function": ["browse", "anything"], "preset_args": astray}
     [tool] = await desk.make(both)
     assert await tool.call({"url": "u"}) == "u [('nowhere', 1)]"
     [notice] = desk.notices
-    assert "it takes no 'nowhere' by that name" in notice
-    assert "It takes: url, environment, display, headless." in notice
+    assert "it has no parameter 'nowhere' that can be passed by name" in notice
+    assert "Its parameters: url, environment, display, headless." in notice
 
 
 TOKEN = "s3cret-token-of-mine"
@@ -409,7 +406,7 @@ TOKEN = "s3cret-token-of-mine"
         ({"on": object()}, "preset_args"),
     ],
 )
-def test_a_preset_that_can_not_be_kept_is_refused_and_not_repeated(
+def test_secret_preset_is_refused_without_being_repeated(
     preset: Any, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", TOKEN)
@@ -428,18 +425,18 @@ def test_a_preset_that_can_not_be_kept_is_refused_and_not_repeated(
         {"password": None},
     ],
 )
-def test_a_preset_that_only_looks_like_a_secret_is_taken(preset: Any) -> None:
+def test_preset_that_resembles_a_secret_is_accepted(preset: Any) -> None:
     spec = CustomToolSpec(function=("f",), preset_args=(preset,))
     assert spec.functions[0].preset == preset
 
 
-# What can't be had
+# Unavailable tools
 
 
 @pytest.mark.parametrize(
     "spec, why",
     [
-        ({"path": "massgen/tool/x.py"}, "there is no Python file 'massgen/tool/x.py' beside"),
+        ({"path": "massgen/tool/x.py"}, "there is no Python file 'massgen/tool/x.py' next to"),
         ({}, "it has no `path`, and MassGen's own tools are not available here."),
         ({"source": "", "name": "mine.txt"}, "there is no Python file '"),
         ({"source": "import nowhere_at_all"}, "can't be imported (ModuleNotFoundError: No module"),
@@ -448,10 +445,10 @@ def test_a_preset_that_only_looks_like_a_secret_is_taken(preset: Any) -> None:
         ({"source": "raise KeyboardInterrupt"}, "can't be imported (KeyboardInterrupt)."),
         ({"source": "def g(): ..."}, "has no function 'f'."),
         ({"source": "f = 42"}, "has no function 'f'."),
-        ({"source": "def f(*numbers): ..."}, "a model can't name its parameter 'numbers'."),
+        ({"source": "def f(*numbers): ..."}, "parameter 'numbers' can't be passed by name."),
     ],
 )
-async def test_a_tool_that_cant_be_had_is_told_and_the_others_work(
+async def test_unavailable_tool_is_reported_and_others_work(
     desk: Desk, spec: dict[str, str], why: str
 ) -> None:
     path = spec.get("path", "")
@@ -464,14 +461,15 @@ async def test_a_tool_that_cant_be_had_is_told_and_the_others_work(
     assert notice.startswith("Custom tool 'f' of a is left out: ") and why in notice
 
 
-async def test_of_two_tools_of_a_name_the_first_counts(desk: Desk) -> None:
+async def test_first_of_two_tools_with_one_name_is_used(desk: Desk) -> None:
     spec = {"path": desk.file(), "function": ["double", "shout"], "name": ["it", "it"]}
     [tool] = await desk.make(spec)
     assert await tool.call({"number": 1}) == "2"
-    assert desk.notices == ["Custom tool 'it' of a is left out: there is another of that name."]
+    [notice] = desk.notices
+    assert notice == "Custom tool 'it' of a is left out: another custom tool has the same name."
 
 
-async def test_a_file_that_failed_leaves_no_half_made_module(desk: Desk) -> None:
+async def test_failed_import_leaves_no_module(desk: Desk) -> None:
     before = set(sys.modules)
     await desk.make({"path": desk.file("raise ValueError"), "function": "f"})
     assert set(sys.modules) == before
@@ -486,7 +484,7 @@ test_custom.let_go.wait()
 come, let_go = threading.Event(), threading.Event()
 
 
-async def test_a_stop_does_not_wait_for_a_file_that_hangs(desk: Desk) -> None:
+async def test_stop_does_not_wait_for_a_hanging_import(desk: Desk) -> None:
     spec = {"path": desk.file(HANGS), "function": "f"}
     try:
         with anyio.fail_after(WAIT_S):
@@ -525,7 +523,7 @@ def team_file(folder: Path, source: str = SOURCE) -> Path:
 
 
 def with_model(team: TeamSpec, model: ScriptedModel) -> TeamSpec:
-    """The team with a scripted model in place of the demo."""
+    """Return the team with a scripted model instead of the demo model."""
     [agent] = team.agents
     backend = agent.backend.model_copy(update={"type": "python", "instance": model})
     return team.model_copy(update={"agents": (agent.model_copy(update={"backend": backend}),)})
@@ -535,7 +533,7 @@ def finished(run: Run) -> list[tuple[str, str]]:
     return [(each.outcome, each.result) for each in events(run, ev.ToolFinished)]
 
 
-def test_an_agent_calls_a_function_of_a_file_beside_the_teams(tmp_path: Path) -> None:
+def test_agent_calls_a_function_from_a_file_next_to_the_team_file(tmp_path: Path) -> None:
     call = Call("custom_tool__two_num_tool", {"x": 20, "y": 22})
     model = ScriptedModel(Turn(calls=(call,)), Answer("done"))
     team = with_model(TeamSpec.from_file(team_file(tmp_path)), model)
@@ -545,11 +543,11 @@ def test_an_agent_calls_a_function_of_a_file_beside_the_teams(tmp_path: Path) ->
     assert finished(run) == [("ok", "20 and 22\nmake 42")]
     assert [each for each in run.view.notices if "left out" in each] == [
         "Custom tool 'other' of a is left out: there is no Python file 'massgen/tool/other.py' "
-        "beside the team's file or in the working directory."
+        "next to the team file or in the working directory."
     ]
 
 
-def test_the_view_has_the_last_piece_of_a_function_that_runs(tmp_path: Path, met: Meeting) -> None:
+def test_view_shows_the_last_piece_of_a_running_function(tmp_path: Path, met: Meeting) -> None:
     model = ScriptedModel(Turn(calls=(Call("custom_tool__wait", {}),)), Answer("done"))
     team = with_model(TeamSpec.from_file(team_file(tmp_path)), model)
     run = nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path / "s"))
@@ -559,7 +557,7 @@ def test_the_view_has_the_last_piece_of_a_function_that_runs(tmp_path: Path, met
     assert finished(run) == [("ok", "first\nsecond")]
 
 
-def test_a_journal_keeps_where_the_file_is_and_what_is_preset(tmp_path: Path) -> None:
+def test_journal_contains_file_path_and_presets(tmp_path: Path) -> None:
     team = TeamSpec.from_file(team_file(tmp_path))
     again = TeamSpec.model_validate(snapshot(team)).agents[0].backend.custom_tools
     mine, other, _, shout = again
@@ -570,7 +568,7 @@ def test_a_journal_keeps_where_the_file_is_and_what_is_preset(tmp_path: Path) ->
     ]
 
 
-def test_a_file_beside_the_teams_goes_before_one_of_the_working_directory(
+def test_file_next_to_the_team_file_takes_precedence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here/tools").mkdir(parents=True)
@@ -580,7 +578,7 @@ def test_a_file_beside_the_teams_goes_before_one_of_the_working_directory(
     assert mine.path == str(tmp_path / "tools/mine.py")
 
 
-async def test_a_file_of_the_working_directory_will_do(
+async def test_file_in_the_working_directory_is_found(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.file()
@@ -589,7 +587,7 @@ async def test_a_file_of_the_working_directory_will_do(
     assert await tool.call({"number": 1}) == "2"
 
 
-def test_checking_a_team_runs_no_file(tmp_path: Path) -> None:
+def test_check_imports_no_file(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     path = team_file(tmp_path, f"open({str(ran)!r}, 'w').close()")
     report_on(TeamSpec.from_file(path))

@@ -1,4 +1,4 @@
-"""The data store: gofannon's operations, by Python and by agents; safe for many, and killable."""
+"""The data store: gofannon's operations from Python and agents, concurrency, and kills."""
 
 import json
 import os
@@ -16,15 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nb_agents.agents.stop_scope import StopScope
-from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
-from nb_agents.config.secrets import Secret
 from nb_agents.errors import UserError
-from nb_agents.masking import Mask
 from nb_agents.tools import data_store
-from nb_agents.tools.base import Tool, Toolbox, ToolCall, ToolContext, ToolResult, calling
 from nb_agents.tools.data_store import DEFAULT_NAMESPACE, FILE_NAME, DataStore, Operation
-from nb_agents.tools.data_tools import AgentStore
+from tests.kit.agents import StopScope
+from tests.kit.runs import AgentStopped, CancellationStatus, CancelToken, bind
+from tests.kit.secrets import Mask, Secret
+from tests.kit.tools import AgentStore, Tool, Toolbox, ToolCall, ToolContext, ToolResult, use_call
 from tests.processes import line, python, tell
 
 pytestmark = pytest.mark.anyio
@@ -50,15 +48,14 @@ def store(tmp_path: Path) -> DataStore:
 
 
 class Row(NamedTuple):
-    """An operation of gofannon's, as Python and as a tool.
+    """An operation of gofannon, in Python and as a tool.
 
     Attributes:
-        name: Its name.
-        do: Calls it.
-        gives: What it gives.
-        leaves: What the namespace holds then.
+        do: The call in Python.
+        gives: The expected result.
+        leaves: The expected content of the namespace.
         args: The tool's arguments.
-        told: What the tool says.
+        told: The tool's expected result.
     """
 
     name: str
@@ -138,14 +135,14 @@ TABLE = [
         {"items": {"a": 2, "x": None}},
         "Set 2 keys.",
     ),
-    Row("clear", lambda s: s.clear(), 3, {}, {}, "Removed 3 keys."),
+    Row("clear", lambda s: s.clear(), 3, {}, {}, "Deleted 3 keys."),
 ]
 
 by_row = pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.name} {row.args}")
 
 
 @by_row
-def test_each_operation_does_as_gofannons(row: Row, store: DataStore) -> None:
+def test_operations_match_gofannon(row: Row, store: DataStore) -> None:
     assert row.do(store) == row.gives
     assert store.get_all() == row.leaves
     assert store.use_namespace("other").get_all() == {"a": "elsewhere"}
@@ -166,18 +163,18 @@ async def test_each_operation_is_a_tool(row: Row, store: DataStore, context: Too
 
 
 @by_row
-def test_each_operation_checks_on_entry(row: Row, store: DataStore) -> None:
+def test_each_operation_checks_for_a_stop(row: Row, store: DataStore) -> None:
     token = CancelToken()
     token.request(CancellationStatus.REQUESTED, "api")
     before = store.operations()
     with bind(token), pytest.raises(AgentStopped):
         row.do(store)
     assert store.get_all() == START
-    assert store.operations() == [*before, store.operations()[-1]]  # get_all is the one
+    assert store.operations() == [*before, store.operations()[-1]]  # only get_all remains
 
 
 @by_row
-def test_after_a_stop_the_file_is_not_even_opened(row: Row, tmp_path: Path) -> None:
+def test_file_is_not_opened_after_a_stop(row: Row, tmp_path: Path) -> None:
     token = CancelToken()
     token.request(CancellationStatus.REQUESTED, "api")
     with bind(token), pytest.raises(AgentStopped):
@@ -185,7 +182,7 @@ def test_after_a_stop_the_file_is_not_even_opened(row: Row, tmp_path: Path) -> N
     assert not (tmp_path / "made").exists()
 
 
-def test_use_namespace_gives_the_same_store_at_another_place(store: DataStore) -> None:
+def test_use_namespace_returns_the_same_store(store: DataStore) -> None:
     other = store.use_namespace("other")
     other.set("only here", 1)
     assert store.get("only here") is None
@@ -194,9 +191,7 @@ def test_use_namespace_gives_the_same_store_at_another_place(store: DataStore) -
     assert store.list_namespaces() == ["default"]
 
 
-async def test_tools_work_in_the_namespace_that_is_named(
-    store: DataStore, context: ToolContext
-) -> None:
+async def test_tools_use_the_given_namespace(store: DataStore, context: ToolContext) -> None:
     tools = Toolbox(store_tools(context))
     args = {"key": "k", "value": 1, "namespace": "new"}
     assert await tools.call("data_set", args) == "Set 'k'."
@@ -206,7 +201,7 @@ async def test_tools_work_in_the_namespace_that_is_named(
 
 
 class Countdown(CancelToken):
-    """Stopped at the n-th check."""
+    """A token that is stopped at the n-th check."""
 
     def __init__(self, checks: int) -> None:
         super().__init__()
@@ -235,7 +230,7 @@ MANY = {f"k{number}": number for number in range(20)}
     ids=["set_many", "delete_many", "clear", "get_many", "get_all", "list_keys"],
 )
 @pytest.mark.parametrize("checks", [1, 2, 9, 14])
-def test_a_stop_between_items_leaves_nothing_of_a_bulk_operation(
+def test_stop_between_items_rolls_back_a_bulk_operation(
     do: Callable[[DataStore], Any], checks: int, store: DataStore
 ) -> None:
     store.use_namespace("many").set_many(MANY)
@@ -245,11 +240,11 @@ def test_a_stop_between_items_leaves_nothing_of_a_bulk_operation(
     assert token.left == 0
     assert store.get_all() == START
     assert store.use_namespace("many").get_all() == MANY
-    store.set("a", 1)  # nothing is left locked
+    store.set("a", 1)  # no lock remains
 
 
 class Watched(CancelToken):
-    """Tells when an operation waits for its turn: it has asked at its entry, and again."""
+    """A token that signals when an operation waits for the lock: at its second check."""
 
     def __init__(self, checks: int) -> None:
         super().__init__()
@@ -263,7 +258,7 @@ class Watched(CancelToken):
             self.is_waiting.set()
 
 
-def test_a_stop_ends_the_wait_for_others(store: DataStore, tmp_path: Path) -> None:
+def test_stop_ends_the_wait_for_the_lock(store: DataStore, tmp_path: Path) -> None:
     token = Watched(checks=2)
     ended: list[type[BaseException]] = []
 
@@ -284,7 +279,7 @@ def test_a_stop_ends_the_wait_for_others(store: DataStore, tmp_path: Path) -> No
     assert ended == [AgentStopped]
 
 
-def test_others_are_waited_for_and_not_for_ever(
+def test_wait_for_the_lock_has_a_limit(
     store: DataStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_store, "WAIT_S", 0.2)
@@ -296,10 +291,12 @@ def test_others_are_waited_for_and_not_for_ever(
     assert store.get("a") == 2
 
 
-async def test_an_immediate_stop_leaves_no_write_behind(
+async def test_no_write_happens_after_an_immediate_stop(
     store: DataStore, context: ToolContext, tmp_path: Path
 ) -> None:
-    token = Watched(checks=5)  # the tool's, the operation's, its items', and two of the wait
+    token = Watched(
+        checks=5
+    )  # checks of the tool, the operation and its items, and two while waiting
     tools = Toolbox(store_tools(context))
 
     async def stop() -> None:
@@ -316,7 +313,9 @@ async def test_an_immediate_stop_leaves_no_write_behind(
     assert "agent_a" not in [each.by for each in store.operations()]
 
 
-def test_who_did_what_and_when_is_recorded(store: DataStore, context: ToolContext) -> None:
+def test_operations_are_recorded_with_agent_and_time(
+    store: DataStore, context: ToolContext
+) -> None:
     mine = DataStore.of(context)
     mine.set("plan", {"step": 1}, metadata={"source": "a file"})
     mine.get("plan")
@@ -335,7 +334,7 @@ def test_who_did_what_and_when_is_recorded(store: DataStore, context: ToolContex
     assert isinstance(last[0], Operation) and last[0].at.endswith("+00:00")
 
 
-def test_the_record_is_bounded(store: DataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_operations_are_limited(store: DataStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_store, "MAX_OPERATIONS", 5)
     store.set("long", "x" * 1000)
     store.set_many({f"k{number}": "y" * 10 for number in range(1000)})
@@ -363,16 +362,16 @@ LOOP.append(LOOP)
 @pytest.mark.parametrize(
     "key, value, told",
     [
-        ("k", {1, 2}, "The value of 'k' can't be kept: Object of type set is not JSON"),
-        ("k", float("nan"), "The value of 'k' can't be kept: Out of range float"),
-        ("k", LOOP, "The value of 'k' can't be kept: Circular"),
+        ("k", {1, 2}, "The value of 'k' can't be stored: Object of type set is not JSON"),
+        ("k", float("nan"), "The value of 'k' can't be stored: Out of range float"),
+        ("k", LOOP, "The value of 'k' can't be stored: Circular"),
         ("k", "x" * 1_000_000, "has 1000002 characters as JSON; at most 1000000"),
         ("k" * 1001, 1, "has 1001 characters; a key or namespace has at most 1000"),
-        ("\ud800", 1, "holds half a character"),
-        (3, 1, "3 is not a key or namespace"),
+        ("\ud800", 1, "a lone surrogate"),
+        (3, 1, "3 is not a string"),
     ],
 )
-def test_what_can_not_be_kept_is_told_and_nothing_is_set(
+def test_value_that_cannot_be_stored_is_reported_and_nothing_is_set(
     key: Any, value: Any, told: str, store: DataStore
 ) -> None:
     with pytest.raises(UserError) as error:
@@ -381,11 +380,11 @@ def test_what_can_not_be_kept_is_told_and_nothing_is_set(
     assert store.get_all() == START
 
 
-async def test_a_complaint_goes_to_the_model(store: DataStore, context: ToolContext) -> None:
+async def test_error_is_sent_to_the_model(store: DataStore, context: ToolContext) -> None:
     args = '{"key": "k", "value": NaN}'
     result = await Toolbox(store_tools(context)).call("data_set", args)
     assert result.is_error
-    assert result.startswith("Error: The value of 'k' can't be kept")
+    assert result.startswith("Error: The value of 'k' can't be stored")
 
 
 @pytest.mark.parametrize(
@@ -396,32 +395,34 @@ async def test_a_complaint_goes_to_the_model(store: DataStore, context: ToolCont
         ("data_set_many", {"items": {"a": 2, "k": KEY}}),
     ],
 )
-async def test_a_key_is_not_kept(
+async def test_api_key_is_not_stored(
     tool: str, args: dict[str, Any], store: DataStore, context: ToolContext, tmp_path: Path
 ) -> None:
     result = await Toolbox(store_tools(context)).call(tool, args)
-    assert result == "Error: what you set holds a key, and keys are not kept"
+    assert result == (
+        "Error: the value contains an API key or another secret. Secrets can't be stored"
+    )
     assert store.get_all() == START
     assert all(KEY.encode() not in (tmp_path / name).read_bytes() for name in os.listdir(tmp_path))
 
 
-async def test_a_call_that_was_cut_is_done_again_without_complaint(
+async def test_interrupted_call_is_repeated_without_error(
     store: DataStore, context: ToolContext
 ) -> None:
     tools = Toolbox(store_tools(context))
     assert await tools.call("data_delete", {"key": "a"}) == "Deleted 'a'."
-    with calling(ToolCall(is_repeated=True)):
+    with use_call(ToolCall(is_repeated=True)):
         assert await tools.call("data_delete", {"key": "a"}) == "Deleted 'a'."
 
 
-def test_the_file_is_bounded(store: DataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_size_is_limited(store: DataStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_store, "MAX_FILE_BYTES", 200_000)
     with pytest.raises(UserError, match="database or disk is full"):
         store.set("k", "x" * 300_000)
     assert store.get_all() == START
 
 
-def test_a_file_that_is_no_store_is_told_and_kept(tmp_path: Path) -> None:
+def test_file_of_another_kind_is_reported_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     path.write_text("something else" * 1000)
     with pytest.raises(UserError, match=f"'{FILE_NAME}' can't be used: file is not a database"):
@@ -429,25 +430,23 @@ def test_a_file_that_is_no_store_is_told_and_kept(tmp_path: Path) -> None:
     assert path.read_text() == "something else" * 1000
 
 
-def test_a_place_that_can_not_be_is_told(tmp_path: Path) -> None:
+def test_impossible_path_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="can't be used: "):
         DataStore(tmp_path / "file" / FILE_NAME).get("a")
 
 
-def test_a_place_may_be_text_and_a_directory_is_told_what_it_lacks(tmp_path: Path) -> None:
+def test_path_may_be_text_and_a_directory_is_reported(tmp_path: Path) -> None:
     DataStore(str(tmp_path / FILE_NAME)).set("a", 1)
     assert DataStore(tmp_path / FILE_NAME).get("a") == 1
     with pytest.raises(UserError, match=f"is a directory.* {FILE_NAME!r}"):
         DataStore(tmp_path).get("a")
 
 
-def test_a_store_of_a_newer_version_is_refused_with_the_fix(
-    store: DataStore, tmp_path: Path
-) -> None:
+def test_newer_store_version_is_refused_with_a_remedy(store: DataStore, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as other:
         other.execute("PRAGMA user_version = 2")
-    with pytest.raises(UserError, match=r"of version 2, .* reads 1\. Update nb_agents\."):
+    with pytest.raises(UserError, match=r"version 2, .* reads version 1\. Update nb_agents\."):
         store.get("a")
 
 
@@ -466,7 +465,7 @@ PRAGMA user_version = 1;
 """
 
 
-def test_a_store_of_the_first_version_is_read_and_written(tmp_path: Path) -> None:
+def test_first_store_version_is_supported(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as old:
         old.execute("PRAGMA journal_mode = WAL")
         old.executescript(VERSION_1)
@@ -477,7 +476,7 @@ def test_a_store_of_the_first_version_is_read_and_written(tmp_path: Path) -> Non
     assert [each.name for each in store.operations()] == ["set", "entry", "set", "get_all"]
 
 
-def test_the_file_is_one_when_nobody_uses_it(tmp_path: Path) -> None:
+def test_unused_store_is_a_single_file(tmp_path: Path) -> None:
     store = DataStore(tmp_path / "made" / FILE_NAME)
     store.set("a", 1)
     del store
@@ -485,7 +484,7 @@ def test_the_file_is_one_when_nobody_uses_it(tmp_path: Path) -> None:
     assert DataStore(tmp_path / "made" / FILE_NAME).get("a") == 1
 
 
-async def test_agents_in_parallel_lose_nothing(context: ToolContext) -> None:
+async def test_parallel_agents_lose_no_data(context: ToolContext) -> None:
     async def work(agent: int) -> None:
         tools = Toolbox(store_tools(context))
         for number in range(5):
@@ -504,7 +503,7 @@ async def test_agents_in_parallel_lose_nothing(context: ToolContext) -> None:
     assert {key: value for key, value in kept.items() if "." in key} == expected
 
 
-# What follows talks to other processes.
+# The following tests talk to other processes.
 
 SERVE = """
 import json, sys
@@ -546,7 +545,7 @@ Model = dict[str, dict[str, Any]]
 
 
 def expected(model: Model, namespace: str, operation: str, args: tuple[Any, ...]) -> Any:
-    """Do an operation on a dict of dicts."""
+    """Apply an operation to a dict of dicts."""
     kept = model.setdefault(namespace, {})
     match operation, args:
         case "get", (key,):
@@ -583,7 +582,7 @@ def servers() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 @given(steps=STEPS)
-def test_two_processes_see_one_store_that_does_as_a_dict(
+def test_store_shared_by_two_processes_behaves_like_a_dict(
     servers: list[subprocess.Popen[str]], steps: list[Any]
 ) -> None:
     model: Model = {}
@@ -593,7 +592,7 @@ def test_two_processes_see_one_store_that_does_as_a_dict(
             assert json.loads(line(servers[server])) == expected(model, namespace, operation, args)
 
 
-def test_processes_at_once_lose_nothing_and_kill_9_only_the_operation_in_hand(
+def test_sigkill_loses_only_the_current_operation(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / FILE_NAME
@@ -607,7 +606,7 @@ def test_processes_at_once_lose_nothing_and_kill_9_only_the_operation_in_hand(
         for writer in writers.values():
             writer.kill()
         for name, writer in writers.items():
-            # What it said before it was dead counts, too.
+            # Operations that it reported before it was killed count too.
             assert writer.stdout is not None
             told[name] = max([told[name], *map(int, writer.stdout.read().split("\n")[:-1])])
     kept = DataStore(path).get_all()
@@ -619,9 +618,7 @@ def test_processes_at_once_lose_nothing_and_kill_9_only_the_operation_in_hand(
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_a_process_that_is_killed_in_the_middle_of_a_bulk_operation_leaves_nothing_of_it(
-    store: DataStore, tmp_path: Path
-) -> None:
+def test_kill_during_a_bulk_operation_rolls_it_back(store: DataStore, tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
@@ -646,7 +643,7 @@ with cancel.bind(PauseGate()):
 
 
 @given(st.text() | st.dictionaries(st.text(), st.text() | st.integers()).map(json.dumps))
-async def test_no_arguments_whatever_break_a_call(args: str) -> None:
+async def test_no_arguments_crash_a_call(args: str) -> None:
     with TemporaryDirectory() as folder:
         place = Path(folder)
         context = ToolContext("a", place, (), place, place, (), lambda text: None)

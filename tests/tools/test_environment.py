@@ -1,4 +1,4 @@
-"""The environment of processes: agents get what is listed, a person's commands all but secrets."""
+"""The environment of processes: listed variables for agents, all but secrets for the user."""
 
 import os
 from pathlib import Path
@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nb_agents.process.command import run_bash
 from nb_agents.process.environment import ORDINARY, agent_env, user_env
+from tests.kit.processes import run_bash
 
-# Of agents
+# Agents' processes
 
 NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,20}", fullmatch=True) | st.sampled_from(sorted(ORDINARY))
 VALUES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"))
 
 
 @given(set_=st.dictionaries(NAMES, VALUES), named=st.lists(NAMES), secret=VALUES)
-def test_an_agents_process_gets_the_ordinary_variables_and_those_that_are_named(
+def test_agent_process_gets_default_and_named_variables(
     set_: dict[str, str], named: list[str], secret: str
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -33,20 +33,18 @@ def test_an_agents_process_gets_the_ordinary_variables_and_those_that_are_named(
     ["DATABASE_URL", "JWT", "PIP_INDEX_URL", "HTTPS_PROXY", "https_proxy", "LC_MY_SECRET", "DSN"]
     + ["DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK", "OPENAI_API_KEY", "BASH_ENV", "JPY_PARENT_PID"],
 )
-def test_no_other_variable_reaches_an_agents_process_unless_it_is_named(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agent_process_gets_no_other_variables(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "x")
     assert name not in agent_env({})
     assert agent_env({}, [name])[name] == "x"
 
 
-def test_a_name_that_is_not_set_is_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unset_name_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
     assert "NOT_SET" not in agent_env({}, ["NOT_SET"])
 
 
-# Of a person's commands
+# The user's commands
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ def test_a_name_that_is_not_set_is_no_variable(monkeypatch: pytest.MonkeyPatch) 
         "GOOGLE_APPLICATION_CREDENTIALS",
     ],
 )
-async def test_keys_do_not_reach_a_command_that_does_not_name_them(
+async def test_keys_are_passed_only_to_commands_that_name_them(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "sk-1")
@@ -86,7 +84,7 @@ def test_other_variables_are_inherited(name: str, monkeypatch: pytest.MonkeyPatc
     assert user_env({"A": "1"})["A"] == "1"
 
 
-def test_a_key_is_known_by_its_value_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_recognized_by_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_LLM", "sk-1")
     monkeypatch.setenv("EMPTY", "")
     env = user_env({}, secrets=["sk-1", ""])

@@ -1,4 +1,4 @@
-"""Functions of a notebook as tools: what a model is told, where they run, how they are stopped."""
+"""Functions of a notebook as tools: results for the model, threads and loops, and stops."""
 
 import asyncio
 import functools
@@ -21,18 +21,14 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 import nb_agents
-from nb_agents.agents.decisions import Note, Offer, Verdict
-from nb_agents.agents.message_json import Opening
-from nb_agents.agents.model_runner import ModelRunner
-from nb_agents.agents.runner import Round
-from nb_agents.agents.stop_scope import StopScope
-from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind, checkpoint
 from nb_agents.errors import UserError
 from nb_agents.events import ToolFinished
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
 from nb_agents.tools import functions
-from nb_agents.tools.base import MAX_RESULT_CHARS, Tool, Toolbox, ToolContext, ToolError, ToolResult
-from nb_agents.tools.functions import NOTHING, find_functions, function_tool, is_marked, tool
+from nb_agents.tools.functions import EMPTY_RESULT, find_functions, function_tool, is_marked, tool
+from tests.kit.agents import ModelRunner, Note, Offer, Opening, Round, StopScope, Verdict
+from tests.kit.runs import AgentStopped, CancellationStatus, CancelToken, bind, checkpoint
+from tests.kit.tools import MAX_RESULT_CHARS, Tool, Toolbox, ToolContext, ToolError, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +36,7 @@ WAIT_S = 200.0
 
 
 class Meeting:
-    """A point that a function in another thread comes to, and waits at."""
+    """A meeting point at which a function in another thread waits."""
 
     def __init__(self) -> None:
         self.come = threading.Event()
@@ -95,7 +91,7 @@ both = pytest.mark.parametrize("function", [area, area_async])
 
 
 @both
-async def test_signature_and_docstring_are_the_schema(function: Callable[..., Any]) -> None:
+async def test_schema_comes_from_signature_and_docstring(function: Callable[..., Any]) -> None:
     definition = function_tool(function).definition
     assert (definition.name, definition.description) == (function.__name__, "Compute an area.")
     schema = definition.parameters_json_schema
@@ -108,14 +104,14 @@ async def test_signature_and_docstring_are_the_schema(function: Callable[..., An
 
 
 @both
-async def test_a_call_gives_the_result_to_the_model(function: Callable[..., Any]) -> None:
+async def test_result_is_sent_to_the_model(function: Callable[..., Any]) -> None:
     made = function_tool(function)
     assert await made.call('{"width": 2, "height": 3}') == "6.0"
     assert await made.call({"width": 2}) == "2.0"
-    assert (await made.call({"width": "wide"})).startswith("Error: area")
+    assert (await made.call({"width": "wide"})).startswith("Error: invalid arguments for area")
 
 
-def test_a_marked_function_is_the_same_function() -> None:
+def test_decorated_function_is_unchanged() -> None:
     marked = tool(area)
     try:
         assert marked is area
@@ -192,7 +188,7 @@ def cached(text: str) -> str:
         (cached, {"text": "ab"}, "abab"),
     ],
 )
-async def test_signatures_of_all_kinds_are_taken(
+async def test_supported_signatures(
     function: Callable[..., Any], args: dict[str, Any], result: str
 ) -> None:
     assert await function_tool(function).call(args) == result
@@ -217,19 +213,19 @@ async def yields_async(count: int) -> Any:
     [
         (takes_a_frame, "'takes_a_frame' can't be a tool: its parameter 'frame' is of type 'DataF"),
         (takes_a_function, "parameter 'then' is of type 'Callable'"),
-        (takes_many, "a model can't name its parameter 'texts'"),
-        (takes_by_place, "a model can't name its parameter 'text'"),
+        (takes_many, "parameter 'texts' can't be passed by name"),
+        (takes_by_place, "parameter 'text' can't be passed by name"),
         (unknown_name, "its annotations can't be read (name 'Missing' is not defined)"),
-        (naïve, "'naïve' can't be a tool: its name must be"),
-        (lambda text: text, "'<lambda>' can't be a tool: its name must be"),
-        (functools.partial(area, 1.0), "'partial' can't be a tool: its name must be"),
-        (yields, "'yields' can't be a tool: it yields."),
-        (yields_async, "'yields_async' can't be a tool: it yields."),
-        ([1].count, "a model can't name its parameter 'value'"),
+        (naïve, "'naïve' can't be a tool: its name must have"),
+        (lambda text: text, "'<lambda>' can't be a tool: its name must have"),
+        (functools.partial(area, 1.0), "'partial' can't be a tool: its name must have"),
+        (yields, "'yields' can't be a tool: it is a generator."),
+        (yields_async, "'yields_async' can't be a tool: it is a generator."),
+        ([1].count, "parameter 'value' can't be passed by name"),
         (min, "'min' can't be a tool: it has no signature."),
     ],
 )
-def test_what_can_not_be_a_tool_is_told_in_a_sentence_where_it_is_defined(
+def test_unsupported_function_is_reported_when_it_is_decorated(
     function: Callable[..., Any], fact: str
 ) -> None:
     with pytest.raises(UserError) as told:
@@ -254,7 +250,7 @@ LOOP.append(LOOP)
     [
         ("as\nit is", "as\nit is"),
         ("", ""),
-        (None, NOTHING),
+        (None, EMPTY_RESULT),
         (3, "3"),
         (True, "true"),
         ([1, "é", None], '[1,"é",null]'),
@@ -263,7 +259,7 @@ LOOP.append(LOOP)
         (Point(x=1), '{"x":1,"y":0}'),
         (date(2026, 1, 2), "2026-01-02"),
         (Path("a/b"), "a/b"),
-        (math.nan, "NaN"),
+        (math.nan, "null"),
         (b"bytes", "bytes"),
         (b"\xff", "b'\\xff'"),
         (LOOP, "[[...]]"),
@@ -275,7 +271,7 @@ LOOP.append(LOOP)
         (Meeting, repr(Meeting)),
     ],
 )
-async def test_a_result_is_told_as_text_json_or_repr(value: object, told: str) -> None:
+async def test_result_is_text_json_or_repr(value: object, told: str) -> None:
     def give() -> object:
         return value
 
@@ -287,17 +283,17 @@ async def test_a_result_is_told_as_text_json_or_repr(value: object, told: str) -
         assert (result, result.is_error) == (told, False)
 
 
-async def test_a_long_result_is_cut_and_the_model_is_told() -> None:
+async def test_long_result_is_cut_with_a_note() -> None:
     def give() -> object:
         return list(range(MAX_RESULT_CHARS))
 
     result = await function_tool(give).call(None)
     assert len(result) < MAX_RESULT_CHARS + 100
-    assert result.endswith("characters in all]")
+    assert result.endswith("characters in total]")
 
 
 @pytest.mark.parametrize("kind", ["text", "bytes", "json"])
-async def test_a_hundred_megabytes_are_cut_too(kind: str) -> None:
+async def test_result_of_100_mb_is_cut(kind: str) -> None:
     size = 100_000_000
     values = {"text": "x" * size, "bytes": b"x" * size, "json": ["x" * size]}
 
@@ -307,7 +303,11 @@ async def test_a_hundred_megabytes_are_cut_too(kind: str) -> None:
     result = await function_tool(give).call(None)
     assert not result.is_error
     assert len(result) < MAX_RESULT_CHARS + 100
-    assert result.endswith(f"[cut: {size + 4 * (kind == 'json')} characters in all]")
+    assert result.endswith(f"[truncated: {size + 4 * (kind == 'json')} characters in total]")
+
+
+class Odd(BaseException):
+    """An exception that `except Exception` does not catch."""
 
 
 class Unspeakable(Exception):
@@ -323,6 +323,8 @@ class Unspeakable(Exception):
         (StopIteration(), "StopIteration"),
         (KeyboardInterrupt(), "Error: KeyboardInterrupt"),
         (SystemExit(3), "Error: SystemExit: 3"),
+        (GeneratorExit(), "Error: GeneratorExit"),
+        (Odd("so"), "Odd: so"),
         (asyncio.CancelledError(), "Error: the function was cancelled"),
         (Unspeakable(), "Unspeakable: <exception str() failed>"),
         (ToolError("told as it is"), "Error: told as it is"),
@@ -332,7 +334,7 @@ class Unspeakable(Exception):
         ),
     ],
 )
-async def test_an_exception_costs_the_call_and_the_model_is_told(
+async def test_exception_fails_the_call_and_is_reported_to_the_model(
     error: BaseException, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
@@ -350,7 +352,7 @@ async def test_an_exception_costs_the_call_and_the_model_is_told(
         assert "fail_async failed" in caplog.text
 
 
-async def test_a_task_that_an_async_function_leaves_behind_can_not_end_their_loop() -> None:
+async def test_leftover_task_does_not_end_the_loop() -> None:
     async def leave() -> str:
         async def exit() -> None:
             raise SystemExit(1)
@@ -366,7 +368,7 @@ async def test_a_task_that_an_async_function_leaves_behind_can_not_end_their_loo
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_function_that_blocks_holds_up_no_agent(meeting: Meeting, is_async: bool) -> None:
+async def test_blocking_function_delays_no_agent(meeting: Meeting, is_async: bool) -> None:
     def block() -> str:
         meeting.attend()
         return threading.current_thread().name
@@ -408,7 +410,7 @@ async def test_async_functions_share_a_loop_between_calls() -> None:
     assert results == ["[1]"] * 5
 
 
-async def test_what_a_plain_function_leaves_to_be_awaited_is_awaited() -> None:
+async def test_coroutine_returned_by_a_plain_function_is_awaited() -> None:
     async def double(x: int) -> int:
         await asyncio.sleep(0)
         return x * 2
@@ -428,7 +430,7 @@ async def test_what_a_plain_function_leaves_to_be_awaited_is_awaited() -> None:
     assert refused.is_error and "no such row" in refused
 
 
-async def test_functions_that_hang_leave_threads_to_other_tools(meeting: Meeting) -> None:
+async def test_hanging_functions_use_no_threads_of_other_tools(meeting: Meeting) -> None:
     waiting = threading.Semaphore(0)
 
     def hang() -> None:
@@ -447,7 +449,7 @@ async def test_functions_that_hang_leave_threads_to_other_tools(meeting: Meeting
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_function_is_told_of_a_stop_and_except_exception_does_not_swallow_it(
+async def test_stop_reaches_a_function_despite_except_exception(
     meeting: Meeting, is_async: bool
 ) -> None:
     token = CancelToken()
@@ -480,7 +482,7 @@ async def test_a_function_is_told_of_a_stop_and_except_exception_does_not_swallo
     assert heard == [False, True]
 
 
-async def test_a_graceful_stop_lets_a_function_that_does_not_ask_finish(meeting: Meeting) -> None:
+async def test_graceful_stop_lets_a_function_without_checks_finish(meeting: Meeting) -> None:
     token = CancelToken()
 
     def work() -> str:
@@ -498,7 +500,7 @@ async def test_a_graceful_stop_lets_a_function_that_does_not_ask_finish(meeting:
             assert await function_tool(work).call(None) == "finished"
 
 
-async def test_a_stop_passes_through_a_task_group_of_the_functions_own() -> None:
+async def test_stop_passes_through_a_functions_task_group() -> None:
     token = CancelToken()
 
     async def part() -> None:
@@ -513,7 +515,7 @@ async def test_a_stop_passes_through_a_task_group_of_the_functions_own() -> None
         await function_tool(work).call(None)
 
 
-async def test_no_function_begins_after_a_stop() -> None:
+async def test_no_function_starts_after_a_stop() -> None:
     began: list[int] = []
 
     def work() -> None:
@@ -527,7 +529,10 @@ async def test_no_function_begins_after_a_stop() -> None:
 
 
 async def cut(token: CancelToken, meeting: Meeting, made: Tool) -> bool:
-    """Stop a call at once as soon as the function has come to the meeting: whether it was cut."""
+    """Stop a call immediately when the function is at the meeting point.
+
+    Return whether it was interrupted.
+    """
 
     async def stop() -> None:
         await meeting.reached()
@@ -540,7 +545,7 @@ async def cut(token: CancelToken, meeting: Meeting, made: Tool) -> bool:
         return boundary.was_cut
 
 
-async def test_an_immediate_stop_waits_for_no_thread_and_tells_the_function(
+async def test_immediate_stop_reaches_the_function_without_waiting_for_its_thread(
     meeting: Meeting,
 ) -> None:
     stopping: list[bool] = []
@@ -572,10 +577,10 @@ async def test_an_immediate_stop_cancels_an_async_function_and_lets_it_clean_up(
             steps.append("closed")
 
     assert await cut(CancelToken(), meeting, function_tool(work))
-    assert steps == ["closed"]  # before the call was over
+    assert steps == ["closed"]  # before the call ended
 
 
-async def test_an_async_function_that_does_not_end_is_left_to_itself(
+async def test_async_function_that_does_not_end_is_abandoned(
     meeting: Meeting,
 ) -> None:
     thread = functions._async_thread()
@@ -591,12 +596,12 @@ async def test_an_async_function_that_does_not_end_is_left_to_itself(
 
     assert await cut(CancelToken(), meeting, function_tool(stay))
     assert not meeting.gone.is_set()
-    assert functions._async_thread() is thread  # it blocks nobody
+    assert functions._async_thread() is thread  # it is not blocked
     meeting.let_go.set()
     await meeting.left()
 
 
-async def test_an_async_function_that_blocks_for_ever_costs_later_ones_nothing(
+async def test_blocked_async_function_does_not_affect_later_calls(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(functions, "CLEANUP_S", 0.05)
@@ -625,12 +630,15 @@ class RoundContext:
     def note(self, *, was_refused: bool) -> Note:
         return Note()
 
-    def hear(self) -> str:
+    def take_messages(self) -> str:
         return ""
 
 
 async def play(made: Tool, token: CancelToken, meeting: Meeting | None) -> tuple[bool, list[Any]]:
-    """Let an agent call a tool, then answer: whether it was cut, and what became of the tools."""
+    """Let an agent call a tool and answer.
+
+    Return whether it was interrupted, and the tools' outcomes.
+    """
     model = ScriptedModel(Turn(calls=(Call(made.name),)), Answer("done"))
     emitted: list[Any] = []
 
@@ -658,7 +666,7 @@ async def test_an_agent_calls_a_notebook_function() -> None:
     assert [(e.tool, e.outcome, e.result) for e in finished] == [("look_up", "ok", '{"rows":3}')]
 
 
-async def test_an_agent_whose_function_exits_goes_on() -> None:
+async def test_agent_continues_after_a_function_raises_system_exit() -> None:
     def leave() -> None:
         raise SystemExit(1)
 
@@ -667,7 +675,7 @@ async def test_an_agent_whose_function_exits_goes_on() -> None:
     assert [(e.outcome, e.result) for e in finished] == [("error", "Error: SystemExit: 1")]
 
 
-async def test_an_immediate_stop_records_the_call_as_cut(meeting: Meeting) -> None:
+async def test_immediate_stop_records_the_call_as_interrupted(meeting: Meeting) -> None:
     def hang() -> None:
         meeting.attend()
 
@@ -688,7 +696,7 @@ def save(text: str, place: ToolContext, name: str = "a.txt") -> str:
     return place.agent
 
 
-async def test_a_parameter_for_the_context_is_filled_in_and_not_shown(context: ToolContext) -> None:
+async def test_context_parameter_is_set_and_hidden(context: ToolContext) -> None:
     made = function_tool(save, context)
     assert list(made.definition.parameters_json_schema["properties"]) == ["text", "name"]
     assert await made.call({"text": "x"}) == "a"
@@ -696,28 +704,28 @@ async def test_a_parameter_for_the_context_is_filled_in_and_not_shown(context: T
     assert (await made.call({"text": "x", "place": {"agent": "b"}})).is_error
 
 
-def test_functions_are_found_by_name_once_and_in_order() -> None:
+def test_find_functions_keeps_order_without_duplicates() -> None:
     namespace = {"area": area, "save": save, "rows": 3}
     assert find_functions("save, area,save,", namespace) == [save, area]
 
 
-def test_what_is_no_function_is_refused_by_its_type() -> None:
-    with pytest.raises(UserError, match="3 can't be a tool: it is of type 'int'. Give a function"):
+def test_object_that_is_not_a_function_is_refused() -> None:
+    with pytest.raises(UserError, match="3 can't be a tool: it is of type 'int'. Use a function"):
         tool(3)  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize(
     "names, told",
     [
-        ("", "No function is named."),
-        (" , ", "No function is named."),
+        ("", "No function names were given."),
+        (" , ", "No function names were given."),
         ("aera", "No function 'aera' in this notebook. Did you mean 'area'?"),
         ("zzz", "No function 'zzz' in this notebook. Marked as tools: marked."),
-        ("rows", "'rows' is not a function but of type 'DataFrame'."),
-        ("area,same", "are functions called 'area'. Rename one of them."),
+        ("rows", "'rows' is of type 'DataFrame'."),
+        ("area,same", "have the name 'area'. Rename one of them."),
     ],
 )
-def test_a_wrong_name_is_told_with_the_nearest(names: str, told: str) -> None:
+def test_unknown_name_suggests_the_nearest(names: str, told: str) -> None:
     def same() -> None: ...
 
     def marked() -> None: ...
@@ -737,10 +745,10 @@ JSON = st.recursive(
 
 
 @given(JSON)
-async def test_no_argument_and_no_result_whatever_break_a_call(value: Any) -> None:
+async def test_no_argument_or_result_crashes_a_call(value: Any) -> None:
     def echo(value: Any) -> Any:
         return value
 
     result = await function_tool(echo).call(json.dumps({"value": value}))
     assert isinstance(result, ToolResult)
-    assert result.encode().decode() == result  # an empty text, too, is a result
+    assert result.encode().decode() == result  # an empty text is a result too

@@ -1,14 +1,14 @@
-"""The parts of pydantic-ai and mcp that are no promise of theirs, each named by its test."""
+"""One test for each internal part of pydantic-ai, pydantic and mcp that nb_agents uses."""
 
 import inspect
 
 from pydantic import TypeAdapter
 from pydantic_ai import Tool
 
-from nb_agents.tools import mcp_server
+from tests.kit.tools import mcp_server
 
 
-def test_pydantic_ai_checks_arguments_by_function_schema_validator() -> None:
+def test_pydantic_ai_validates_arguments_with_the_function_schema() -> None:
     def double(number: int) -> int:
         """Double it."""
         return 2 * number
@@ -17,13 +17,13 @@ def test_pydantic_ai_checks_arguments_by_function_schema_validator() -> None:
     assert validator.validate_python({"number": "3"}) == {"number": 3}
 
 
-def test_pydantic_has_the_validator_of_a_type_adapter() -> None:
+def test_type_adapter_has_a_validator() -> None:
     assert TypeAdapter(dict[str, int]).validator.validate_python({"a": "1"}) == {"a": 1}
 
 
-def test_mcp_words_the_end_of_a_session_as_we_compare_it() -> None:
+def test_mcp_message_for_a_terminated_session() -> None:
     from mcp.client import streamable_http
 
-    said = "Session terminated"
-    assert f'"{said}"' in inspect.getsource(streamable_http)
-    assert f'"{said}"' in inspect.getsource(mcp_server)
+    message = "Session terminated"
+    assert f'"{message}"' in inspect.getsource(streamable_http)
+    assert f'"{message}"' in inspect.getsource(mcp_server)

@@ -1,4 +1,4 @@
-"""MCP servers: real ones, that answer, hang, crash, and never outlive the run."""
+"""Real MCP servers, which answer, hang or crash, and end with the run."""
 
 import asyncio
 import os
@@ -15,11 +15,17 @@ import anyio
 import pytest
 from anyio import CancelScope, create_task_group, to_thread
 
-from nb_agents.config.mcp_servers import McpServerSpec
-from nb_agents.config.tools import ToolKeys
-from nb_agents.tools import mcp, mcp_server
-from nb_agents.tools.base import Toolbox, ToolContext, ToolResult
-from nb_agents.tools.mcp import McpServers, tool_name
+from nb_agents.tools.mcp import McpServers, plain_name, tool_name
+from tests.kit.models import ANY_MODEL, MAX_DESCRIPTION_CHARS
+from tests.kit.tools import (
+    McpServerSpec,
+    Toolbox,
+    ToolContext,
+    ToolGate,
+    ToolKeys,
+    ToolResult,
+    mcp_server,
+)
 from tests.model_server import wait_until
 from tests.processes import line, python
 
@@ -28,7 +34,7 @@ TOKEN = "s3cret-token"
 
 
 class Alive:
-    """A FIFO that a server and its children hold open: its end of file says all are gone."""
+    """A FIFO that a server and its children keep open; end of file means that all have ended."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,7 +81,7 @@ def context(workspace: Path, secrets: tuple[str, ...] = ()) -> ToolContext:
 
 
 class Desk:
-    """One agent's tools, by their own names, and what it was told of them."""
+    """One agent's tools by their own names, and the notices about them."""
 
     def __init__(self, tools: Toolbox, notices: list[str]) -> None:
         self.tools = tools
@@ -92,7 +98,8 @@ async def desk(
     notices: list[str] = []
     async with McpServers(notices.append) as servers:
         found = await servers.tools(context(workspace, secrets), specs)
-        yield Desk(Toolbox(found), notices)
+        gate = ToolGate(notices.append)
+        yield Desk(await gate.admit("ada", Toolbox(found), ANY_MODEL), notices)
 
 
 def names(desk: Desk) -> list[str]:
@@ -104,7 +111,7 @@ async def until_says(mark: Path, text: str) -> None:
 
 
 async def stopped(desk: Desk, name: str, mark: Path, *, twice: bool = False) -> None:
-    """Call a tool that does not come back, and stop the call in its middle."""
+    """Call a tool that does not return, and stop the call."""
     async with create_task_group() as tasks:
 
         async def work() -> None:
@@ -121,7 +128,7 @@ async def stopped(desk: Desk, name: str, mark: Path, *, twice: bool = False) -> 
 # Tools
 
 
-async def test_a_servers_tools_are_an_agents(tmp_path: Path, alive: Alive) -> None:
+async def test_agent_gets_the_tools_of_its_server(tmp_path: Path, alive: Alive) -> None:
     async with desk(tmp_path, spec(alive)) as it:
         assert "mcp__t__add" in names(it) and it.notices == []
         definition = next(d for d in it.tools.definitions if d.name == "mcp__t__add")
@@ -132,13 +139,13 @@ async def test_a_servers_tools_are_an_agents(tmp_path: Path, alive: Alive) -> No
     assert alive.is_gone()
 
 
-async def test_results_are_text_and_bounded(tmp_path: Path, alive: Alive) -> None:
+async def test_results_are_text_of_limited_length(tmp_path: Path, alive: Alive) -> None:
     async with desk(tmp_path, spec(alive)) as it:
         assert await it("show") == "look:\n[image, image/png, 3 bytes: not shown]"
-        assert "[cut: 200000 characters in all]" in await it("much")
+        assert "[truncated: 200000 characters in total]" in await it("much")
 
 
-async def test_an_error_of_a_tool_is_told_to_the_model(tmp_path: Path, alive: Alive) -> None:
+async def test_tool_error_is_reported_to_the_model(tmp_path: Path, alive: Alive) -> None:
     async with desk(tmp_path, spec(alive)) as it:
         for result in (await it("fail", why="no"), await it("add", a=1)):
             assert result.is_error and result.startswith("Error: ")
@@ -146,15 +153,16 @@ async def test_an_error_of_a_tool_is_told_to_the_model(tmp_path: Path, alive: Al
         assert not (await it("add", a=1, b=1)).is_error
 
 
-async def test_names_and_texts_of_a_server_are_made_fit(tmp_path: Path, alive: Alive) -> None:
+async def test_names_and_texts_of_a_server_are_sanitized(tmp_path: Path, alive: Alive) -> None:
     async with desk(tmp_path, spec(alive, "odd")) as it:
         found = {d.name: d for d in it.tools.definitions}
         assert all(len(name) <= 64 for name in found)
-        assert "mcp__t__with_dots" in found and tool_name("t", "l" * 100) in found
-        assert len(found["mcp__t__with_dots"].description or "") == mcp.MAX_DESCRIPTION_CHARS
+        names = "mcp__t__with_dots", tool_name("t", "with.dots"), tool_name("t", "l" * 100)
+        assert {*names} <= {*found}
+        assert len(found["mcp__t__with_dots"].description or "") == MAX_DESCRIPTION_CHARS
         assert "mcp__t__wide" not in found
-    assert [n for n in it.notices if "'mcp__t__wide' is left out" in n]
-    assert [n for n in it.notices if "Two tools are named 'mcp__t__with_dots'" in n]
+    [notice] = it.notices
+    assert "'mcp__t__wide' is left out: its schema has more than 20000 characters" in notice
 
 
 async def test_tools_are_filtered_by_their_own_or_full_names(tmp_path: Path, alive: Alive) -> None:
@@ -165,7 +173,7 @@ async def test_tools_are_filtered_by_their_own_or_full_names(tmp_path: Path, ali
     assert [tool.name for tool in tools] == ["mcp__t__add"]
 
 
-async def test_nonsense_on_stdout_is_passed_over(tmp_path: Path, alive: Alive) -> None:
+async def test_other_text_on_stdout_is_ignored(tmp_path: Path, alive: Alive) -> None:
     async with desk(tmp_path, spec(alive, "junk")) as it:
         assert await it("add", a=1, b=2) == "3"
 
@@ -186,7 +194,7 @@ async def test_calls_run_at_the_same_time(tmp_path: Path, alive: Alive) -> None:
 # Start
 
 
-async def test_equal_servers_are_one_and_others_are_not(tmp_path: Path, alive: Alive) -> None:
+async def test_equal_specs_share_a_server(tmp_path: Path, alive: Alive) -> None:
     async def pid(servers: McpServers, workspace: Path, it: McpServerSpec) -> str:
         tools = Toolbox(await servers.tools(context(workspace), [it]))
         return await tools.call("mcp__t__pid", {})
@@ -199,7 +207,7 @@ async def test_equal_servers_are_one_and_others_are_not(tmp_path: Path, alive: A
     assert (len(shared), len(shared | apart)) == (1, 3)
 
 
-async def test_a_server_that_does_not_start_costs_its_tools(tmp_path: Path, alive: Alive) -> None:
+async def test_server_that_does_not_start_has_no_tools(tmp_path: Path, alive: Alive) -> None:
     missing = McpServerSpec(name="none", command=("no-such-server",))
     async with desk(tmp_path, spec(alive, "broken", name="bad"), missing, spec(alive)) as it:
         assert await it("add", a=1, b=2) == "3"
@@ -209,16 +217,16 @@ async def test_a_server_that_does_not_start_costs_its_tools(tmp_path: Path, aliv
     assert "no-such-server: No such file or directory" in none
 
 
-async def test_a_server_that_never_answers_is_given_up(
+async def test_server_that_never_responds_times_out(
     tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp_server, "START_TIMEOUT_S", 0.2)
     async with desk(tmp_path, spec(alive, "mute")) as it:
         assert names(it) == []
-    assert "it said nothing within" in it.notices[0]
+    assert "it did not respond within" in it.notices[0]
 
 
-async def test_a_stop_while_servers_start_ends_them(tmp_path: Path, alive: Alive) -> None:
+async def test_stop_ends_servers_that_are_starting(tmp_path: Path, alive: Alive) -> None:
     async with create_task_group() as tasks:
 
         async def work() -> None:
@@ -226,7 +234,7 @@ async def test_a_stop_while_servers_start_ends_them(tmp_path: Path, alive: Alive
                 pytest.fail("it started")
 
         tasks.start_soon(work)
-        # A reader sees the FIFO's first writer come as "would block" instead of the end of file.
+        # When the FIFO has its first writer, a reader gets "would block" instead of end of file.
         await to_thread.run_sync(wait_until, lambda: not alive.is_gone())
         tasks.cancel_scope.cancel()
     assert alive.is_gone()
@@ -235,7 +243,7 @@ async def test_a_stop_while_servers_start_ends_them(tmp_path: Path, alive: Alive
 # Secrets
 
 
-async def test_a_server_gets_its_own_variables_and_the_ordinary_ones(
+async def test_server_gets_its_own_and_default_variables(
     tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", TOKEN)
@@ -251,7 +259,7 @@ async def test_a_server_gets_its_own_variables_and_the_ordinary_ones(
             assert await it("variable", name=name) == "it is None"
 
 
-async def test_no_token_gets_out_with_a_notice(
+async def test_notices_contain_no_token(
     tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", TOKEN)
@@ -265,7 +273,7 @@ async def test_no_token_gets_out_with_a_notice(
 # Stops and crashes
 
 
-async def test_a_stop_ends_the_call_and_the_server_lives_on(tmp_path: Path, alive: Alive) -> None:
+async def test_stop_ends_the_call_but_not_the_server(tmp_path: Path, alive: Alive) -> None:
     async with desk(tmp_path, spec(alive)) as it:
         before = await it("pid")
         for number in range(2):
@@ -275,7 +283,7 @@ async def test_a_stop_ends_the_call_and_the_server_lives_on(tmp_path: Path, aliv
         assert await it("pid") == before
 
 
-async def test_a_server_that_hangs_after_a_stop_is_replaced(
+async def test_server_that_hangs_after_a_stop_is_restarted(
     tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path, spec(alive)) as it:
@@ -287,7 +295,7 @@ async def test_a_server_that_hangs_after_a_stop_is_replaced(
     assert alive.is_gone()
 
 
-async def test_a_call_that_takes_too_long_is_given_up(
+async def test_call_times_out(
     tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path, spec(alive)) as it:
@@ -298,9 +306,7 @@ async def test_a_call_that_takes_too_long_is_given_up(
         assert await it("add", a=1, b=2) == "3"
 
 
-async def test_a_servers_own_time_limit_is_its_calls_and_no_other_agents(
-    tmp_path: Path, alive: Alive
-) -> None:
+async def test_time_limit_applies_only_to_its_own_server(tmp_path: Path, alive: Alive) -> None:
     async with desk(tmp_path, spec(alive), spec(alive, name="quick", timeout=1)) as it:
         before, mark, other = await it("pid"), tmp_path / "mark", tmp_path / "other"
         async with create_task_group() as tasks:
@@ -314,7 +320,7 @@ async def test_a_servers_own_time_limit_is_its_calls_and_no_other_agents(
         assert await it("pid") == before
 
 
-async def test_a_server_that_hangs_after_its_time_limit_is_replaced(
+async def test_server_that_hangs_after_a_timeout_is_restarted(
     tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path, spec(alive), spec(alive, name="quick", timeout=0.2)) as it:
@@ -327,19 +333,19 @@ async def test_a_server_that_hangs_after_its_time_limit_is_replaced(
     assert alive.is_gone()
 
 
-def test_a_servers_time_limit_has_massgens_names(alive: Alive) -> None:
+def test_time_limit_keys_of_massgen(alive: Alive) -> None:
     assert spec(alive).call_timeout_s is None
     assert spec(alive, timeout=30, tool_timeout_sec=None).call_timeout_s == 30
     assert spec(alive, timeout=30, tool_timeout_sec=1.5).call_timeout_s == 1.5
 
 
 @pytest.mark.parametrize("value", [0, -1, "30", True, float("inf")])
-def test_a_time_limit_that_is_none_is_refused(alive: Alive, value: Any) -> None:
+def test_invalid_time_limit_is_refused(alive: Alive, value: Any) -> None:
     with pytest.raises(ValueError, match="timeout"):
         spec(alive, timeout=value)
 
 
-async def test_a_crash_is_told_and_the_next_call_starts_it_again(
+async def test_crash_is_reported_and_the_next_call_restarts_the_server(
     tmp_path: Path, alive: Alive
 ) -> None:
     async with desk(tmp_path, spec(alive)) as it:
@@ -351,7 +357,7 @@ async def test_a_crash_is_told_and_the_next_call_starts_it_again(
         assert not after.is_error and after != before
 
 
-async def test_a_crash_between_calls_is_not_noticed(tmp_path: Path, alive: Alive) -> None:
+async def test_crash_between_calls_has_no_effect(tmp_path: Path, alive: Alive) -> None:
     async with desk(tmp_path, spec(alive)) as it:
         os.kill(int(await it("pid")), signal.SIGKILL)
         await to_thread.run_sync(alive.wait_gone)
@@ -359,14 +365,12 @@ async def test_a_crash_between_calls_is_not_noticed(tmp_path: Path, alive: Alive
         async def again() -> bool:
             return not (await it("add", a=1, b=2)).is_error
 
-        # The call that comes before the news is told of the end; the one after it is served.
+        # A call before the end is noticed reports the end; the next one works.
         assert await again() or await again()
 
 
-async def test_a_task_cancelled_twice_while_it_closes_comes_to_an_end(
-    tmp_path: Path, alive: Alive
-) -> None:
-    """The `mcp` package's own client hangs for ever here."""
+async def test_task_cancelled_twice_while_closing_ends(tmp_path: Path, alive: Alive) -> None:
+    """The `mcp` package's own client hangs forever in this case."""
     ready = anyio.Event()
 
     async def work() -> None:
@@ -386,7 +390,7 @@ async def test_a_task_cancelled_twice_while_it_closes_comes_to_an_end(
     assert alive.is_gone()
 
 
-async def test_a_server_serves_until_the_block_ends_in_a_stop_too(
+async def test_server_works_until_the_block_ends_even_after_a_stop(
     tmp_path: Path, alive: Alive
 ) -> None:
     with CancelScope() as stop:
@@ -397,7 +401,7 @@ async def test_a_server_serves_until_the_block_ends_in_a_stop_too(
     assert alive.is_gone()
 
 
-async def test_what_a_run_raises_comes_out_as_it_is(tmp_path: Path, alive: Alive) -> None:
+async def test_exception_of_the_block_is_not_wrapped(tmp_path: Path, alive: Alive) -> None:
     with pytest.raises(ZeroDivisionError):
         async with desk(tmp_path, spec(alive)):
             raise ZeroDivisionError
@@ -435,7 +439,7 @@ anyio.run(main)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Only Linux lets orphans be found.")
-async def test_what_a_server_started_ends_with_the_run(
+async def test_processes_of_a_server_end_with_the_run(
     tmp_path: Path, alive: Alive, other: Alive
 ) -> None:
     async with desk(tmp_path, spec(alive)) as it:
@@ -445,7 +449,7 @@ async def test_what_a_server_started_ends_with_the_run(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Only Linux lets orphans be found.")
-def test_kill_9_of_the_owner_leaves_no_orphan(alive: Alive, other: Alive) -> None:
+def test_sigkill_of_the_owner_leaves_no_orphan(alive: Alive, other: Alive) -> None:
     with python(OWNER, SCRIPT, alive.path, other.path, "stubborn") as owner:
         assert line(owner) == "up"
         assert not alive.is_gone() and not other.is_gone()
@@ -454,9 +458,7 @@ def test_kill_9_of_the_owner_leaves_no_orphan(alive: Alive, other: Alive) -> Non
         other.wait_gone()
 
 
-def test_an_interrupt_of_the_owners_group_does_not_reach_a_server(
-    alive: Alive, other: Alive
-) -> None:
+def test_interrupt_of_the_process_group_does_not_reach_a_server(alive: Alive, other: Alive) -> None:
     with python(OWNER, SCRIPT, alive.path, other.path, "") as owner:
         assert (line(owner), line(owner)) == ("up", "3")
         assert not alive.is_gone() and not other.is_gone()
@@ -486,7 +488,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", TOKEN)
 
 
-async def test_a_server_is_reached_over_http(tmp_path: Path, http_server: str, token: None) -> None:
+async def test_http_server(tmp_path: Path, http_server: str, token: None) -> None:
     async with desk(tmp_path, at(http_server)) as it:
         assert it.notices == []
         before = await it("pid")
@@ -496,7 +498,7 @@ async def test_a_server_is_reached_over_http(tmp_path: Path, http_server: str, t
         assert await it("pid") == before
 
 
-async def test_a_wrong_token_is_told_without_it(
+async def test_wrong_token_is_reported_without_the_token(
     tmp_path: Path, http_server: str, token: None
 ) -> None:
     async with desk(tmp_path, at(http_server, "wrong-token")) as it:
@@ -504,7 +506,7 @@ async def test_a_wrong_token_is_told_without_it(
     assert "did not start" in it.notices[0] and "wrong-token" not in it.notices[0]
 
 
-async def test_the_end_of_work_behind_http_is_asked_for_and_not_confirmed(
+async def test_end_of_a_cancelled_http_call_is_unconfirmed(
     tmp_path: Path, http_server: str, token: None
 ) -> None:
     async with McpServers(pytest.fail) as servers:
@@ -512,10 +514,10 @@ async def test_the_end_of_work_behind_http_is_asked_for_and_not_confirmed(
         await stopped(Desk(Toolbox(found), []), "hang", tmp_path / "mark")
     [end] = servers.ends()
     assert (end.what, end.is_confirmed) == ("MCP server t", False)
-    assert "told that its call is cancelled" in end.how
+    assert "notified that its call is cancelled" in end.how
 
 
-async def test_an_http_server_that_ends_is_told_and_found_again(
+async def test_http_server_that_ends_is_reported_and_reconnected(
     tmp_path: Path, alive: Alive, other: Alive, token: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with python(SERVE, alive.path, "http") as first:
@@ -533,28 +535,29 @@ async def test_an_http_server_that_ends_is_told_and_found_again(
                 assert await it("add", a=1, b=2) == "3"
 
 
-async def test_a_server_that_is_not_there_is_a_notice(tmp_path: Path, token: None) -> None:
+async def test_unreachable_http_server_gives_a_notice(tmp_path: Path, token: None) -> None:
     async with desk(tmp_path, at("http://127.0.0.1:1/mcp")) as it:
         assert names(it) == []
     assert "did not start" in it.notices[0]
 
 
-async def test_a_proxy_that_stands_before_a_server_is_named(
+async def test_notice_names_the_proxy(
     tmp_path: Path, token: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     async with desk(tmp_path, at("http://127.0.0.1:1/mcp")) as it:
-        assert "by the proxy 127.0.0.1:9 (HTTP_PROXY)" in it.notices[0]
+        assert "through the proxy 127.0.0.1:9 (HTTP_PROXY)" in it.notices[0]
     monkeypatch.setenv("HTTP_PROXY", "socks4://127.0.0.1:9")
     async with desk(tmp_path, at("http://127.0.0.1:1/mcp")) as it:
-        assert "HTTP_PROXY names no proxy that can be used" in it.notices[0]
+        assert "The proxy in HTTP_PROXY can't be used" in it.notices[0]
 
 
 # Names
 
 
-def test_names_fit_every_provider() -> None:
+def test_names_are_valid_for_every_provider() -> None:
     assert tool_name("brave_search", "search") == "mcp__brave_search__search"
-    assert tool_name("a b", "c.d/é") == "mcp__a_b__c_d__"
+    assert plain_name("a b", "c.d/é") == "mcp__a_b__c_d__"
+    assert tool_name("a b", "c.d/é").startswith("mcp__a_b__c_d___")
     long, longer = tool_name("s", "x" * 80), tool_name("s", "x" * 81)
     assert len(long) == len(longer) == 64 and long != longer

@@ -1,17 +1,16 @@
-"""What a person is told who decides on a call."""
+"""The text that a user sees when a call needs approval."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nb_agents.config.tools import ToolKeys
-from nb_agents.tools.base import Tool, ToolDefinition
-from nb_agents.tools.policy import MAX_ASKED_CHARS, ApprovalDecision, Policy
+from nb_agents.tools.policy import MAX_SHOWN_CHARS, ApprovalDecision, Policy
+from tests.kit.tools import Tool, ToolDefinition, ToolKeys
 
 
 async def asked_about(tmp_path: Path, name: str, args: dict[str, Any]) -> str:
-    """Make a call that a person has to allow: what the person is told of it."""
+    """Make a call that needs approval. Return the text that the user sees."""
     told = []
 
     async def ask(tool: str, about: str, stops: bool) -> ApprovalDecision:
@@ -31,21 +30,26 @@ async def asked_about(tmp_path: Path, name: str, args: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     "name, args, told",
     [
-        ("run_command", {"command": "rm -r x"}, "rm -r x"),
-        ("pay", {"to": "ben"}, "ben"),
-        ("pay", {"to": "ben", "sum": 900}, 'ben {"sum": 900}'),
-        ("write_file", {"content": "hé", "path": "a.md"}, 'a.md {"content": "hé"}'),
-        ("log_in", {"user": "ada", "password": "pw"}, 'ada {"password": "[key]"}'),
-        ("run_command", {"command": "echo \u202elive"}, r"echo \u202elive"),
-        ("pay", {}, ""),
+        ("run_command", {"command": "rm -r x"}, "run_command: rm -r x"),
+        ("pay", {"to": "ben"}, "pay(to='ben')"),
+        ("pay", {"to": "ben", "sum": 900}, "pay(to='ben', sum=900)"),
+        (
+            "custom_tool__pay",
+            {"to": ["O'Neill"], "of": 'a "b"'},
+            """pay(to=["O'Neill"], of='a "b"')""",
+        ),
+        ("write_file", {"content": "hé", "path": "a.md"}, "write_file(content='hé', path='a.md')"),
+        ("log_in", {"user": "ada", "password": "pw"}, "log_in(user='ada', password='[key]')"),
+        ("run_command", {"command": "echo \u202elive"}, r"run_command: echo \u202elive"),
+        ("pay", {}, "pay()"),
     ],
 )
-async def test_a_person_is_asked_with_all_that_a_call_is_about(
+async def test_approval_request_contains_all_arguments(
     tmp_path: Path, name: str, args: dict[str, Any], told: str
 ) -> None:
     assert await asked_about(tmp_path, name, args) == told
 
 
-async def test_what_a_person_is_asked_with_is_bounded_and_says_so(tmp_path: Path) -> None:
+async def test_long_approval_request_is_cut_with_a_note(tmp_path: Path) -> None:
     told = await asked_about(tmp_path, "pay", {"to": "ben", "note": "x" * 10_000})
-    assert told.endswith(" characters more]") and len(told) < MAX_ASKED_CHARS + 100
+    assert told.endswith(" more characters]") and len(told) < MAX_SHOWN_CHARS + 100

@@ -1,4 +1,4 @@
-"""Commands: all of one ends with it, with a stop, and with the process that started it."""
+"""Commands: all processes of one end with it, with a stop, and with the starting process."""
 
 import asyncio
 import os
@@ -18,23 +18,21 @@ import anyio
 import pytest
 from anyio import create_task_group, to_thread
 
-from nb_agents.loop import submit
-from nb_agents.process import command, fork_server
-from nb_agents.process.command import Finished, run_bash, run_command
+from tests.kit.processes import Finished, command, fork_server, run_bash, run_command
+from tests.kit.runs import submit
 from tests.model_server import wait_until
 from tests.processes import environment_of, fork_servers, line, output, python
 
 PLAIN = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 ON_LINUX = sys.platform == "linux"
 LIMIT_S = 2
-"""Longer than a command needs to begin, on a busy machine."""
+"""Longer than a command takes to start on a busy machine."""
 
 
 class Family:
-    """A command's processes, each of which holds a FIFO open: its end of file says all are gone.
+    """The processes of a command, which keep a FIFO open; end of file means that all have ended.
 
-    It needs no process ids, which a later process may have, and knows a dead process that nobody
-    has reaped for a dead one.
+    Unlike process ids, this is not confused by reused ids or by zombie processes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,7 +68,7 @@ class Family:
         assert self.is_gone()
 
     async def stopped(self, body: str, **options: Any) -> float:
-        """Start a script, stop it at once when it is ready; give the seconds that this took."""
+        """Start a script and stop it immediately when it is ready. Return the seconds this took."""
         start = len(self.heard)
         async with create_task_group() as tasks:
             tasks.start_soon(partial(self.run, body, **options))
@@ -101,7 +99,7 @@ def test_a_command_has_an_exit_code_and_two_streams(tmp_path: Path) -> None:
     assert (done.output, done.errors) == (f"in\n{tmp_path.resolve()}\n", "é\n")
 
 
-def test_a_command_sees_the_given_environment_and_no_more(tmp_path: Path) -> None:
+def test_command_gets_only_the_given_environment(tmp_path: Path) -> None:
     done = anyio.run(partial(run_command, ["env"], cwd=tmp_path, env=PLAIN | {"A": "1"}))
     assert dict(row.split("=", 1) for row in done.output.splitlines()) == PLAIN | {"A": "1"}
 
@@ -118,7 +116,7 @@ async def test_a_program_that_cannot_be_run_ends_as_in_a_shell(
     assert done.errors.startswith(f"{name}: ") and done.errors.count("\n") == 1
 
 
-async def test_what_cannot_be_started_is_told_to_the_caller(tmp_path: Path) -> None:
+async def test_command_that_cannot_start_raises(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await run_command(["true"], cwd=tmp_path / "missing", env=PLAIN)
     with pytest.raises(NotADirectoryError):
@@ -129,7 +127,7 @@ async def test_what_cannot_be_started_is_told_to_the_caller(tmp_path: Path) -> N
             await run_bash(script, cwd=tmp_path, env=PLAIN)
 
 
-async def test_a_relative_directory_is_one_from_where_the_starter_is(
+async def test_relative_directory_starts_at_the_callers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "inner").mkdir()
@@ -142,7 +140,7 @@ async def test_a_relative_directory_is_one_from_where_the_starter_is(
 # Output
 
 
-async def test_output_comes_while_the_command_runs(family: Family) -> None:
+async def test_output_arrives_while_the_command_runs(family: Family) -> None:
     async with create_task_group() as tasks:
         tasks.start_soon(family.run, "echo one; until [ -e go ]; do sleep 0.01; done; echo two")
         await family.wait_heard("one\n")
@@ -151,7 +149,7 @@ async def test_output_comes_while_the_command_runs(family: Family) -> None:
     assert family.heard == "one\ntwo\n"
 
 
-async def test_a_character_in_two_pieces_is_one_and_bad_bytes_are_replaced(family: Family) -> None:
+async def test_split_characters_are_joined_and_invalid_bytes_replaced(family: Family) -> None:
     done: list[Finished] = []
 
     async def run() -> None:
@@ -167,21 +165,26 @@ async def test_a_character_in_two_pieces_is_one_and_bad_bytes_are_replaced(famil
     assert sorted(family.heard) == sorted("a€\ufffd\ufffd")
 
 
-async def test_output_beyond_the_bound_is_counted_and_dropped(
+async def test_output_over_the_limit_is_counted_and_dropped(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "MAX_KEPT_BYTES", 1000)
+    monkeypatch.setattr(command, "MAX_CAPTURED_BYTES", 1000)
     done = await family.run("yes | head -c 5000000; yes no | head -c 1001 >&2; printf é")
     assert done.exit_code == 0
-    assert done.output == "y\n" * 500 + "\n[cut: 5000002 bytes in all; the first 1000 are kept]\n"
-    assert done.errors.endswith("\n[cut: 1001 bytes in all; the first 1000 are kept]\n")
+    assert (
+        done.output
+        == "y\n" * 500 + "\n[truncated: 5000002 bytes in total; only the first 1000 are shown]\n"
+    )
+    assert done.errors.endswith(
+        "\n[truncated: 1001 bytes in total; only the first 1000 are shown]\n"
+    )
     assert sorted(family.heard) == sorted(done.output + done.errors)
 
 
 async def test_endless_output_neither_fills_memory_nor_blocks_the_loop_or_a_stop(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "MAX_KEPT_BYTES", 100_000)
+    monkeypatch.setattr(command, "MAX_CAPTURED_BYTES", 100_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     await family.stopped("echo ready; yes & yes >&2")
     assert family.is_gone()
@@ -211,19 +214,19 @@ if ON_LINUX:
 
 
 @pytest.mark.parametrize("background", BACKGROUND.values(), ids=BACKGROUND)
-async def test_what_a_command_leaves_behind_ends_with_it(family: Family, background: str) -> None:
+async def test_child_processes_end_with_the_command(family: Family, background: str) -> None:
     done = await family.run(f"{background}\necho ready; exit 4")
     assert family.is_gone()
     assert (done.exit_code, done.output, done.outcome) == (4, "ready\n", "finished")
 
 
 @pytest.mark.parametrize("background", BACKGROUND.values(), ids=BACKGROUND)
-async def test_a_stop_ends_all_of_a_command(family: Family, background: str) -> None:
+async def test_stop_ends_all_processes_of_a_command(family: Family, background: str) -> None:
     await family.stopped(f"{background}\necho ready; sleep 1000")
     assert family.is_gone()
 
 
-async def test_a_command_may_tidy_up_and_say_so_when_it_is_stopped(family: Family) -> None:
+async def test_stopped_command_can_clean_up_and_write_output(family: Family) -> None:
     await family.stopped("trap 'echo bye; exit' TERM; echo ready; sleep 1000 & wait")
     assert family.is_gone()
     assert family.heard == "ready\nbye\n"
@@ -232,10 +235,10 @@ async def test_a_command_may_tidy_up_and_say_so_when_it_is_stopped(family: Famil
 async def test_a_command_that_ignores_term_is_killed(family: Family) -> None:
     took = await family.stopped("trap '' TERM; (sleep 1000 & sleep 1000) & echo ready; sleep 1000")
     assert family.is_gone()
-    assert took > 1.9  # it had its grace
+    assert took > 1.9  # it had its grace time
 
 
-async def test_a_stopped_shell_is_ended_too(family: Family) -> None:
+async def test_suspended_shell_is_ended(family: Family) -> None:
     async with create_task_group() as tasks:
         tasks.start_soon(family.run, "echo ready; kill -STOP $$")
         await family.wait_heard()
@@ -243,13 +246,13 @@ async def test_a_stopped_shell_is_ended_too(family: Family) -> None:
     assert family.is_gone()
 
 
-async def test_a_time_out_ends_all_of_a_command_and_keeps_its_output(family: Family) -> None:
+async def test_timeout_ends_all_processes_and_keeps_the_output(family: Family) -> None:
     done = await family.run("sleep 1000 & echo ready; sleep 1000", timeout_s=LIMIT_S)
     assert family.is_gone()
     assert (done.exit_code, done.output, done.outcome) == (None, "ready\n", "timed out")
 
 
-async def test_a_time_out_before_the_command_begins_is_one_too(family: Family) -> None:
+async def test_timeout_before_the_command_starts(family: Family) -> None:
     done = await family.run("sleep 1000", timeout_s=0)
     assert family.is_gone()
     assert (done.exit_code, done.outcome) == (None, "timed out")
@@ -262,7 +265,7 @@ async def test_a_stop_before_the_start_starts_nothing(family: Family) -> None:
     assert family.is_gone() and not (family.folder / "ran").exists()
 
 
-async def test_a_cancellation_by_asyncio_itself_ends_all_too(family: Family) -> None:
+async def test_asyncio_cancellation_ends_all_processes(family: Family) -> None:
     task = asyncio.create_task(family.run("sleep 1000 & echo ready; sleep 1000"))
     await family.wait_heard()
     task.cancel()
@@ -279,7 +282,7 @@ async def test_a_command_does_not_outlive_its_supervisor(family: Family, number:
     assert done.output == ""
 
 
-async def test_a_supervisor_that_hangs_holds_up_no_stop(
+async def test_hanging_supervisor_does_not_delay_a_stop(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "TERM_GRACE_S", 0.1)
@@ -289,7 +292,7 @@ async def test_a_supervisor_that_hangs_holds_up_no_stop(
     family.wait_gone()
 
 
-async def test_many_at_once_do_not_mix_and_one_is_stopped_alone(family: Family) -> None:
+async def test_parallel_commands_are_independent(family: Family) -> None:
     done: dict[int, str] = {}
 
     async def run(number: int) -> None:
@@ -311,7 +314,7 @@ async def test_many_at_once_do_not_mix_and_one_is_stopped_alone(family: Family) 
 async def test_no_file_or_process_is_left_open(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Those that wait after other tests end, so that one waits before and after.
+    # Wait for idle supervisors of other tests to end, so that the count is one before and after.
     monkeypatch.setattr(fork_server, "_MAX_IDLE", 1)
     for _ in range(10):
         await family.run("true")
@@ -334,7 +337,7 @@ async def test_the_supervisor_of_a_command_that_is_stopped_is_reaped(family: Fam
 
 
 @pytest.mark.skipif(not ON_LINUX, reason="/proc")
-async def test_a_command_that_ends_leaves_its_supervisor_to_the_next(family: Family) -> None:
+async def test_supervisor_is_reused_by_the_next_command(family: Family) -> None:
     script = 'echo "$PPID $$ $(ps -o sid= $$) $(ps -o cls= $$)"; pwd; sleep 1000 &'
     first, second = [await family.run(script) for _ in range(2)]
     (parent, pid, *rest), (same, other, *_) = first.output.split(), second.output.split()
@@ -343,9 +346,7 @@ async def test_a_command_that_ends_leaves_its_supervisor_to_the_next(family: Fam
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_supervisor_that_is_killed_between_two_commands_costs_none(
-    family: Family, number: int
-) -> None:
+async def test_supervisor_killed_between_commands_is_replaced(family: Family, number: int) -> None:
     waiting = []
 
     async def run() -> None:
@@ -363,7 +364,7 @@ async def test_a_supervisor_that_is_killed_between_two_commands_costs_none(
 
 
 @pytest.mark.skipif(not ON_LINUX, reason="/proc")
-async def test_supervisors_that_wait_hold_neither_files_nor_a_directory(family: Family) -> None:
+async def test_idle_supervisors_keep_no_files_or_directory_open(family: Family) -> None:
     done = await family.run("cat; echo $PPID", stdin=b"")
     place = Path("/proc", done.output.strip())
     assert os.readlink(place / "cwd") == "/" and not (place / "environ").read_bytes()
@@ -376,7 +377,7 @@ async def test_supervisors_that_wait_hold_neither_files_nor_a_directory(family: 
 
 
 def the_fork_server() -> int:
-    """Wait until one is left: that of commands of other tests may be about to end."""
+    """Wait until only one remains, because that of earlier tests may be ending."""
     (server,) = wait_until(lambda: len(found := fork_servers(os.getpid())) == 1 and found)
     return int(server)
 
@@ -394,7 +395,7 @@ async def test_commands_share_a_fork_server_that_ends_soon_after_the_last(
 
 
 @pytest.mark.skipif(not ON_LINUX, reason="/proc")
-async def test_the_fork_server_knows_nothing_of_us_nor_of_the_commands(family: Family) -> None:
+async def test_fork_server_has_no_data_of_this_process_or_commands(family: Family) -> None:
     secret = {"A_SECRET": "sk-of-the-command"}
     async with create_task_group() as tasks:
         held = "echo ready; until [ -e go ]; do sleep 0.01; done"
@@ -403,7 +404,7 @@ async def test_the_fork_server_knows_nothing_of_us_nor_of_the_commands(family: F
         server = the_fork_server()
 
         def at_rest() -> list[str]:
-            """Its files, once it has closed what it gave to the supervisor that it has forked."""
+            """Return its open files after it has closed those of the forked supervisor."""
             with suppress(FileNotFoundError):
                 files = [os.readlink(file) for file in Path(f"/proc/{server}/fd").iterdir()]
                 if sum(name.startswith("socket:") for name in files) == 1:
@@ -419,7 +420,7 @@ async def test_the_fork_server_knows_nothing_of_us_nor_of_the_commands(family: F
     assert not [name for name in files if "deleted" in name]  # the orders
 
 
-async def test_a_command_that_reads_sees_the_end_of_its_input_though_others_run(
+async def test_command_sees_the_end_of_its_input_while_others_run(
     family: Family,
 ) -> None:
     async with create_task_group() as tasks:
@@ -431,7 +432,7 @@ async def test_a_command_that_reads_sees_the_end_of_its_input_though_others_run(
     assert done.output == alone.output and done.output.startswith("in ")
 
 
-async def test_a_fork_server_that_is_killed_is_replaced_and_costs_no_command(
+async def test_killed_fork_server_is_replaced(
     family: Family,
 ) -> None:
     done: list[Finished] = []
@@ -469,7 +470,7 @@ print(run(7), flush=True)
 """
 
 
-def test_a_process_that_is_forked_has_a_fork_server_of_its_own() -> None:
+def test_forked_process_has_its_own_fork_server() -> None:
     assert output(FORKED).split() == ["5", "6", "7"]
 
 
@@ -504,10 +505,10 @@ print(done.exit_code, flush=True)
     ["\n".join(BACKGROUND.values()), "trap '' TERM; sleep 1000 &"],
     ids=["of every kind", "that ignore TERM"],
 )
-def test_no_processes_outlive_a_kill_9_of_their_starter(
+def test_no_process_survives_sigkill_of_its_starter(
     family: Family, background: str, mode: str
 ) -> None:
-    # bash may or may not have a word to say of the job that was stopped.
+    # bash may print a message about the stopped job.
     script = family.script(f"exec 2>/dev/null\n{background}\necho ready; sleep 1000")
     with python(STARTER, script, family.folder, mode) as starter:
         assert line(starter) == "ready"
@@ -516,13 +517,13 @@ def test_no_processes_outlive_a_kill_9_of_their_starter(
         family.wait_gone()
 
 
-def test_an_interrupt_of_the_starters_group_does_not_reach_a_command(family: Family) -> None:
+def test_interrupt_of_the_process_group_does_not_reach_a_command(family: Family) -> None:
     body = "trap 'echo hit' INT; echo ready; until [ -e go ]; do sleep 0.01; done; exit 5"
     with python(STARTER, family.script(body), family.folder, "interrupts") as starter:
         assert [line(starter), line(starter)] == ["ready", "5"]
 
 
-def test_a_command_can_be_interrupted_though_its_starter_ignores_interrupts(
+def test_command_can_be_interrupted_if_its_starter_ignores_interrupts(
     family: Family,
 ) -> None:
     with python(STARTER, family.script("kill -INT $$; echo no"), family.folder, "") as starter:

@@ -1,4 +1,4 @@
-"""Python cells: their state lasts, a stop ends them, and what they send is untrusted."""
+"""Python cells: persistent state, stops, and untrusted messages."""
 
 import base64
 import itertools
@@ -13,13 +13,10 @@ import pytest
 from anyio import create_task_group, to_thread
 from anyio.lowlevel import checkpoint
 
-from nb_agents.process import environment, fork_server
 from nb_agents.tools import python as cells_module
-from nb_agents.tools import python_kernel
-from nb_agents.tools.base import ToolError
-from nb_agents.tools.python import Plot, PythonCells, next_number, png, write_plots
-from nb_agents.tools.sandbox import Confinement
-from nb_agents.tools.shell import MAX_SHOWN_CHARS
+from nb_agents.tools.python import Plot, PythonCells, decode_png, next_number, save_plots
+from tests.kit.processes import environment, fork_server
+from tests.kit.tools import MAX_SHOWN_CHARS, Confinement, ToolError, python_kernel
 from tests.model_server import wait_until
 from tests.processes import line, python
 from tests.tools.sandboxes import Place, both, place, sandboxed
@@ -44,15 +41,23 @@ async def cells(place: Place) -> AsyncIterator[PythonCells]:
     await made.close()
 
 
+@pytest.fixture(scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[PythonCells]:
+    """One interpreter for tests whose cells don't affect those of other tests."""
+    made = PythonCells(Place(tmp_path_factory.mktemp("shared"), False).sandbox())
+    yield made
+    await made.close()
+
+
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a cell that is interrupted the time to end that it may need on a busy machine."""
+    """Give interrupted cells more time to end, for a busy machine."""
     monkeypatch.setattr(cells_module, "_INTERRUPT_GRACE_S", 60)
 
 
 @pytest.fixture
 def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give the directory that interpreters have theirs in; none but the test's own are there."""
+    """Return the directory that contains only the directories of this test's interpreters."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         monkeypatch.setattr(environment, "PLACE", folder)
         yield Path(folder)
@@ -81,7 +86,7 @@ async def stop_when_ready(cells: PythonCells, place: Place, code: str) -> None:
 
 
 @both
-async def test_state_is_kept_and_the_last_value_is_the_result(
+async def test_variables_persist_and_the_last_value_is_the_result(
     place: Place, cells: PythonCells
 ) -> None:
     assert await cells.run_python("import math\nx = 20") == "(no output)"
@@ -91,19 +96,19 @@ async def test_state_is_kept_and_the_last_value_is_the_result(
     assert place.heard == f"é\n5.0\n{str(place.workspace)!r}\n"
 
 
-async def test_a_cell_is_a_notebooks_cell(cells: PythonCells) -> None:
-    assert await cells.run_python("import asyncio\nawait asyncio.sleep(0, 'slept')") == "'slept'"
-    assert await cells.run_python("!echo from a command") == "from a command"
-    assert await cells.run_python(SHOW + "display({1: 2}); 3") == "{1: 2}\n3"
+async def test_cell_works_like_a_notebook_cell(shared: PythonCells) -> None:
+    assert await shared.run_python("import asyncio\nawait asyncio.sleep(0, 'slept')") == "'slept'"
+    assert await shared.run_python("!echo from a command") == "from a command"
+    assert await shared.run_python(SHOW + "display({1: 2}); 3") == "{1: 2}\n3"
 
 
-async def test_an_error_is_told_without_our_own_frames(cells: PythonCells) -> None:
-    said = await cells.run_python("print('before')\ndef f():\n    1 / 0\nf()")
+async def test_traceback_has_no_internal_frames(shared: PythonCells) -> None:
+    said = await shared.run_python("print('before')\ndef f():\n    1 / 0\nf()")
     assert said.startswith("before\nTraceback (most recent call last):\n")
     assert said.endswith("ZeroDivisionError: division by zero")
     assert ".py" not in said and "\x1b" not in said
-    assert "SyntaxError" in await cells.run_python("1 +")
-    assert "NameError" in await cells.run_python("missing")
+    assert "SyntaxError" in await shared.run_python("1 +")
+    assert "NameError" in await shared.run_python("missing")
 
 
 async def test_output_reaches_the_panel_while_the_cell_runs(
@@ -119,35 +124,35 @@ async def test_output_reaches_the_panel_while_the_cell_runs(
 
 
 @both
-async def test_what_commands_of_a_cell_write_is_heard(cells: PythonCells) -> None:
+async def test_output_of_a_cells_commands_is_read(cells: PythonCells) -> None:
     for number in range(5):
-        # In one piece: `print` writes the line's end by itself, and others come between.
+        # In one piece, because `print` writes the line break separately.
         write = "import os, sys; sys.stdout.write('a\\n')"
         code = f"{write}; os.system('echo o{number}; echo e{number} >&2'); 'b'"
         said = await cells.run_python(code)
         assert sorted(said.split()) == ["'b'", "a", f"e{number}", f"o{number}"]
 
 
-async def test_what_a_thread_of_an_earlier_cell_writes_is_not_lost(cells: PythonCells) -> None:
-    await cells.run_python(
+async def test_output_of_an_earlier_cells_thread_is_not_lost(shared: PythonCells) -> None:
+    await shared.run_python(
         "import threading; go = threading.Event(); done = threading.Event()\n"
         "def run():\n    go.wait(); print('late', flush=True); done.set()\n"
         "threading.Thread(target=run).start()"
     )
-    assert await cells.run_python("go.set(); done.wait(); 1") == "late\n1"
+    assert await shared.run_python("go.set(); done.wait(); 1") == "late\n1"
 
 
-async def test_nothing_can_be_typed_in(cells: PythonCells) -> None:
-    assert "input requests" in await cells.run_python("input()")
+async def test_input_is_not_available(shared: PythonCells) -> None:
+    assert "input requests" in await shared.run_python("input()")
 
 
-async def test_two_calls_at_once_run_one_after_the_other(cells: PythonCells) -> None:
-    await cells.run_python("seen = []")
+async def test_parallel_calls_run_one_after_the_other(shared: PythonCells) -> None:
+    await shared.run_python("seen = []")
     async with create_task_group() as tasks:
         for number in range(3):
             code = f"seen.append({number}); import time; time.sleep(0.01); seen.append({number})"
-            tasks.start_soon(cells.run_python, code)
-    pairs = eval(await cells.run_python("seen"))
+            tasks.start_soon(shared.run_python, code)
+    pairs = eval(await shared.run_python("seen"))
     assert pairs[0::2] == pairs[1::2] and sorted(pairs) == [0, 0, 1, 1, 2, 2]
 
 
@@ -175,7 +180,7 @@ async def test_two_agents_have_two_interpreters(place: Place, cells: PythonCells
     ],
     ids=["busy", "asleep", "command", "await"],
 )
-async def test_a_stop_interrupts_a_cell_and_its_variables_are_kept(
+async def test_stop_interrupts_a_cell_and_keeps_variables(
     place: Place, cells: PythonCells, code: str
 ) -> None:
     await cells.run_python("x = 1")
@@ -185,14 +190,14 @@ async def test_a_stop_interrupts_a_cell_and_its_variables_are_kept(
 
 
 @both
-async def test_a_cell_that_heeds_no_stop_is_ended_and_the_next_says_so(
+async def test_cell_that_ignores_a_stop_is_ended_and_the_next_reports_it(
     place: Place, cells: PythonCells, family: Family
 ) -> None:
     start = "import subprocess; subprocess.Popen(['sleep', '1000'], pass_fds=[alive.fileno()])\n"
     await stop_when_ready(cells, place, alive(family) + start + UNSTOPPABLE)
     assert family.is_gone()
     said = await cells.run_python("1 + 1")
-    assert said == "[A new interpreter: the variables and imports of earlier cells are gone.]\n2"
+    assert said == "[Python was restarted: the variables and imports of earlier cells are lost.]\n2"
     assert await cells.run_python("1 + 1") == "2"
 
 
@@ -207,7 +212,7 @@ async def test_an_interrupt_that_had_no_effect_is_sent_again(
     assert await cells.run_python("x") == "1"
 
 
-async def test_a_stop_before_the_cell_began_keeps_the_variables(
+async def test_stop_before_the_cell_starts_keeps_variables(
     place: Place, cells: PythonCells
 ) -> None:
     await cells.run_python("x = 1")
@@ -217,7 +222,7 @@ async def test_a_stop_before_the_cell_began_keeps_the_variables(
     assert await cells.run_python("x") == "1"
 
 
-async def test_a_stop_while_python_starts_leaves_nothing(
+async def test_stop_while_python_starts_leaves_no_process(
     place: Place, family: Family, folders: Path
 ) -> None:
     cells = PythonCells(place.sandbox())
@@ -231,7 +236,7 @@ async def test_a_stop_while_python_starts_leaves_nothing(
     await cells.close()
 
 
-async def test_a_time_out_is_told_with_what_was_written(
+async def test_timeout_is_reported_with_the_output(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = PythonCells(place.sandbox(), timeout_s=2)
@@ -245,25 +250,25 @@ async def test_a_time_out_is_told_with_what_was_written(
     assert await cells.run_python("x") == "1"
     said = await cells.run_python(UNSTOPPABLE)
     assert said == (
-        "ready\n[The cell took more than 2 s and could not be interrupted: Python was ended.]"
+        "ready\n[The cell took more than 2 s and could not be interrupted, so Python was ended.]"
     )
-    assert "A new interpreter" in await cells.run_python("1")
+    assert "Python was restarted" in await cells.run_python("1")
     await cells.close()
 
 
 @both
 @pytest.mark.parametrize("code", ["import os; os._exit(7)", "import ctypes; ctypes.string_at(0)"])
-async def test_a_cell_that_ends_python_is_told_and_the_next_starts_anew(
+async def test_exit_of_python_is_reported_and_the_next_cell_restarts_it(
     cells: PythonCells, code: str
 ) -> None:
-    await cells.run_python("1")  # what we do between cells is none of its last words
+    await cells.run_python("1")  # messages between cells are not part of its last output
     ended = await cells.run_python(f"print('last')\n{code}")
     assert re.fullmatch(r"(last\n)?\[Python ended: exit code -?\d+\]", ended)
-    assert (await cells.run_python("2")).endswith("earlier cells are gone.]\n2")
+    assert (await cells.run_python("2")).endswith("earlier cells are lost.]\n2")
 
 
 @both
-async def test_a_cell_that_wants_too_much_memory_fails_and_keeps_its_variables(
+async def test_cell_over_the_memory_limit_fails_and_keeps_variables(
     place: Place,
 ) -> None:
     cells = PythonCells(place.sandbox(limits={"memory_mb": 700}))
@@ -274,21 +279,21 @@ async def test_a_cell_that_wants_too_much_memory_fails_and_keeps_its_variables(
 
 
 @both
-async def test_a_cell_whose_processes_are_too_many_is_told_and_the_next_starts_anew(
+async def test_cell_over_the_process_limit_is_reported_and_python_restarts(
     place: Place,
 ) -> None:
     cells = PythonCells(place.sandbox(limits={"processes": 60}))
     many = "import subprocess, time\n"
     many += "for _ in range(100): subprocess.Popen(['sleep', '1000'])\ntime.sleep(1000)"
     assert await cells.run_python(many) == (
-        "[Python ended: it had more than 60 processes and threads (`processes` of its limits)]"
+        "[Python ended: it had more than 60 processes and threads (its limit `processes`)]"
     )
-    assert (await cells.run_python("2")).endswith("earlier cells are gone.]\n2")
+    assert (await cells.run_python("2")).endswith("earlier cells are lost.]\n2")
     await cells.close()
 
 
 @both
-async def test_close_ends_all_that_cells_started(cells: PythonCells, family: Family) -> None:
+async def test_close_ends_all_processes_of_cells(cells: PythonCells, family: Family) -> None:
     code = "import os, subprocess, sys\nchild = subprocess.Popen(['sleep', '1000'], "
     await cells.run_python(
         alive(family) + code + "pass_fds=[alive.fileno()], start_new_session=True)"
@@ -298,8 +303,8 @@ async def test_close_ends_all_that_cells_started(cells: PythonCells, family: Fam
     assert family.is_gone()
 
 
-async def test_no_file_socket_or_directory_is_left(place: Place, folders: Path) -> None:
-    # Each interpreter takes one of the supervisors that wait since commands of other tests.
+async def test_no_file_socket_or_directory_remains(place: Place, folders: Path) -> None:
+    # Each interpreter takes an idle supervisor that earlier tests have left.
     if fork_server._server is not None:
         fork_server._close_if_idle(fork_server._server)
 
@@ -333,7 +338,7 @@ anyio.run(PythonCells(box).run_python, code)
 
 
 @both
-def test_an_interpreter_dies_with_the_kernel(place: Place, family: Family, folders: Path) -> None:
+def test_interpreter_ends_with_the_kernel(place: Place, family: Family, folders: Path) -> None:
     code = alive(family) + UNSTOPPABLE
     with python(STARTER, place.workspace, folders, place.is_sandboxed, code) as starter:
         assert line(starter) == "ready"
@@ -348,7 +353,7 @@ def test_an_interpreter_dies_with_the_kernel(place: Place, family: Family, folde
     assert os.listdir(folders) == []
 
 
-async def test_python_that_cannot_start_says_why(
+async def test_failed_start_of_python_is_explained(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(python_kernel, "_LAUNCH", ["-m", "no_such_module"])
@@ -370,7 +375,7 @@ async def test_python_that_cannot_be_confined_is_not_run(place: Place) -> None:
 
 
 @both
-async def test_figures_come_back_as_png_files_of_the_workspace(
+async def test_figures_are_saved_as_png_files_in_the_workspace(
     place: Place, cells: PythonCells
 ) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib draws the plots")
@@ -389,9 +394,7 @@ def show_png(data: bytes = PNG) -> str:
     return f"display({{'image/png': {text!r}, 'text/plain': 'a picture'}}, raw=True); "
 
 
-async def test_images_have_numbers_that_no_earlier_one_has(
-    place: Place, cells: PythonCells
-) -> None:
+async def test_image_numbers_are_unique(place: Place, cells: PythonCells) -> None:
     (place.workspace / "plots").mkdir()
     (place.workspace / "plots" / "cell_2_1.png").write_bytes(b"of an earlier turn")
     assert await cells.run_python(SHOW + show_png() * 2) == (
@@ -401,20 +404,18 @@ async def test_images_have_numbers_that_no_earlier_one_has(
     assert (place.workspace / "plots" / "cell_3_1.png").read_bytes() == PNG
 
 
-async def test_what_is_no_image_is_shown_as_text(place: Place, cells: PythonCells) -> None:
+async def test_invalid_image_is_shown_as_text(place: Place, cells: PythonCells) -> None:
     assert await cells.run_python(SHOW + show_png(b"<script>")) == "a picture"
     assert not (place.workspace / "plots").exists()
 
 
-async def test_images_of_a_cell_are_bounded_in_number(place: Place, cells: PythonCells) -> None:
+async def test_number_of_images_per_cell_is_limited(place: Place, cells: PythonCells) -> None:
     said = await cells.run_python(f"{SHOW}\nfor _ in range(25): {show_png()}")
-    assert said.count("[plot: ") == 20 and said.count("A plot was left out") == 5
+    assert said.count("[plot: ") == 20 and said.count("A plot was not saved") == 5
     assert len(list((place.workspace / "plots").iterdir())) == 20
 
 
-async def test_a_symlink_leads_no_image_out_of_the_workspace(
-    place: Place, cells: PythonCells
-) -> None:
+async def test_images_are_not_written_through_a_symlink(place: Place, cells: PythonCells) -> None:
     said = await cells.run_python(
         f"{SHOW}import os; os.symlink({str(place.given)!r}, 'plots'); {show_png()}"
     )
@@ -422,16 +423,16 @@ async def test_a_symlink_leads_no_image_out_of_the_workspace(
     assert [path.name for path in place.given.iterdir()] == ["data.txt"]
 
 
-def test_a_file_in_the_way_is_neither_followed_nor_replaced(tmp_path: Path) -> None:
+def test_existing_file_or_link_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "plots").mkdir()
     target = tmp_path / "target"
     (tmp_path / "plots" / "cell_1_1.png").symlink_to(target)
     with pytest.raises(FileExistsError):
-        write_plots(tmp_path, [Plot("cell_1_1.png", PNG)])
+        save_plots(tmp_path, [Plot("cell_1_1.png", PNG)])
     assert not target.exists()
 
 
-def test_the_next_number_is_a_free_one(tmp_path: Path) -> None:
+def test_next_number_is_unused(tmp_path: Path) -> None:
     assert next_number(tmp_path, 4) == 5
     (tmp_path / "plots").mkdir()
     for name in ("cell_5_1.png", "cell_6_1.png", "other", "cell_x_1.png"):
@@ -440,26 +441,26 @@ def test_the_next_number_is_a_free_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, "", "é", "a", "AAAA", ["x"], "A" * 20_000_000])
-def test_what_is_no_png_is_none(value: object) -> None:
-    assert png(value) is None
+def test_invalid_png_is_none(value: object) -> None:
+    assert decode_png(value) is None
 
 
 # Untrusted
 
 
-async def test_long_output_is_kept_whole_and_the_model_gets_its_two_ends(
+async def test_long_output_is_saved_whole_and_the_model_gets_start_and_end(
     place: Place, cells: PythonCells
 ) -> None:
     said = await cells.run_python("for n in range(100_000): print(n)\n'the result'")
     assert len(said) < MAX_SHOWN_CHARS + 500
     assert said.startswith("0\n1\n") and said.endswith("\n99999\n'the result'")
     (kept,) = place.kept()
-    assert f"the whole output is in {kept}]" in said and kept.name == "python_1.txt"
+    assert f"the full output is in {kept}]" in said and kept.name == "python_1.txt"
     assert kept.read_text().splitlines()[50_000] == "50000"
 
 
 @pytest.mark.usefixtures("patience")
-async def test_endless_output_ends_the_cell_and_not_its_variables(
+async def test_endless_output_ends_the_cell_but_keeps_variables(
     cells: PythonCells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cells_module, "MAX_OUTPUT_CHARS", 1_000_000)
@@ -469,7 +470,7 @@ async def test_endless_output_ends_the_cell_and_not_its_variables(
     assert await cells.run_python("x") == "1"
 
 
-async def test_many_messages_at_once_let_other_tasks_run(place: Place) -> None:
+async def test_many_messages_do_not_block_other_tasks(place: Place) -> None:
     interpreter = python_kernel.PythonInterpreter(place.sandbox())
     turns, heard_in = itertools.count(), list[int]()
     turn = 0
@@ -501,17 +502,17 @@ async def test_many_messages_at_once_let_other_tasks_run(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("patience")
-async def test_a_message_too_large_is_lost_and_the_next_cell_is_heard(cells: PythonCells) -> None:
+async def test_oversized_message_is_dropped_and_the_next_cell_works(cells: PythonCells) -> None:
     said = await cells.run_python("x = 1\nprint('y' * 20_000_000)")
     assert said == "[The cell wrote too much and was interrupted. Its variables are kept.]"
     assert await cells.run_python("print('on'); x") == "on\n1"
 
 
-async def test_binary_output_is_text(cells: PythonCells) -> None:
+async def test_binary_output_is_text(shared: PythonCells) -> None:
     code = r"import os, sys; sys.stdout.write('a\x00\x1b[31mb\udc80\n')"
-    assert (await cells.run_python(code)).startswith("a\0b")
+    assert (await shared.run_python(code)).startswith("a\0b")
     code = r"import subprocess; subprocess.run(['printf', r'\xff\xfe\n']);"
-    assert "\ufffd" in await cells.run_python(code)
+    assert "\ufffd" in await shared.run_python(code)
 
 
 FORGE = """
@@ -529,7 +530,7 @@ app.iopub_socket.send_multipart([b"<IDS|MSG>", b"bad signature", b"{}", b"{}", b
 """
 
 
-async def test_messages_that_make_no_sense_do_no_harm(cells: PythonCells) -> None:
+async def test_invalid_messages_are_ignored(cells: PythonCells) -> None:
     assert await cells.run_python(FORGE + "print('said')") == "from another\nsaid"
     assert await cells.run_python("1") == "1"
 
@@ -545,7 +546,7 @@ async def test_secrets_are_not_in_its_environment(
 
 
 @both
-async def test_in_the_sandbox_it_sees_only_what_its_agent_may(
+async def test_sandboxed_python_sees_only_its_agents_files(
     place: Place, cells: PythonCells
 ) -> None:
     code = "import os; [os.path.exists(p) for p in {!r}]"
@@ -554,14 +555,14 @@ async def test_in_the_sandbox_it_sees_only_what_its_agent_may(
     assert seen == ("[True, False, False]" if place.is_sandboxed else "[True, True, True]")
 
 
-async def test_only_the_user_may_enter_the_directory_of_its_sockets(cells: PythonCells) -> None:
-    folder = Path(eval(await cells.run_python("import os; os.environ['IPYTHONDIR']"))).parent
+async def test_only_the_user_can_enter_the_socket_directory(shared: PythonCells) -> None:
+    folder = Path(eval(await shared.run_python("import os; os.environ['IPYTHONDIR']"))).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-async def test_what_cannot_be_run_is_told_to_the_model(cells: PythonCells) -> None:
-    (tool,) = cells.tools()
+async def test_invalid_code_is_reported_to_the_model(shared: PythonCells) -> None:
+    (tool,) = shared.tools()
     assert tool.name == "run_python"
     result = await tool.call({"code": "'\ud800'"})
-    assert result.is_error and "half a surrogate pair" in result
+    assert result.is_error and "a lone surrogate" in result
     assert (await tool.call({"code": "1"})) == "1"

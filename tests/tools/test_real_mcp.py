@@ -1,6 +1,6 @@
-"""MCP servers that are not ours, from PyPI and npm, as a team's file names them.
+"""MCP servers from PyPI and npm, as a team file names them.
 
-`make py-test` installs both, so one that is missing is a failure and not a skip.
+`make py-test` installs both, so a missing server is a failure and not a skip.
 """
 
 import json
@@ -17,8 +17,8 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from tests.kit.runs import Run
 from tests.model_server import wait_until
 from tests.recipes.live import commands_alive
 from tests.team_kit import WAIT_S, events, finish, prompt
@@ -42,7 +42,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="Processes are found 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Where servers work, and the one directory that the filesystem server may touch."""
+    """The servers' directory, and the only one that the filesystem server may access."""
     made = tmp_path / "home"
     made.mkdir()
     return made
@@ -50,7 +50,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def our_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `node` and `npx` be the environment's own, as in the Makefile."""
+    """Use the environment's own `node` and `npx`, as in the Makefile."""
     monkeypatch.setenv("PATH", str(BIN), prepend=os.pathsep)
 
 
@@ -78,7 +78,7 @@ def file_server(home: Path) -> dict[str, Any]:
         "command": "npx",
         "args": ["--offline", "--prefix", str(NPM_PREFIX), "mcp-server-filesystem", str(home)],
         "cwd": str(home),
-        "env": {"npm_config_cache": str(home.with_name("npm"))},  # its logs too
+        "env": {"npm_config_cache": str(home.with_name("npm"))},  # including its logs
     }
 
 
@@ -87,7 +87,7 @@ def file_call(tool: str, path: Path, **more: Any) -> Call:
 
 
 def start(root: Path, server: dict[str, Any], *models: ScriptedModel) -> Run:
-    """Start a team, a and b, whose agents have this server."""
+    """Start a team of two agents, a and b, with this server."""
     agents = [
         {"id": name, "backend": {"type": "python", "instance": model, "mcp_servers": [server]}}
         for name, model in zip("ab", models, strict=False)
@@ -97,7 +97,7 @@ def start(root: Path, server: dict[str, Any], *models: ScriptedModel) -> Run:
 
 
 def played(root: Path, server: dict[str, Any], *calls: Call) -> list[ev.ToolFinished]:
-    """Let one agent make these calls, one after the other; it reads what each gave."""
+    """Let one agent make these calls one after the other. Return the results."""
     model = ScriptedModel(*(Turn(calls=(call,)) for call in calls), Answer("done"))
     run = finish(start(root, server, model))
     assert (run.status, run.result) == ("completed", "done"), run.view.notices
@@ -107,7 +107,7 @@ def played(root: Path, server: dict[str, Any], *calls: Call) -> list[ev.ToolFini
     return told
 
 
-def test_the_time_server_tells_and_converts(tmp_path: Path, home: Path) -> None:
+def test_time_server_works_and_can_be_stopped(tmp_path: Path, home: Path) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     now, there, nowhere = played(
         tmp_path,
@@ -124,9 +124,7 @@ def test_the_time_server_tells_and_converts(tmp_path: Path, home: Path) -> None:
     assert "Mars/Olympus" in nowhere.result
 
 
-def test_the_filesystem_server_writes_reads_and_keeps_to_its_directory(
-    tmp_path: Path, home: Path
-) -> None:
+def test_filesystem_server_stays_in_its_directory(tmp_path: Path, home: Path) -> None:
     outside = tmp_path / "outside.txt"
     outside.write_text("private")
     wrote, read, refused, kept = played(
@@ -145,7 +143,7 @@ def test_the_filesystem_server_writes_reads_and_keeps_to_its_directory(
 
 
 @linux
-def test_a_stop_in_a_call_ends_the_server_and_all_that_npx_started(
+def test_stop_during_a_call_ends_the_server_and_the_processes_of_npx(
     tmp_path: Path, home: Path
 ) -> None:
     pipe = home / "pipe"
@@ -161,9 +159,7 @@ def test_a_stop_in_a_call_ends_the_server_and_all_that_npx_started(
     assert run.status == "cancelled"
 
 
-def test_a_stop_of_one_agent_in_a_call_leaves_the_server_to_the_other(
-    tmp_path: Path, home: Path
-) -> None:
+def test_stop_of_one_agent_leaves_the_server_to_the_other(tmp_path: Path, home: Path) -> None:
     pipe, gate = home / "pipe", Gate()
     os.mkfifo(pipe)
     write = file_call("write_file", home / "note.txt", content="mine")
@@ -195,7 +191,7 @@ def test_two_agents_share_one_server(tmp_path: Path, home: Path) -> None:
 
 
 def counted(server: dict[str, Any]) -> dict[str, Any]:
-    """Let each start of a server leave a line in its directory."""
+    """Make each start of a server write a line to a file in its directory."""
     script = 'echo started >> starts; exec "$0" "$@"'
     return {**server, "command": "sh", "args": ["-c", script, server["command"], *server["args"]]}
 
@@ -214,11 +210,11 @@ def is_read(pipe: Path) -> bool:
 
 @contextmanager
 def held_open(pipe: Path, run: Run) -> Iterator[None]:
-    """Wait until somebody reads from a pipe, and let it read on in vain."""
+    """Wait until a process reads from a pipe, and keep the pipe open without data."""
     with ExitStack() as ends:
 
         def is_open() -> bool:
-            with suppress(OSError):  # nobody reads yet
+            with suppress(OSError):  # no reader yet
                 ends.callback(os.close, os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
                 return True
             return False

@@ -1,19 +1,18 @@
-"""The tools of a run: what is shown of those at work."""
+"""The tools of a run: the output of running tools."""
 
 from pathlib import Path
 
 import pytest
 
-from nb_agents.config.tools import ToolKeys
 from nb_agents.tools import run_tools
-from nb_agents.tools.base import ToolContext
-from nb_agents.tools.run_tools import RunTools, ToolPlaces
+from nb_agents.tools.run_tools import RunTools, RunToolSettings
+from tests.kit.tools import ToolContext, ToolKeys
 
 pytestmark = pytest.mark.anyio
 
 
 class Meanwhile(int):
-    """A number; while it is used, the function's thread tells more."""
+    """A number that lets the function's thread write more output when it is used."""
 
     context: ToolContext
 
@@ -26,17 +25,17 @@ async def never(*_: object) -> None:
     pytest.fail("nobody is asked")
 
 
-async def test_what_a_thread_tells_while_it_is_taken_comes_the_next_time(
+async def test_output_written_during_a_read_is_returned_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = Meanwhile(100)
-    monkeypatch.setattr(run_tools, "MAX_TOLD", number)
+    monkeypatch.setattr(run_tools, "MAX_UPDATE_CHARS", number)
 
     def speak(context: ToolContext) -> None:
         number.context = context
         context.tell("early")
 
-    places = ToolPlaces(tmp_path, tmp_path, (), ())
+    places = RunToolSettings(tmp_path, tmp_path, (), ())
     async with RunTools(places, [speak], pytest.fail, never, lambda: None) as tools:
         [tool] = (await tools.open("a", tmp_path, ToolKeys())).others
         await tool.call({})

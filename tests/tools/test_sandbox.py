@@ -1,4 +1,4 @@
-"""The sandbox: an agent's commands see what the agent may see."""
+"""The sandbox: an agent's commands can access the same files as the agent."""
 
 import os
 import shutil
@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 
-from nb_agents.process import bubblewrap
-from nb_agents.process.command import Finished
-from nb_agents.tools.base import ToolContext, ToolError
 from nb_agents.tools.sandbox import Sandbox, confinement
+from tests.kit.processes import Finished, bubblewrap, read_chunk
+from tests.kit.tools import ToolContext, ToolError
 from tests.tools.sandboxes import Place, both, needs_sandbox, place, sandboxed
 
 __all__ = ["place"]
@@ -26,7 +26,7 @@ async def run(context: ToolContext, script: str, *, network: bool = False) -> Fi
 
 
 @sandboxed
-async def test_the_workspace_is_written_and_context_paths_are_only_read(place: Place) -> None:
+async def test_workspace_is_writable_and_context_paths_are_read_only(place: Place) -> None:
     script = f"""
     pwd; touch made; cat {place.given}/data.txt; echo
     touch {place.given}/no || echo refused; rm {place.given}/data.txt || echo kept
@@ -38,7 +38,7 @@ async def test_the_workspace_is_written_and_context_paths_are_only_read(place: P
 
 
 @sandboxed
-async def test_nothing_else_of_the_persons_files_is_there(
+async def test_other_user_files_are_not_visible(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = place.root / "home"
@@ -57,7 +57,7 @@ async def test_nothing_else_of_the_persons_files_is_there(
 
 
 @sandboxed
-async def test_the_system_and_its_own_files_are_beyond_its_reach(place: Place) -> None:
+async def test_system_files_are_read_only_and_tmp_is_temporary(place: Place) -> None:
     name = f"/tmp/{place.root.name}-made"
     script = f"for path in /usr/x /etc/x /bin/x {name}; do touch $path; echo $?; done"
     assert (await run(place.context, script)).output.split() == ["1", "1", "1", "0"]
@@ -65,7 +65,7 @@ async def test_the_system_and_its_own_files_are_beyond_its_reach(place: Place) -
 
 
 @sandboxed
-async def test_it_sees_no_process_but_its_own(place: Place) -> None:
+async def test_only_own_processes_are_visible(place: Place) -> None:
     script = f"ls /proc | grep -c '^[0-9]'; kill -0 {os.getpid()} || echo none"
     count, said = (await run(place.context, script)).output.split()
     assert int(count) < 8 and said == "none"
@@ -73,7 +73,7 @@ async def test_it_sees_no_process_but_its_own(place: Place) -> None:
 
 @sandboxed
 @pytest.mark.parametrize("network", [False, True])
-async def test_the_network_is_there_when_it_is_allowed(place: Place, network: bool) -> None:
+async def test_network_is_available_only_if_allowed(place: Place, network: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         script = f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached"
@@ -82,20 +82,20 @@ async def test_the_network_is_there_when_it_is_allowed(place: Place, network: bo
 
 
 @sandboxed
-async def test_it_has_no_privileges_to_change_what_it_sees(place: Place) -> None:
+async def test_no_privileges_to_change_mounts(place: Place) -> None:
     script = f"grep CapEff /proc/self/status; mount -o remount,rw,bind {place.given}; echo $?"
     words = (await run(place.context, script)).output.split()
     assert set(words[1]) == {"0"} and words[2] != "0"
 
 
 @sandboxed
-async def test_the_python_of_the_notebook_is_there_with_its_packages(place: Place) -> None:
+async def test_python_of_the_notebook_is_available_with_its_packages(place: Place) -> None:
     done = await run(place.context, "python -c 'import sys, yaml; print(sys.prefix)'")
     assert done.output.strip() == sys.prefix
 
 
 @sandboxed
-async def test_a_context_path_may_be_a_file_a_symlink_or_gone(place: Place) -> None:
+async def test_context_path_may_be_a_file_a_symlink_or_missing(place: Place) -> None:
     link, file, gone = place.root / "link", place.root / "file", place.root / "gone"
     inner = place.given / "inner"
     link.symlink_to(place.given)
@@ -114,16 +114,16 @@ async def test_a_workspace_below_a_context_path_can_be_written(place: Place) -> 
     assert (place.workspace / "made").exists() and not (place.peer / "no").exists()
 
 
-# What its processes are told
+# Environment of processes
 
 
 @both
-async def test_a_process_has_the_variables_that_are_meant_for_it_and_no_other(
+async def test_process_gets_only_its_own_variables(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("DATABASE_URL", "JWT", "PIP_INDEX_URL", "HTTPS_PROXY", "JPY_PARENT_PID", "PLAIN"):
         monkeypatch.setenv(name, "not for it")
-    monkeypatch.setenv("LANGUAGE", "sk-1")  # a key of the team, wherever it is
+    monkeypatch.setenv("LANGUAGE", "sk-1")  # a team's key, under any name
     monkeypatch.setenv("NAMED", "for it")
     box = place.sandbox(pass_env=["NAMED"])
     done = await box.run(["bash", "-c", "env; cat /proc/self/environ"], env={"MORE": "1"})
@@ -135,7 +135,7 @@ async def test_a_process_has_the_variables_that_are_meant_for_it_and_no_other(
 
 
 @both
-async def test_what_agents_use_works_without_the_persons_variables(place: Place) -> None:
+async def test_common_programs_work_without_the_users_variables(place: Place) -> None:
     if shutil.which("git") is None:
         script = "echo initial"
     else:
@@ -157,7 +157,7 @@ async def test_what_agents_use_works_without_the_persons_variables(place: Place)
 
 
 @both
-async def test_packages_below_the_persons_home_are_found_without_it(
+async def test_packages_in_the_users_home_are_found(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = place.root / "home" / ".local"
@@ -188,21 +188,21 @@ def fail(program: Path) -> None:
 
 @pytest.fixture
 def own_bwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a bubblewrap that a test may spoil; nothing is known of it yet."""
+    """Return a copy of bubblewrap that a test may break, with no cached checks."""
     real = shutil.which("bwrap")
     program = tmp_path / "programs" / "bwrap"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {real} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    for name, empty in (("_found", []), ("_tried", set()), ("_options_of", {})):
+    for name, empty in (("_installed", []), ("_confining", set()), ("_options_of", {})):
         monkeypatch.setattr(bubblewrap, name, empty)
     return program
 
 
 @sandboxed
 @pytest.mark.parametrize("spoil", [remove, forbid, fail])
-async def test_confinement_that_goes_missing_refuses_the_command(
+async def test_command_is_refused_if_bubblewrap_disappears(
     place: Place, own_bwrap: Path, spoil: Callable[[Path], None]
 ) -> None:
     box = place.sandbox()
@@ -211,14 +211,14 @@ async def test_confinement_that_goes_missing_refuses_the_command(
     spoil(own_bwrap)
     with pytest.raises(ToolError, match=r"nothing was run: (bwrap|/.*/bwrap): "):
         await box.run(command)
-    # The next run may find another one, or is refused, too.
+    # The next run may find another one or is refused too.
     with suppress(ToolError):
         await place.sandbox().run(command)
     assert not (place.root / "outside").exists()
 
 
 @sandboxed
-async def test_where_it_is_not_permitted_nothing_runs_and_the_way_out_is_named(
+async def test_without_permission_for_bubblewrap_nothing_runs_and_the_notice_names_a_remedy(
     place: Place, own_bwrap: Path
 ) -> None:
     fail(own_bwrap)
@@ -230,7 +230,7 @@ async def test_where_it_is_not_permitted_nothing_runs_and_the_way_out_is_named(
 
 
 @needs_sandbox
-def test_a_failure_by_circumstance_leaves_no_later_run_unconfined(own_bwrap: Path) -> None:
+def test_temporary_failure_leaves_no_later_run_unconfined(own_bwrap: Path) -> None:
     good = own_bwrap.read_text()
     fail(own_bwrap)
     assert confinement().is_refused
@@ -239,24 +239,34 @@ def test_a_failure_by_circumstance_leaves_no_later_run_unconfined(own_bwrap: Pat
     assert (found.program, found.why_not) == (str(own_bwrap), "")
 
 
-def test_a_person_may_say_that_no_sandbox_is_needed() -> None:
+def test_user_can_turn_the_sandbox_off() -> None:
     found = confinement(is_wanted=False)
     assert found.program is None and not found.is_refused
-    assert found.notice("a") == (
-        "Commands of a are not sandboxed: its backend says `sandbox: off`."
-    )
+    assert found.notice("a") == ("Commands of a are not sandboxed: its backend has `sandbox: off`.")
 
 
 @pytest.mark.parametrize(
     "system, why", [("linux", "bubblewrap is not installed"), ("darwin", "bubblewrap needs Linux")]
 )
-def test_without_bubblewrap_the_notice_says_so(
-    monkeypatch: pytest.MonkeyPatch, system: str, why: str
-) -> None:
-    monkeypatch.setattr(bubblewrap, "_found", [])
+def test_notice_without_bubblewrap(monkeypatch: pytest.MonkeyPatch, system: str, why: str) -> None:
+    monkeypatch.setattr(bubblewrap, "_installed", [])
     monkeypatch.setattr(os, "defpath", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "platform", system)
     found = confinement()
     assert not found.is_refused
     assert found.notice("a") == f"Commands of a are not sandboxed: {why}."
+
+
+@both
+async def test_the_output_of_an_open_program_ends_when_the_program_closes_it(place: Place) -> None:
+    script = "cat; echo said; exec >&-; exec sleep 1000"
+    async with place.sandbox().open(["bash", "-c", script]) as opened:
+        opened.stdin.write(b"heard ")
+        opened.stdin.close()
+        with anyio.fail_after(60):
+            whole = b""
+            while data := await read_chunk(opened.stdout):
+                whole += data
+    assert whole == b"heard said\n"
+    assert opened.is_gone

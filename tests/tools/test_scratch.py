@@ -1,12 +1,11 @@
-"""Temporary directories: gone with their process, whichever way that ends."""
+"""Temporary directories are removed after the end of their process, even after a kill."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from nb_agents.process import environment
-from nb_agents.process.environment import ScratchFolder, remove_leftovers
+from tests.kit.processes import ScratchFolder, environment, remove_leftovers
 from tests.processes import BOUND_BY_PERMISSIONS, line, output, python
 
 LEAVE = """
@@ -54,7 +53,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """A directory that a link leads to."""
+    """A directory that is the target of a link."""
     path = tmp_path / "others"
     path.mkdir(mode=0o750)
     (path / "kept").touch()
@@ -62,7 +61,7 @@ def others(tmp_path: Path) -> Path:
 
 
 def _leave_one(place: Path, others: Path) -> None:
-    """Let a process make a directory and die of kill -9; while it lives, its directory stays."""
+    """Let a process create a directory and kill it; until then its directory must remain."""
     with python(LEAVE, place, others) as process:
         assert line(process) == "ready"
         before = os.listdir(place)
@@ -72,7 +71,7 @@ def _leave_one(place: Path, others: Path) -> None:
         process.wait()
 
 
-def test_a_directory_is_this_users_alone_and_goes_with_all_that_is_in_it(place: Path) -> None:
+def test_directory_is_private_and_removed_with_its_contents(place: Path) -> None:
     folder = ScratchFolder()
     assert [p.stat().st_mode & 0o777 for p in (folder.path, folder.path.parent)] == [0o700] * 2
     (folder.path / "file").touch()
@@ -82,7 +81,7 @@ def test_a_directory_is_this_users_alone_and_goes_with_all_that_is_in_it(place: 
     assert os.listdir(place) == []
 
 
-def test_what_a_killed_process_left_is_removed_and_nothing_else(place: Path, others: Path) -> None:
+def test_only_directories_of_killed_processes_are_removed(place: Path, others: Path) -> None:
     strange = [place / "nb_agents_notes.txt", place / "other", place / "nb_agents_dir"]
     strange[0].touch()
     strange[1].mkdir()
@@ -90,15 +89,13 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(place: Path, oth
     (place / "nb_agents_link").symlink_to(others)
     (others / environment._LOCK).touch()
     _leave_one(place, others)
-    # As somebody whom the permissions bind: its owner had taken them away.
+    # Run as a user to whom permissions apply; the owner has removed them.
     output(REMOVE, place, before=BOUND_BY_PERMISSIONS)
     assert set(os.listdir(place)) == {p.name for p in strange} | {"nb_agents_link"}
     assert (others / "kept").exists() and others.stat().st_mode & 0o777 == 0o750
 
 
-def test_the_next_kernels_first_run_removes_what_a_killed_one_left(
-    place: Path, others: Path
-) -> None:
+def test_first_run_of_the_next_kernel_removes_leftovers(place: Path, others: Path) -> None:
     _leave_one(place, others)
     assert len(os.listdir(place)) == 1
     with python(RUN, place, place.parent / "sessions") as process:
@@ -106,8 +103,6 @@ def test_the_next_kernels_first_run_removes_what_a_killed_one_left(
     assert os.listdir(place) == []
 
 
-def test_a_place_that_can_not_be_read_holds_up_nobody(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_directory_is_skipped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "PLACE", str(place / "missing"))
     remove_leftovers()

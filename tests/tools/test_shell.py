@@ -1,4 +1,4 @@
-"""The shell: it tells a model how a command ended, and loses nothing of what it wrote."""
+"""The shell tool: the result reports how a command ended, and all output is saved."""
 
 import os
 import re
@@ -12,10 +12,9 @@ from functools import partial
 import pytest
 from anyio import create_task_group, to_thread
 
-from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
-from nb_agents.config.secrets import Secret
-from nb_agents.masking import Mask
 from nb_agents.tools.shell import MAX_SHOWN_CHARS, Shell
+from tests.kit.runs import AgentStopped, CancellationStatus, CancelToken, bind
+from tests.kit.secrets import Mask, Secret
 from tests.model_server import wait_until
 from tests.processes import children, line, python, supervisors
 from tests.tools.sandboxes import Place, both, place
@@ -40,7 +39,7 @@ async def wait_heard(place: Place, text: str = "ready\n") -> None:
 
 
 @both
-async def test_a_command_runs_in_the_workspace_and_its_exit_code_is_told(place: Place) -> None:
+async def test_command_runs_in_the_workspace_and_reports_its_exit_code(place: Place) -> None:
     assert bool(place.sandbox().confinement.program) is place.is_sandboxed
     assert await run(place, "pwd; exit 3") == f"{place.workspace}\n[exit code 3]"
     assert await run(place, "printf x > made; cat made") == "x\n[exit code 0]"
@@ -50,7 +49,7 @@ async def test_a_command_runs_in_the_workspace_and_its_exit_code_is_told(place: 
 
 
 @both
-async def test_both_streams_come_in_order_and_reach_the_panel(place: Place) -> None:
+async def test_stdout_and_stderr_are_in_order_and_reach_the_panel(place: Place) -> None:
     said = await run(place, "for i in 1 2 3; do echo o$i; echo e$i >&2; done")
     assert said == "o1\ne1\no2\ne2\no3\ne3\n[exit code 0]"
     assert place.heard == "o1\ne1\no2\ne2\no3\ne3\n"
@@ -65,17 +64,17 @@ async def test_output_reaches_the_panel_while_the_command_runs(place: Place) -> 
     assert place.heard == "ready\nend\n"
 
 
-async def test_a_key_is_not_in_what_is_kept(place: Place) -> None:
+async def test_saved_output_contains_no_key(place: Place) -> None:
     mask = Mask([Secret("sk-1f9Qz7LmX02p", ("api_key",)), Secret("x", ("api_key",))])
     shell = Shell(place.sandbox(replace(place.context, mask=mask)))
     said = await shell.run_command("echo its sk-1f9Qz7LmX02p, and xx")
-    assert said.startswith("its sk-1f9Qz7LmX02p, and xx")  # only what is written down
+    assert said.startswith("its sk-1f9Qz7LmX02p, and xx")  # only in the file
     (kept,) = place.kept()
     assert kept.read_text() == "its [key], and xx\n"
 
 
 @both
-async def test_long_output_is_kept_whole_and_the_model_gets_its_two_ends(place: Place) -> None:
+async def test_long_output_is_saved_whole_and_the_model_gets_start_and_end(place: Place) -> None:
     shell = Shell(place.sandbox())
     said = await shell.run_command("seq 100000; exit 4")
     (kept,) = place.kept()
@@ -83,16 +82,16 @@ async def test_long_output_is_kept_whole_and_the_model_gets_its_two_ends(place: 
     assert whole == "".join(f"{number}\n" for number in range(1, 100_001))
     assert len(said) < MAX_SHOWN_CHARS + 500
     assert said.startswith("1\n2\n") and said.endswith("\n99999\n100000\n[exit code 4]")
-    # Its end begins with a whole line.
+    # The shown end starts with a whole line.
     [left_out] = re.findall(
-        rf"\[… (\d+) characters left out; the whole output is in {kept}\]\n", said
+        rf"\[… (\d+) characters omitted; the full output is in {kept}\]\n", said
     )
     assert 0 <= int(left_out) - (len(whole) - MAX_SHOWN_CHARS) < 10
-    # The place that the model is told is one that it can read.
+    # The model can read the file at the reported path.
     assert (await shell.run_command(f"sed -n 50000p {kept}")).startswith("50000\n")
 
 
-async def test_each_output_has_a_file_of_its_own_with_a_safe_name(place: Place) -> None:
+async def test_each_output_has_its_own_file_with_a_safe_name(place: Place) -> None:
     async with create_task_group() as tasks:
         for number in range(5):
             tasks.start_soon(run, place, f"echo {number}")
@@ -102,32 +101,32 @@ async def test_each_output_has_a_file_of_its_own_with_a_safe_name(place: Place) 
     assert sorted(path.read_text() for path in place.kept()) == [f"{n}\n" for n in range(5)]
 
 
-async def test_output_that_cannot_be_kept_is_still_shown(place: Place) -> None:
+async def test_output_that_cannot_be_saved_is_still_shown(place: Place) -> None:
     place.context.kept.write_text("in the way")
     assert await run(place, "echo x") == "x\n[exit code 0]"
-    assert "the whole output could not be saved: Not a directory" in await run(place, "seq 100000")
+    assert "the full output could not be saved: Not a directory" in await run(place, "seq 100000")
 
 
 @both
-async def test_hostile_output_is_bounded_text(place: Place) -> None:
+async def test_hostile_output_becomes_limited_text(place: Place) -> None:
     binary = await run(place, r"printf 'a\0\xff\x1b[31mred\x1b[0m\n'")
     assert binary == "a\0\ufffdred\n[exit code 0]"
     for endless in ("yes", "tr '\\0' x </dev/zero", "cat /dev/urandom"):
         said = await run(place, endless, timeout_s=0.3)
         assert len(said) < MAX_SHOWN_CHARS + 500
-        assert said.splitlines()[-1] == "[timed out after 0.3 s; all of it was ended]"
+        assert said.splitlines()[-1] == "[timed out after 0.3 s; all its processes were ended]"
 
 
 @both
-async def test_a_time_out_is_told_with_what_was_written(place: Place, family: Family) -> None:
+async def test_timeout_is_reported_with_the_output(place: Place, family: Family) -> None:
     said = await run(
         place, family.script("echo so far; sleep 1000 & sleep 1000"), timeout_s=LIMIT_S
     )
-    assert said == "so far\n[timed out after 2 s; all of it was ended]"
+    assert said == "so far\n[timed out after 2 s; all its processes were ended]"
     assert family.is_gone()
 
 
-async def test_a_model_may_shorten_the_time_limit_and_not_lengthen_it(place: Place) -> None:
+async def test_model_can_only_shorten_the_time_limit(place: Place) -> None:
     shell = Shell(place.sandbox(), timeout_s=0.4)
     assert "timed out after 0.2 s" in await shell.run_command("sleep 1000", timeout_s=0.2)
     assert "timed out after 0.4 s" in await shell.run_command("sleep 1000", timeout_s=1000)
@@ -135,7 +134,7 @@ async def test_a_model_may_shorten_the_time_limit_and_not_lengthen_it(place: Pla
 
 
 @both
-async def test_an_immediate_stop_ends_all_of_a_command_politely_and_keeps_what_it_said(
+async def test_immediate_stop_terminates_all_processes_and_saves_the_output(
     place: Place, family: Family
 ) -> None:
     tidy = "trap 'sleep 0.3; echo bye; exit' TERM; echo ready; sleep 1000 & wait"
@@ -159,14 +158,14 @@ async def test_a_command_that_ignores_a_stop_is_killed(place: Place, family: Fam
 
 
 @both
-async def test_what_a_command_leaves_behind_ends_with_it(place: Place, family: Family) -> None:
+async def test_child_processes_end_with_the_command(place: Place, family: Family) -> None:
     said = await run(place, family.script("sleep 1000 & (setsid sleep 1000 &); echo done"))
     assert said == "done\n[exit code 0]"
     assert family.is_gone()
 
 
 @both
-async def test_nothing_of_a_command_outlives_its_supervisor(place: Place, family: Family) -> None:
+async def test_no_process_survives_its_supervisor(place: Place, family: Family) -> None:
     async with create_task_group() as tasks:
         tasks.start_soon(run, place, family.script("sleep 1000 & echo ready; sleep 1000"))
         await wait_heard(place)
@@ -192,7 +191,7 @@ anyio.run(Shell(box).run_command, command)
 
 
 @both
-def test_a_command_dies_with_the_kernel(place: Place, family: Family) -> None:
+def test_command_ends_with_the_kernel(place: Place, family: Family) -> None:
     command = family.script("trap '' TERM; (setsid sleep 1000 &); echo ready; sleep 1000")
     with python(STARTER, place.workspace, place.is_sandboxed, command) as starter:
         assert line(starter) == "ready"
@@ -211,15 +210,15 @@ async def test_secrets_are_not_in_its_environment(
 
 
 @both
-async def test_a_limit_is_told_and_the_next_command_runs(place: Place) -> None:
+async def test_exceeded_limit_is_reported_and_the_next_command_runs(place: Place) -> None:
     shell = Shell(place.sandbox(limits={"processes": 20, "file_size_mb": 1}))
     many = "echo begun; for n in {1..60}; do sleep 1000 & done; wait"
     assert await shell.run_command(many) == (
-        "begun\n[it had more than 20 processes and threads (`processes` of its limits); "
-        "all of it was ended]"
+        "begun\n[stopped because it had more than 20 processes and threads (its limit "
+        "`processes`); all its processes were ended]"
     )
     assert await shell.run_command("exec head -c 2000000 /dev/zero >large") == (
-        "[exit code 153: more than 1 MB in one file (`file_size_mb` of its limits)]"
+        "[exit code 153: more than 1 MB in one file (its limit `file_size_mb`)]"
     )
     assert await shell.run_command("echo fine") == "fine\n[exit code 0]"
 
@@ -227,14 +226,14 @@ async def test_a_limit_is_told_and_the_next_command_runs(place: Place) -> None:
 @pytest.mark.parametrize(
     "command, options, complaint",
     [
-        ("echo \0", {}, "the command has a NUL character"),
-        ("echo \ud800", {}, "the command has half a surrogate pair"),
-        ("#" * 100_001, {}, "the command has 100001 bytes, 100000 are possible"),
-        ("true", {"timeout_s": 0}, "timeout_s is 0; it must be more than 0"),
+        ("echo \0", {}, "the command contains a NUL character"),
+        ("echo \ud800", {}, "the command contains a lone surrogate"),
+        ("#" * 100_001, {}, "the command has 100001 bytes; the limit is 100000"),
+        ("true", {"timeout_s": 0}, "timeout_s is 0. It must be greater than 0"),
         ("true", {"timeout_s": float("nan")}, "timeout_s is nan"),
     ],
 )
-async def test_what_cannot_be_run_is_told_to_the_model(
+async def test_invalid_command_is_reported_to_the_model(
     place: Place, command: str, options: dict[str, float], complaint: str
 ) -> None:
     (tool,) = Shell(place.sandbox()).tools()
@@ -242,7 +241,7 @@ async def test_what_cannot_be_run_is_told_to_the_model(
     assert result.is_error and complaint in result
 
 
-async def test_the_schema_says_what_it_takes(place: Place) -> None:
+async def test_run_command_has_its_schema(place: Place) -> None:
     (tool,) = Shell(place.sandbox()).tools()
     assert tool.name == "run_command"
     assert tool.definition.parameters_json_schema["required"] == ["command"]
@@ -258,7 +257,7 @@ async def test_a_stop_before_the_call_starts_nothing(place: Place) -> None:
     assert not (place.workspace / "made").exists()
 
 
-async def test_commands_run_side_by_side(place: Place) -> None:
+async def test_commands_run_concurrently(place: Place) -> None:
     shell = Shell(place.sandbox())
     first = "touch one; until [ -e two ]; do sleep 0.01; done"
     second = "touch two; until [ -e one ]; do sleep 0.01; done"
@@ -267,9 +266,9 @@ async def test_commands_run_side_by_side(place: Place) -> None:
             tasks.start_soon(partial(shell.run_command, command))
 
 
-async def test_a_command_that_finds_no_file_descriptor_left_says_so(place: Place) -> None:
+async def test_lack_of_file_descriptors_is_reported(place: Place) -> None:
     [tool] = Shell(place.sandbox()).tools()
-    said = [str(await tool.call({"command": "echo so"}))]  # whatever is loaded late is there now
+    said = [str(await tool.call({"command": "echo so"}))]  # load lazy imports before the limit
     for left in range(16):
         with descriptors_left(left):
             said.append(str(await tool.call({"command": "echo so"})))
@@ -281,7 +280,7 @@ async def test_a_command_that_finds_no_file_descriptor_left_says_so(place: Place
 
 @contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
-    """Let this process open so many files and no more."""
+    """Limit the number of files that this process can open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     taken = list[int]()

@@ -1,4 +1,4 @@
-"""Limits: a command that takes too much of the machine is refused it or ended, whoever runs it."""
+"""Resource limits: a command that exceeds one is refused the resource or ended, for any user."""
 
 import ctypes
 import os
@@ -10,15 +10,15 @@ import anyio
 import pytest
 from filelock import FileLock
 
-from nb_agents.config.permissions import CommandLimits
-from nb_agents.process.command import Finished, run_command
+from tests.kit.processes import Finished, run_command
+from tests.kit.tools import CommandLimits
 from tests.team_kit import WAIT_S
 from tests.tools.sandboxes import User, needs_sandbox, user
 from tests.tools.test_process import PLAIN
 
 __all__ = ["user"]
 
-# Doubles eleven times and no more, should nobody end it.
+# Doubles at most eleven times, in case it is not ended.
 BOMB = 'bomb() { [ "$1" -gt 11 ] && sleep 1000; bomb $(($1+1)) & bomb $(($1+1)) & wait; }; bomb 1'
 HOLD = "hold() { x=$(head -c $1000000 /dev/zero | tr '\\0' x); echo held; sleep $2; }; "
 NAMES = "for number in 1 2 3 4 5 6; do"
@@ -79,7 +79,7 @@ def run(user: User, request: pytest.FixtureRequest) -> Runner:
 
 
 @pytest.mark.parametrize("script, limits, name", ENDED)
-async def test_a_command_beyond_a_limit_is_ended_and_the_limit_is_told(
+async def test_command_over_a_limit_is_ended_and_the_limit_reported(
     run: Runner, script: str, limits: dict[str, int], name: str
 ) -> None:
     done = await run(script, **limits)
@@ -87,7 +87,7 @@ async def test_a_command_beyond_a_limit_is_ended_and_the_limit_is_told(
 
 
 @pytest.mark.parametrize("script, limits, told", REFUSED)
-async def test_one_process_is_refused_what_is_beyond_a_limit(
+async def test_single_process_cannot_exceed_a_limit(
     run: Runner, script: str, limits: dict[str, int], told: str
 ) -> None:
     done = await run(script, **limits)
@@ -100,7 +100,7 @@ HELD = "perl -e 'print syscall(250, 11, -3, 0, 0)'"
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the system call's number is another")
-async def test_a_command_has_a_session_keyring_of_its_own_without_the_persons_keys(
+async def test_command_has_its_own_empty_session_keyring(
     user: User,
 ) -> None:
     key = b"user", b"nb_agents_test", b"a ticket", 8, -3
@@ -118,7 +118,7 @@ async def test_a_command_has_a_session_keyring_of_its_own_without_the_persons_ke
     assert done.output == "0"
 
 
-async def test_what_forked_processes_share_is_counted_once(run: Runner) -> None:
+async def test_memory_shared_by_forked_processes_counts_once(run: Runner) -> None:
     fork = "for n in 1 2 3 4 5 6; do (sleep 1; :) & done; wait"
     done = await run(f"{HOLD} hold 60 0; {fork}; echo ${{#x}}", memory_mb=200)
     assert (done.limit, done.output) == ("", "held\n60000000\n"), done
@@ -126,9 +126,9 @@ async def test_what_forked_processes_share_is_counted_once(run: Runner) -> None:
 
 @pytest.fixture
 def large(user: User) -> Iterator[None]:
-    """Give a file in the workspace that takes 300 MB of the disk; one test at a time does so.
+    """Create a file of 300 MB in the workspace; only one test at a time may do so.
 
-    How much fuller the disk becomes counts, by whomever.
+    The limit is measured by the disk's free space, which other processes change too.
     """
     place = user.workspace / "large"
     with FileLock(Path(gettempdir()) / "nb-agents-large-file.lock"):
@@ -139,13 +139,13 @@ def large(user: User) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("large")
-async def test_a_workspace_that_is_too_large_can_be_tidied_up(run: Runner) -> None:
+async def test_files_can_be_deleted_in_a_workspace_over_its_limit(run: Runner) -> None:
     script = "head -c 4000000 /dev/zero >more; sleep 0.6; rm large more; sleep 0.6; echo end"
     done = await run(script, workspace_mb=10)
     assert done.output == "end\n"
 
 
-async def test_a_persons_own_command_has_no_limits(tmp_path: Path) -> None:
+async def test_users_own_command_has_no_limits(tmp_path: Path) -> None:
     done = await run_command(["bash", "-c", "ulimit -n"], cwd=tmp_path, env=PLAIN)
     plain = await anyio.run_process(["bash", "-c", "ulimit -n"])
     assert done.output == plain.stdout.decode()

@@ -1,4 +1,4 @@
-"""The plan of tasks: its tools, its file, and what it refuses."""
+"""The task plan: its tools, its file, and its errors."""
 
 import json
 from pathlib import Path
@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from nb_agents.config.permissions import PermissionSpec
-from nb_agents.tools.base import Toolbox, ToolCall, ToolResult, calling
-from nb_agents.tools.policy import judge
 from nb_agents.tools.task_plan import MAX_CHARS, MAX_PLAN_BYTES, PLAN_FILE, TaskPlan
+from tests.kit.tools import PermissionSpec, Toolbox, ToolCall, ToolResult, judge, use_call
 
 pytestmark = pytest.mark.anyio
 
-# As MassGen's prompts teach models to write it.
+# The form that MassGen's prompts describe.
 THREE = [
     {"id": "research", "description": "Compare providers", "verification": "A table of three"},
     {"description": "Design the flow", "depends_on": [0], "execution": {"mode": "inline"}},
@@ -22,14 +20,14 @@ THREE = [
 
 
 class Plan:
-    """The tools over the plan of a workspace, as a model calls them."""
+    """The task plan tools of a workspace, called as a model calls them."""
 
     def __init__(self, workspace: Path, max_tasks: int = 10) -> None:
         self.file = workspace / PLAN_FILE
         self._tools = Toolbox(TaskPlan(workspace, max_tasks).tools())
 
     async def call(self, tool: str, *, again: bool = False, **args: Any) -> ToolResult:
-        with calling(ToolCall("a", is_repeated=again)):
+        with use_call(ToolCall("a", is_repeated=again)):
             return await self._tools.call(tool, args)
 
     async def ok(self, tool: str, **args: Any) -> str:
@@ -54,7 +52,7 @@ def plan(tmp_path: Path) -> Plan:
     return Plan(tmp_path / "a")
 
 
-async def test_a_plan_is_made_worked_through_and_is_a_file_all_the_time(plan: Plan) -> None:
+async def test_plan_is_stored_in_a_file_throughout(plan: Plan) -> None:
     made = await plan.told("create_task_plan", tasks=THREE)
     assert [task["id"] for task in made["tasks"]] == ["research", "task_1", "build"]
     assert made["ready_tasks"] == ["research"]
@@ -74,7 +72,7 @@ async def test_a_plan_is_made_worked_through_and_is_a_file_all_the_time(plan: Pl
     assert plan.statuses() == {"research": "completed", "task_1": "pending", "build": "pending"}
 
 
-async def test_a_task_is_added_where_it_belongs_changed_and_deleted(plan: Plan) -> None:
+async def test_add_edit_and_delete_a_task(plan: Plan) -> None:
     await plan.ok("create_task_plan", tasks=["one", "two"])
     added = await plan.told(
         "add_task", description="between", after_task_id="task_1", depends_on=["task_1"]
@@ -89,15 +87,15 @@ async def test_a_task_is_added_where_it_belongs_changed_and_deleted(plan: Plan) 
     assert list(plan.statuses()) == ["task_1", "task_2"]
 
 
-async def test_a_plan_may_have_no_more_tasks_than_the_file_says(tmp_path: Path) -> None:
+async def test_number_of_tasks_is_limited_by_the_team_file(tmp_path: Path) -> None:
     plan = Plan(tmp_path, 2)
-    assert "a plan may have 2 tasks, and this would be 3" in await plan.refused(
+    assert "a plan can have at most 2 tasks, and this plan would have 3" in await plan.refused(
         "create_task_plan", tasks=THREE
     )
     assert not plan.file.exists()
     await plan.ok("create_task_plan", tasks=THREE[:2])
-    assert "may have 2" in await plan.refused("add_task", description="one more")
-    # One that is too long already, by hand or by another file, is worked through all the same.
+    assert "at most 2" in await plan.refused("add_task", description="one more")
+    # An existing plan over the limit can still be used.
     plan.file.write_text(json.dumps({"tasks": [{"id": i, "description": i} for i in "abc"]}))
     await plan.ok("update_task_status", task_id="b", status="completed")
 
@@ -105,16 +103,16 @@ async def test_a_plan_may_have_no_more_tasks_than_the_file_says(tmp_path: Path) 
 @pytest.mark.parametrize(
     "tool, args, told",
     [
-        ("create_task_plan", {"tasks": THREE}, "a plan of 2 tasks already"),
+        ("create_task_plan", {"tasks": THREE}, "already have a plan with 2 tasks"),
         ("add_task", {"description": "x", "depends_on": ["nowhere"]}, "not on 'nowhere'"),
-        ("add_task", {"description": "x", "after_task_id": "z"}, "no task 'z'; there are: task_1"),
+        ("add_task", {"description": "x", "after_task_id": "z"}, "no task 'z'. Your tasks: task_1"),
         ("add_task", {"description": "x" * (MAX_CHARS + 1)}, "at most 2000 characters"),
         ("update_task_status", {"task_id": "z", "status": "completed"}, "there is no task 'z'"),
         ("update_task_status", {"task_id": "task_1", "status": "nearly"}, "status"),
         ("delete_task", {"task_id": "z"}, "there is no task 'z'"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_and_changes_nothing(
+async def test_invalid_changes_are_refused(
     plan: Plan, tool: str, args: dict[str, Any], told: str
 ) -> None:
     await plan.ok("create_task_plan", tasks=["one", "two"])
@@ -123,17 +121,17 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(
     assert plan.file.read_bytes() == before
 
 
-async def test_a_task_can_depend_on_earlier_ones_alone_so_there_is_no_circle(plan: Plan) -> None:
+async def test_task_can_depend_only_on_earlier_tasks(plan: Plan) -> None:
     circle = [
         {"id": "a", "description": "a", "depends_on": ["b"]},
         {"id": "b", "description": "b", "depends_on": ["a"]},
     ]
     assert "not on 'b'" in await plan.refused("create_task_plan", tasks=circle)
     twice = [{"id": "a", "description": "a"}, {"id": "a", "description": "b"}]
-    assert "ids must differ" in await plan.refused("create_task_plan", tasks=twice)
+    assert "Give each task a different id" in await plan.refused("create_task_plan", tasks=twice)
 
 
-async def test_a_call_that_may_have_happened_is_not_done_twice(plan: Plan) -> None:
+async def test_repeated_call_has_no_second_effect(plan: Plan) -> None:
     await plan.ok("create_task_plan", tasks=["one"])
     await plan.ok("create_task_plan", tasks=["one"], again=True)
     await plan.ok("add_task", description="two")
@@ -145,15 +143,15 @@ async def test_a_call_that_may_have_happened_is_not_done_twice(plan: Plan) -> No
 
 
 @pytest.mark.parametrize("text", ["{", '{"tasks": [{"description": "no id"}]}', "[]"])
-async def test_a_file_that_is_no_plan_is_told_and_kept(plan: Plan, text: str) -> None:
+async def test_invalid_plan_file_is_reported_and_not_changed(plan: Plan, text: str) -> None:
     plan.file.parent.mkdir(parents=True)
     plan.file.write_text(text)
-    assert "is not a plan" in await plan.refused("get_task_plan")
-    assert "fix or delete it" in await plan.refused("add_task", description="x")
+    assert "is not a valid plan" in await plan.refused("get_task_plan")
+    assert "Fix it or delete it" in await plan.refused("add_task", description="x")
     assert plan.file.read_text() == text
 
 
-async def test_a_plan_is_neither_read_through_a_link_nor_without_bound(
+async def test_plan_is_not_read_through_a_link_and_has_a_maximum_size(
     plan: Plan, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret.json"
@@ -167,7 +165,7 @@ async def test_a_plan_is_neither_read_through_a_link_nor_without_bound(
     assert "larger than" in await plan.refused("get_task_plan")
 
 
-def test_rules_for_files_hold_for_the_plan_and_else_nobody_is_asked(tmp_path: Path) -> None:
+def test_file_rules_apply_to_the_plan(tmp_path: Path) -> None:
     none = PermissionSpec.model_validate({"rules": {}})
     assert judge(none, "create_task_plan", {"tasks": []}, tmp_path) == "allow"
     denied = PermissionSpec.model_validate({"rules": {"deny": ["write_file(tasks/*)"]}})

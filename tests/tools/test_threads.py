@@ -1,4 +1,4 @@
-"""A plain function in a thread: let begin or not, given its moment, left and remembered."""
+"""Plain functions in threads: cancellation, the time to clean up, and abandoned calls."""
 
 from collections.abc import Callable
 from threading import Event
@@ -6,8 +6,8 @@ from threading import Event
 import anyio
 import pytest
 
-from nb_agents.tools.base import ToolCall, calling
-from nb_agents.tools.threads import ThreadCall, still_runs
+from nb_agents.tools.threads import ThreadCall, is_call_running
+from tests.kit.tools import ToolCall, use_call
 
 pytestmark = pytest.mark.anyio
 
@@ -15,7 +15,7 @@ WAIT_S = 200.0
 
 
 class Held:
-    """A function that says that it has come, and waits until it may go."""
+    """A function that signals its start and waits until it is released."""
 
     def __init__(self) -> None:
         self.come, self.let_go = Event(), Event()
@@ -32,7 +32,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 
 async def cut(agent: str, held: Held, cleanup_s: float, *, ends: bool = False) -> int:
-    """Cancel a call of "f" once it has begun: the number of the thread that it is left in."""
+    """Cancel a call to "f" after its start. Return the number of its abandoned thread."""
 
     async def cancel() -> None:
         await until(held.come.is_set)
@@ -42,32 +42,32 @@ async def cut(agent: str, held: Held, cleanup_s: float, *, ends: bool = False) -
 
     attempt = ToolCall(agent)
     async with anyio.create_task_group() as group:
-        with calling(attempt), anyio.CancelScope() as scope:
+        with use_call(attempt), anyio.CancelScope() as scope:
             group.start_soon(cancel)
             await ThreadCall("f").run(held, cleanup_s)
     assert scope.cancelled_caught is not ends
     return attempt.thread
 
 
-async def test_a_call_that_is_cancelled_before_it_begins_is_never_made() -> None:
+async def test_call_cancelled_before_it_starts_is_not_made() -> None:
     made, attempt = list[str](), ToolCall("a")
-    with calling(attempt), anyio.CancelScope() as scope:
+    with use_call(attempt), anyio.CancelScope() as scope:
         scope.cancel()
         await ThreadCall("f").run(lambda: made.append("made"), 1.0)
     assert scope.cancelled_caught
     assert (made, attempt.thread) == ([], 0)
 
 
-async def test_one_that_ends_within_its_moment_is_not_left_and_has_a_result() -> None:
+async def test_call_that_ends_within_the_cleanup_time_has_a_result() -> None:
     assert await cut("a", Held(), WAIT_S, ends=True) == 0
 
 
-async def test_one_that_goes_on_is_known_by_its_number_until_it_ends() -> None:
+async def test_abandoned_call_is_recorded_until_it_ends() -> None:
     held = Held()
     thread = await cut("a", held, 0.01)
-    assert still_runs(thread) and not still_runs(thread + 1)
+    assert is_call_running(thread) and not is_call_running(thread + 1)
     held.let_go.set()
-    await until(lambda: not still_runs(thread))
+    await until(lambda: not is_call_running(thread))
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ async def test_one_that_goes_on_is_known_by_its_number_until_it_ends() -> None:
         ("a/c#1", "a/c#2", "f", True),
     ],
 )
-async def test_only_a_copy_of_its_own_is_waited_for(
+async def test_only_the_same_agents_abandoned_call_is_waited_for(
     left: str, agent: str, tool: str, waits: bool
 ) -> None:
     held, told, made = Held(), list[str](), list[str]()
     await cut(left, held, 0.01)
 
     async def call() -> None:
-        with calling(ToolCall(agent)):
+        with use_call(ToolCall(agent)):
             made.append(await ThreadCall(tool, tell=told.append).run(lambda: "made", 0.01))
 
     async with anyio.create_task_group() as group:

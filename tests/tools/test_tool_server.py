@@ -1,4 +1,4 @@
-"""Our tools, called by a real client of the protocol over HTTP."""
+"""The MCP server for external agents, used by a real client over HTTP."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -9,8 +9,8 @@ import anyio
 import httpx2
 import pytest
 
-from nb_agents.tools.base import Tool, ToolError
-from nb_agents.tools.tool_server import ToolAddress, ToolServer
+from nb_agents.extensions.external_agents.tool_server import ToolAddress, ToolServer
+from tests.kit.tools import Tool, ToolError
 from tests.team_kit import WAIT_S
 
 pytestmark = pytest.mark.anyio
@@ -20,14 +20,14 @@ who: ContextVar[str] = ContextVar("who", default="nobody")
 
 @asynccontextmanager
 async def client_of(address: ToolAddress) -> AsyncIterator[Any]:
-    from nb_agents.tools.mcp_sdk import connect, http_transport
+    from tests.kit.mcp import connect, http_transport
 
     async with connect(http_transport(address.url, address.headers, WAIT_S)) as client:
         yield client
 
 
 async def name() -> str:
-    """Return whose call it is."""
+    """Return the id of the calling agent."""
     return who.get()
 
 
@@ -47,12 +47,13 @@ def text(result: dict[str, Any]) -> str:
 async def test_an_agent_lists_and_calls_its_tools() -> None:
     async with ToolServer() as server, client_of(await server.offer(offers(name))) as client:
         (listed,) = (await client.list_tools())["tools"]
-        assert (listed["name"], listed["description"]) == ("name", "Return whose call it is.")
+        assert listed["name"] == "name"
+        assert listed["description"] == "Return the id of the calling agent."
         assert listed["inputSchema"]["type"] == "object"
         assert text(await client.call_tool("name", {})) == "nobody"
 
 
-async def test_calls_run_in_the_context_in_which_the_tools_were_offered() -> None:
+async def test_calls_run_in_the_context_of_the_offer() -> None:
     async with ToolServer() as server:
         who.set("ada")
         address = await server.offer(offers(name))
@@ -61,12 +62,12 @@ async def test_calls_run_in_the_context_in_which_the_tools_were_offered() -> Non
             assert text(await client.call_tool("name", {})) == "ada"
 
 
-async def test_a_failure_and_an_unknown_tool_are_told_to_the_agent() -> None:
+async def test_failures_and_unknown_tools_are_reported_to_the_agent() -> None:
     async with ToolServer() as server, client_of(await server.offer(offers(fail))) as client:
         failed = await client.call_tool("fail", {})
         assert failed["isError"] and text(failed) == "Error: there is nothing to do"
         unknown = await client.call_tool("vote", {})
-        assert unknown["isError"] and text(unknown) == "Error: no tool 'vote'. You have: fail."
+        assert unknown["isError"] and text(unknown) == "Error: no tool 'vote'. Your tools: fail."
 
 
 async def test_tools_may_change_while_the_agent_works() -> None:
@@ -78,7 +79,7 @@ async def test_tools_may_change_while_the_agent_works() -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer x"}])
-async def test_nobody_without_a_known_token_gets_an_answer(headers: dict[str, str]) -> None:
+async def test_requests_without_the_token_are_refused(headers: dict[str, str]) -> None:
     async with ToolServer() as server, httpx2.AsyncClient(headers=headers) as client:
         address = await server.offer(offers(name))
         assert (await client.post(address.url, json={"jsonrpc": "2.0"})).status_code == 401
@@ -107,17 +108,17 @@ async def test_the_end_of_the_run_cancels_calls_in_flight() -> None:
 
 
 async def _call(address: ToolAddress, tool: str) -> None:
-    with suppress(Exception):  # the server is gone
+    with suppress(Exception):  # the server has ended
         async with client_of(address) as client:
             await client.call_tool(tool, {})
 
 
-async def test_a_server_that_offered_nothing_has_no_port() -> None:
+async def test_server_without_an_offer_opens_no_port() -> None:
     async with ToolServer() as server:
         assert server._server is None
 
 
-async def test_after_a_stop_at_once_the_next_server_hears_its_agents() -> None:
+async def test_next_server_works_after_an_immediate_stop() -> None:
     for _ in range(3):
         with anyio.CancelScope() as scope:
             async with ToolServer() as server, client_of(await server.offer(offers(name))) as one:

@@ -1,4 +1,4 @@
-"""The workspace: an agent writes below it and nowhere else, and reads what it may."""
+"""The file tools: an agent can write only its workspace, and read permitted paths."""
 
 import os
 import socket
@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
-from nb_agents.disk.directory import Directory
 from nb_agents.tools import workspace
-from nb_agents.tools.base import Toolbox, ToolCall, ToolResult, calling
 from nb_agents.tools.workspace import Workspace
+from tests.kit.disk import Directory
+from tests.kit.runs import AgentStopped, CancellationStatus, CancelToken, bind
+from tests.kit.tools import Toolbox, ToolCall, ToolResult, use_call
 
 NAMES = ("list_files", "read_file", "write_file", "edit_file", "delete_file")
 
 
 class Place:
-    """A workspace with peers and context beside it, and a secret outside of all."""
+    """A workspace with peers and context paths, and a secret file outside of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class Place:
         return result
 
     def everything(self) -> dict[str, bytes | str]:
-        """All files and links below the place but the workspace's own."""
+        """Return all files and links outside of the workspace."""
         found: dict[str, bytes | str] = {}
         for path in sorted(self.path.rglob("*")):
             if path.is_symlink():
@@ -60,7 +60,7 @@ class Place:
 
 
 def list_files(root: Path) -> list[tuple[str, int]]:
-    """Paths and sizes of all files below a directory."""
+    """Return the paths and sizes of all files below a directory."""
     with Directory.at(root) as directory:
         return [(e.path, e.stat.st_size) for e in directory.walk() if e.kind == "file"]
 
@@ -87,7 +87,7 @@ WAYS_OUT = [
 
 @pytest.mark.parametrize("tool", NAMES)
 @pytest.mark.parametrize("path", WAYS_OUT, ids=lambda p: ascii(p[:30]))
-async def test_there_is_no_way_out(place: Place, tool: str, path: str) -> None:
+async def test_no_path_leads_out_of_the_workspace(place: Place, tool: str, path: str) -> None:
     (place.own / "link_dir").symlink_to(place.path, target_is_directory=True)
     (place.own / "link_up").symlink_to(place.own, target_is_directory=True)
     (place.own / "link_file").symlink_to(place.secret)
@@ -126,13 +126,13 @@ async def test_peers_context_and_own_files_can_be_read(place: Place) -> None:
     assert await place.ok("list_files", path=file) == f"{file}  3"
 
 
-async def test_a_symlink_in_a_peers_workspace_leads_nowhere(place: Place) -> None:
+async def test_symlink_in_a_peers_workspace_is_refused(place: Place) -> None:
     (place.peer / "out").symlink_to(place.secret)
     await place.refused("read_file", path="peers/agent1/out")
     assert "out" not in await place.ok("list_files", path="peers/agent1")
 
 
-async def test_a_symlink_in_a_context_path_leads_nowhere(place: Place) -> None:
+async def test_symlink_in_a_context_path_is_refused(place: Place) -> None:
     (place.context / "out").symlink_to(place.secret)
     await place.refused("read_file", path=str(place.context / "out"))
 
@@ -165,7 +165,7 @@ async def test_half_a_surrogate_pair_in_the_content_does_not_break_a_write(place
 
 
 @pytest.mark.parametrize("path", ["folder", "file/below", ".", "", "x" * 256])
-async def test_a_name_that_can_not_be_written_is_told(place: Place, path: str) -> None:
+async def test_impossible_file_name_is_reported(place: Place, path: str) -> None:
     (place.own / "folder").mkdir()
     (place.own / "file").write_text("x")
     await place.refused("write_file", path=path, content="x")
@@ -193,7 +193,7 @@ async def test_a_file_that_is_not_text_is_not_edited(place: Place) -> None:
     assert (place.own / "a.png").read_bytes() == data
 
 
-async def test_a_binary_file_is_told_as_such_and_another_encoding_is_read(place: Place) -> None:
+async def test_binary_file_is_reported_and_other_encodings_are_read(place: Place) -> None:
     (place.own / "a.bin").write_bytes(b"\0" * 1000)
     assert "binary file of 1000 bytes" in await place.refused("read_file", path="a.bin")
     (place.own / "latin.txt").write_bytes(b"caf\xe9")
@@ -202,7 +202,7 @@ async def test_a_binary_file_is_told_as_such_and_another_encoding_is_read(place:
 
 @pytest.mark.parametrize("tool", ["read_file", "edit_file", "delete_file"])
 @pytest.mark.parametrize("path", ["nothing", "folder"])
-async def test_what_is_not_a_file_is_told(place: Place, tool: str, path: str) -> None:
+async def test_path_that_is_not_a_file_is_reported(place: Place, tool: str, path: str) -> None:
     (place.own / "folder").mkdir()
     assert "there is no file" in await place.refused(tool, **arguments(tool, path))
 
@@ -212,7 +212,7 @@ def make_special(path: Path, kind: str) -> None:
         os.mkfifo(path)
     elif kind == "socket":
         with socket.socket(socket.AF_UNIX) as server:
-            # Its whole name may be 100 bytes long at most.
+            # A path may have at most 100 bytes.
             server.bind(os.path.relpath(path))
     else:
         path.symlink_to("/dev/zero")
@@ -220,18 +220,18 @@ def make_special(path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
 @pytest.mark.parametrize("tool", ["read_file", "edit_file", "write_file", "delete_file"])
-async def test_what_is_no_file_is_neither_waited_for_nor_changed(
+async def test_pipes_sockets_and_devices_are_not_opened(
     place: Place, tool: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place.own)
     make_special(place.own / "it", kind)
     before = (place.own / "it").lstat()
     told = await place.refused(tool, **arguments(tool, "it"))
-    assert kind in told or "leads out" in told or "a symlink" in told
+    assert kind in told or "is outside" in told or "a symlink" in told
     assert (place.own / "it").lstat().st_ino == before.st_ino
 
 
-async def test_a_list_names_what_is_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_listing_shows_special_files(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.own)
     make_special(place.own / "p", "pipe")
     make_special(place.own / "s", "socket")
@@ -260,13 +260,13 @@ async def test_a_file_keeps_its_permissions(place: Place) -> None:
     assert (place.own / "run.sh").stat().st_mode & 0o777 == 0o750
 
 
-async def test_a_hard_link_is_replaced_and_not_written_through(place: Place) -> None:
+async def test_hard_link_is_replaced_not_written_through(place: Place) -> None:
     os.link(place.secret, place.own / "hard")
     await place.ok("write_file", path="hard", content="mine")
     assert place.secret.read_text() == "secret"
 
 
-async def test_a_deleted_file_is_gone(place: Place) -> None:
+async def test_delete_file(place: Place) -> None:
     await place.ok("write_file", path="a/b.txt", content="x")
     assert await place.ok("delete_file", path="a/b.txt") == "Deleted a/b.txt."
     assert await place.ok("list_files") == "(no files)"
@@ -275,17 +275,21 @@ async def test_a_deleted_file_is_gone(place: Place) -> None:
 async def test_a_long_file_is_read_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workspace, "MAX_READ_CHARS", 4)
     (place.own / "a.txt").write_text("abcdefghij")
-    assert await place.ok("read_file", path="a.txt") == "abcd\n[cut; go on with offset=4]"
-    assert await place.ok("read_file", path="a.txt", offset=4) == "efgh\n[cut; go on with offset=8]"
+    assert await place.ok("read_file", path="a.txt") == "abcd\n[truncated; continue with offset=4]"
+    assert (
+        await place.ok("read_file", path="a.txt", offset=4)
+        == "efgh\n[truncated; continue with offset=8]"
+    )
     assert await place.ok("read_file", path="a.txt", offset=8) == "ij"
     assert (
-        await place.ok("read_file", path="a.txt", offset=-3) == "abcd\n[cut; go on with offset=4]"
+        await place.ok("read_file", path="a.txt", offset=-3)
+        == "abcd\n[truncated; continue with offset=4]"
     )
     assert await place.ok("read_file", path="a.txt", offset=99) == ""
 
 
 @pytest.mark.parametrize("tool", ["read_file", "edit_file"])
-async def test_a_file_too_large_is_not_read(
+async def test_oversized_file_is_not_read(
     place: Place, monkeypatch: pytest.MonkeyPatch, tool: str
 ) -> None:
     monkeypatch.setattr(workspace, "MAX_READ_BYTES", 4)
@@ -293,23 +297,29 @@ async def test_a_file_too_large_is_not_read(
     assert "larger than 4 bytes" in await place.refused(tool, **arguments(tool, "a.txt"))
 
 
-async def test_what_is_written_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_size_of_a_written_file_is_limited(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workspace, "MAX_WRITE_CHARS", 4)
-    assert "at most 4" in await place.refused("write_file", path="a.txt", content="abcde")
+    assert "the limit is 4" in await place.refused("write_file", path="a.txt", content="abcde")
     await place.ok("write_file", path="a.txt", content="abcd")
-    assert "at most 4" in await place.refused("edit_file", path="a.txt", old="d", new="de")
+    assert "the limit is 4" in await place.refused("edit_file", path="a.txt", old="d", new="de")
     assert (place.own / "a.txt").read_text() == "abcd"
 
 
-async def test_a_listing_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_length_of_a_listing_is_limited(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workspace, "MAX_LISTED", 3)
     for number in range(5):
         (place.own / f"{number}.txt").touch()
-    assert await place.ok("list_files") == "0.txt  0\n1.txt  0\n2.txt  0\n(more not listed)"
+    assert (
+        await place.ok("list_files") == "0.txt  0\n1.txt  0\n2.txt  0\n(more files are not listed)"
+    )
 
 
 @pytest.mark.parametrize("tool", NAMES)
-async def test_the_disk_is_touched_in_worker_threads_alone(
+async def test_disk_access_runs_in_worker_threads(
     place: Place, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place.own / "a.txt").write_text("e")
@@ -332,7 +342,7 @@ async def test_the_disk_is_touched_in_worker_threads_alone(
 
 
 @pytest.mark.parametrize("tool", NAMES)
-async def test_a_stopped_agent_touches_no_file(place: Place, tool: str) -> None:
+async def test_stopped_agent_accesses_no_file(place: Place, tool: str) -> None:
     (place.own / "a.txt").write_text("e")
     token = CancelToken()
     token.request(CancellationStatus.REQUESTED, "api")
@@ -347,7 +357,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=6).map("/".join) | st.text(max_size=10), st.sampled_from(NAMES))
-async def test_no_path_whatever_leads_out_or_breaks_a_tool(
+async def test_no_generated_path_leads_out_or_crashes_a_tool(
     tmp_path_factory: pytest.TempPathFactory, path: str, tool: str
 ) -> None:
     place = Place(tmp_path_factory.mktemp("any"))
@@ -361,19 +371,19 @@ async def test_no_path_whatever_leads_out_or_breaks_a_tool(
 @pytest.mark.parametrize(
     ("found", "old", "new", "left"),
     [
-        ("one 2", "two", "2", "one 2"),  # it had happened
-        ("one two", "two", "2", "one 2"),  # it had not
-        ("a two, 2", "two", "2", "a 2, 2"),  # nor here, though the new words are there already
-        ("one one two", "one two", "one one two", "one one two"),  # the new words hold the old
+        ("one 2", "two", "2", "one 2"),  # done before
+        ("one two", "two", "2", "one 2"),  # not done before
+        ("a two, 2", "two", "2", "a 2, 2"),  # not done, although the new text exists already
+        ("one one two", "one two", "one one two", "one one two"),  # the new text contains the old
         ("one ", "two", "", "one "),
         ("one two", "two", "", "one "),
     ],
 )
-async def test_an_edit_that_was_cut_happens_once(
+async def test_interrupted_edit_happens_once(
     place: Place, found: str, old: str, new: str, left: str
 ) -> None:
     (place.own / "a.txt").write_text(found)
-    with calling(ToolCall(is_repeated=True)):
+    with use_call(ToolCall(is_repeated=True)):
         await place.ok("edit_file", path="a.txt", old=old, new=new)
     assert (place.own / "a.txt").read_text() == left
 
@@ -403,9 +413,7 @@ LOOKALIKES = [
 
 
 @pytest.mark.parametrize("path", LOOKALIKES, ids=ascii)
-async def test_a_name_that_only_looks_like_a_way_out_is_an_ordinary_one(
-    place: Place, path: str
-) -> None:
+async def test_name_that_resembles_a_parent_path_is_ordinary(place: Place, path: str) -> None:
     before = place.everything()
     await place.refused("read_file", path=path)
     await place.ok("write_file", path=path, content="mine")
@@ -417,7 +425,7 @@ async def test_a_name_that_only_looks_like_a_way_out_is_an_ordinary_one(
 
 
 def _beside(place: Place, name: str) -> Path:
-    """Make a directory beside the workspace, of a name that is nearly its own."""
+    """Create a directory next to the workspace with a similar name."""
     folder = place.path / name
     try:
         folder.mkdir()
@@ -429,9 +437,7 @@ def _beside(place: Place, name: str) -> Path:
 
 @pytest.mark.parametrize("tool", NAMES)
 @pytest.mark.parametrize("name", ["OWN", "Own", "own.", "own ", "\uff4fwn", "own\u200b"], ids=ascii)
-async def test_a_name_that_is_nearly_the_workspaces_own_is_another(
-    place: Place, tool: str, name: str
-) -> None:
+async def test_directory_with_a_similar_name_is_outside(place: Place, tool: str, name: str) -> None:
     other = _beside(place, name)
     before = place.everything()
     for path in (f"{other}/a", str(other), f"../{name}/a", f"{place.own}/../{name}/a"):
@@ -439,12 +445,12 @@ async def test_a_name_that_is_nearly_the_workspaces_own_is_another(
     assert place.everything() == before
 
 
-async def test_a_name_in_two_spellings_of_unicode_stays_in_the_workspace(place: Place) -> None:
+async def test_unicode_variants_of_a_name_stay_in_the_workspace(place: Place) -> None:
     composed, decomposed = "caf\u00e9.txt", "cafe\u0301.txt"
     before = place.everything()
     await place.ok("write_file", path=composed, content="one")
     await place.ok("write_file", path=decomposed, content="two")
-    # A disk that takes both for one name has one file, any other has two.
+    # A file system that treats both names as equal has one file, others have two.
     sizes = [size for _, size in list_files(place.own)]
     assert sizes in ([3], [3, 3])
     assert await place.ok("read_file", path=decomposed) == "two"

@@ -1,4 +1,4 @@
-"""What an agent may write outside its workspace, and what of it stays as it is."""
+"""Writable paths outside of the workspace, and the protected paths in them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from nb_agents.process.writable import NEVER_WRITTEN, WritablePath
-from nb_agents.tools.base import Toolbox, ToolResult
-from nb_agents.tools.workspace import Workspace
+from tests.kit.tools import Toolbox, ToolResult, Workspace
 
 
 class Project:
-    """A project that an agent may write, but for ``locked`` and ``config.yaml``."""
+    """A project that an agent may write, except ``locked`` and ``config.yaml``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -57,7 +56,7 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_a_writable_path_is_written_by_its_absolute_name(project: Project) -> None:
+async def test_writable_path_is_written_by_absolute_path(project: Project) -> None:
     for tool, args in CHANGES[:2]:
         (project.path / "a.txt").write_text("old")
         assert not (await project.call(tool, "a.txt", **args)).is_error
@@ -68,7 +67,7 @@ async def test_a_writable_path_is_written_by_its_absolute_name(project: Project)
     assert not (project.path / "a.txt").exists()
 
 
-async def test_a_single_file_is_writable_and_what_lies_beside_it_is_not(project: Project) -> None:
+async def test_writable_file_does_not_make_its_directory_writable(project: Project) -> None:
     single = str(project.root / "single.txt")
     for _ in range(2):
         assert not (await project.call("write_file", single, content="new")).is_error
@@ -106,12 +105,12 @@ PROTECTED = [
 
 @pytest.mark.parametrize(("tool", "args"), CHANGES, ids=[name for name, _ in CHANGES])
 @pytest.mark.parametrize("path", PROTECTED)
-async def test_what_is_protected_can_not_be_changed(
+async def test_protected_paths_cannot_be_changed(
     project: Project, path: str, tool: str, args: dict[str, str]
 ) -> None:
     (project.path / "link").symlink_to("locked/deep")
     (project.path / "link_to_file").symlink_to("config.yaml")
-    # A shell may move what it can't change, and put something else there.
+    # A shell command may move a protected file and put another one there.
     (project.path / "inner").rename(project.path / "moved")
     (project.path / "inner" / "locked").mkdir(parents=True)
     before = project.contents()
@@ -122,13 +121,13 @@ async def test_what_is_protected_can_not_be_changed(
     )
 
 
-async def test_what_is_protected_can_be_read(project: Project) -> None:
+async def test_protected_paths_can_be_read(project: Project) -> None:
     for path in ("config.yaml", "locked/deep/x", "given/x"):
         assert await project.call("read_file", path) == "old"
     assert "locked/deep/x  3" in await project.call("list_files", "")
 
 
-async def test_a_context_path_swapped_for_a_link_leads_nowhere(project: Project) -> None:
+async def test_context_path_replaced_by_a_link_is_not_followed(project: Project) -> None:
     (project.root / "secret").mkdir()
     (project.root / "secret" / "x").write_text("secret")
     (project.path / "given").rename(project.path / "was")
@@ -138,7 +137,7 @@ async def test_a_context_path_swapped_for_a_link_leads_nowhere(project: Project)
         assert (await project.call(tool, "given/x")).is_error
 
 
-async def test_a_writable_path_within_another_swapped_for_a_link_leads_nowhere(
+async def test_nested_writable_path_replaced_by_a_link_is_not_followed(
     tmp_path: Path,
 ) -> None:
     outer, inner, secret = tmp_path / "outer", tmp_path / "outer" / "inner", tmp_path / "secret"
@@ -154,7 +153,7 @@ async def test_a_writable_path_within_another_swapped_for_a_link_leads_nowhere(
     assert os.listdir(secret) == []
 
 
-async def test_without_writable_paths_nothing_outside_is_written(tmp_path: Path) -> None:
+async def test_nothing_outside_is_written_without_writable_paths(tmp_path: Path) -> None:
     (tmp_path / "given").mkdir()
     tools = Toolbox(Workspace(tmp_path / "own", {}, [tmp_path / "given"]).tools())
     told = await tools.call("write_file", {"path": f"{tmp_path}/given/x", "content": "x"})

@@ -1,4 +1,4 @@
-"""One table of verbs: each user interface has them all, with the same arguments and help."""
+"""All user interfaces offer the verbs of one table, with the same arguments and help."""
 
 from __future__ import annotations
 
@@ -7,37 +7,49 @@ import sys
 
 import pytest
 
-from nb_agents.jupyter import verbs as cell_verbs
-from nb_agents.jupyter.completion import completions
-from nb_agents.jupyter.ipython import actions_of
-from nb_agents.jupyter.magic import AgentsMagics
-from nb_agents.server.openapi import document
-from nb_agents.verbs.requests import BODIES
 from nb_agents.verbs.table import ROUTES, VERBS
 from tests.cli.calls import call_here
+from tests.kit.cells import AgentsMagics, actions_of, completions
+from tests.kit.cells import verbs as cell_verbs
+from tests.kit.servers import document
+from tests.kit.verbs import BODIES
 
-A_VERB_MORE = """
-import nb_agents.verbs.table as table
-from nb_agents.verbs.verb import Outcome, Parameter, Verb
-def wave(work, caller, *, hand="left"):
+WAVE = """
+from nb_agents.extend import Extension, Parameter, Reply, Verb, register
+def wave(work, caller, *, hand="left", times=1, loud=False):
     "Wave at a run."
-    return Outcome("It waves back.")
-wave = Verb("wave", wave, parameters=(Parameter("hand", "which", "left", True, "H"),), route="wave")
-table.VERBS["wave"] = table.ROUTES["wave"] = wave
-from nb_agents.cli import main
+    return Reply("It waves back.")
+HAND = Parameter("hand", "which", "left", True, "H")
+TIMES = Parameter("times", "how often", 1, True, "N", kind=int)
+WAVE = Verb("wave", wave, parameters=(HAND, TIMES), route="wave")
+STOP = WAVE._replace(name="stop", route="stop")
+register(Extension(name="trial", verbs={"wave": "__main__:WAVE", "stop": "__main__:STOP"}))
+"""
+USES = """
 from nb_agents.jupyter.completion import completions
-from nb_agents.jupyter.kernel import do_as_asked
-from nb_agents.jupyter.magic import AgentsMagics
-from nb_agents.server.handlers import RUN_ROUTES
+from nb_agents.jupyter.kernel import handle_page_request
 from nb_agents.server.openapi import document
-assert "%agents wave [RUN] [--hand H]" in AgentsMagics.agents_line.__doc__
+from nb_agents.verbs.table import ROUTES, VERBS
+from IPython.testing.globalipapp import start_ipython
+shell = start_ipython()
+shell.run_line_magic("load_ext", "nb_agents")
+"""
+CHECKS = """
+help = shell.object_inspect_text("%agents")
+assert "%agents wave [RUN] [--hand H]" in help, help
 assert completions("%agents wav", {}) == ["wave"]
 assert completions("%agents wave --h", {}) == ["--hand"]
-assert document("/")["paths"]["/runs/{id}/wave"]["post"]["summary"] == "Wave at a run."
-assert do_as_asked("wave", {"run": "r", "hand": 3}).refusal.startswith("hand: ")
-assert "No run named 'r'" in do_as_asked("wave", {"run": "r", "hand": "left"}).refusal
-assert any("wave" in pattern for pattern, _ in RUN_ROUTES)
+path = document("/")["paths"]["/runs/{id}/wave"]["post"]
+assert path["summary"] == "Wave at a run."
+body = path["requestBody"]["content"]["application/json"]["schema"]["properties"]
+assert body["times"]["default"] == 1, body
+assert handle_page_request("wave", {"run": "r", "hand": 3}).refusal.startswith("hand: ")
+assert "No run named 'r'" in handle_page_request("wave", {"run": "r", "hand": "left"}).refusal
+assert VERBS["stop"].act is ROUTES["stop"].act is not wave
+"""
+COMMAND = """
 import sys
+from nb_agents.cli import main
 sys.argv = ["nb-agents", "wave", "--help"]
 main()
 """
@@ -47,7 +59,7 @@ ON_BOTH_LINES = sorted(n for n in cell_verbs.VERBS if n and "terminal" in VERBS[
 
 
 @pytest.mark.parametrize("name", ON_BOTH_LINES)
-def test_a_cell_and_a_terminal_have_the_same_arguments_and_help(name: str) -> None:
+def test_cell_and_terminal_have_the_same_arguments_and_help(name: str) -> None:
     verb = VERBS[name]
     cell = cell_verbs.VERBS[name]
     flags = {f for each in verb.on_line("cell") if each.is_option for f in each.spellings}
@@ -64,16 +76,18 @@ def test_a_cell_and_a_terminal_have_the_same_arguments_and_help(name: str) -> No
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_request_has_the_arguments_of_its_verb(route: str) -> None:
+def test_request_body_has_the_arguments_of_its_verb(route: str) -> None:
     verb = ROUTES[route]
     fields = BODIES[route].model_json_schema()["properties"] if verb.parameters else {}
     assert {each.wire or each.name for each in verb.parameters} <= set(fields)
     assert document("/")["paths"][f"/runs/{{id}}/{route}"]["post"]["summary"] == verb.help
 
 
-def test_a_row_of_the_table_is_all_that_a_new_verb_takes() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", A_VERB_MORE], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("parts", [(WAVE, USES), (USES, WAVE)], ids=["before", "after"])
+def test_verb_of_an_extension_is_offered_if_registered_before_or_after_loading(
+    parts: tuple[str, str],
+) -> None:
+    code = "".join((*parts, CHECKS, COMMAND))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "--hand" in done.stdout and "Wave at a run." in done.stdout

@@ -1,4 +1,4 @@
-"""The fold: what panel, card and disk show after each event."""
+"""The fold of events to the view of a turn."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.view.fold import _APPLY, _function_of, apply, fold
-from nb_agents.view.receipt import receipt, total_cost
-from nb_agents.view.run_view import AgentView, RunView, ToolView, VoteView
-from tests.strategies import EVENT_CLASSES, EVENTS, STARTED
+from nb_agents.view.fold import apply, fold
+from tests.kit.views import AgentView, RunView, ToolView, VoteView, receipt, total_cost
+from tests.strategies import EVENTS, STARTED
 
 USAGE = ev.Usage(input_tokens=10, output_tokens=5, cost=0.25)
 
@@ -110,9 +109,12 @@ CHANGES_OF_ADA = [
         [answer("ada", "x"), ASKED, said("half"), OVERDUE],
         {"phase": "answered", "outcome": None, "error": "", "partial": "half", "in_flight": False},
     ),
-    ([ASKED, ev.Told(agent="ada", text="9 s left")], {"phase": "thinking", "in_flight": True}),
+    ([ASKED, ev.NoteSent(agent="ada", text="9 s left")], {"phase": "thinking", "in_flight": True}),
     ([ev.RoundStarted(agent="ada", number=2, heard=1)], {"heard": 1}),
-    ([ev.Told(agent="ada", text="t", heard=2), ev.Told(agent="ada", text="t")], {"heard": 2}),
+    (
+        [ev.NoteSent(agent="ada", text="t", heard=2), ev.NoteSent(agent="ada", text="t")],
+        {"heard": 2},
+    ),
     ([vote("ada", "ben")], {"vote": VoteView("ben", "best"), "phase": "voted"}),
     ([ev.VoteIgnored(agent="ada", target="ben")], {"vote": None, "phase": "waiting"}),
     (
@@ -127,7 +129,7 @@ CHANGES_OF_ADA = [
 
 
 @pytest.mark.parametrize("events, expected", CHANGES_OF_ADA)
-def test_an_event_changes_its_agent(events: list[ev.Event], expected: dict[str, object]) -> None:
+def test_event_changes_its_agent(events: list[ev.Event], expected: dict[str, object]) -> None:
     before = fold([STARTED])
     after = fold(events, before)
     assert {name: getattr(after.agents["ada"], name) for name in expected} == expected
@@ -151,7 +153,11 @@ CHANGES_OF_RUN = [
     ([], {"round": 1, "phase": "coordinating", "is_over": False}),
     ([ev.PresentationStarted(agent="ben")], {"phase": "presenting", "winner": "ben"}),
     (
-        [ev.Said(text="1"), ev.Told(agent="ben", text="t", heard=1), ev.Said(text="2")],
+        [
+            ev.UserMessage(text="1"),
+            ev.NoteSent(agent="ben", text="t", heard=1),
+            ev.UserMessage(text="2"),
+        ],
         {"said": ("1", "2"), "unheard": ("2",)},
     ),
     ([ev.Noticed(text="one"), ev.Noticed(text="two")], {"notices": ("one", "two")}),
@@ -174,27 +180,13 @@ CHANGES_OF_RUN = [
 
 
 @pytest.mark.parametrize("events, expected", CHANGES_OF_RUN)
-def test_an_event_changes_the_run(events: list[ev.Event], expected: dict[str, object]) -> None:
+def test_event_changes_the_run(events: list[ev.Event], expected: dict[str, object]) -> None:
     view = fold([STARTED, *events])
     assert {name: getattr(view, name) for name in expected} == expected
 
 
-def test_every_event_class_has_its_change() -> None:
-    kinds = {cls.__dataclass_fields__["kind"].default for cls in EVENT_CLASSES}
-    assert kinds == _APPLY.keys()
-
-
-def test_a_new_event_without_a_change_is_named_with_the_file_that_has_to_say_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(ev.KINDS, "new_one", type("NewOne", (), {}))
-    said = r"NewOne .*_new_one\(view, event\) in .*fold\.py"
-    with pytest.raises(NotImplementedError, match=said):
-        _function_of("new_one")
-
-
 @given(st.lists(EVENTS, max_size=12), st.booleans())
-def test_no_sequence_of_events_breaks_the_fold(events: list[ev.Event], started: bool) -> None:
+def test_any_sequence_of_events_can_be_folded(events: list[ev.Event], started: bool) -> None:
     view = fold([STARTED] if started else [])
     for event in events:
         view = apply(view, event)
@@ -217,7 +209,7 @@ WORDS = st.builds(
 
 @settings(max_examples=200)
 @given(st.lists(EVENTS, max_size=3), st.lists(WORDS, max_size=12), st.lists(EVENTS | WORDS))
-def test_folding_many_events_gives_what_applying_each_gives(
+def test_fold_equals_applying_each_event(
     before: list[ev.Event], words: list[ev.Event], after: list[ev.Event]
 ) -> None:
     events = [*before, *words, *after]
@@ -228,7 +220,7 @@ def test_folding_many_events_gives_what_applying_each_gives(
     assert fold(iter(events), fold([STARTED])) == one_by_one
 
 
-def test_a_stretch_of_words_is_added_to_the_text_at_once() -> None:
+def test_consecutive_streamed_text_is_joined_before_it_is_applied() -> None:
     added: list[str] = []
 
     class Text(str):
@@ -243,7 +235,7 @@ def test_a_stretch_of_words_is_added_to_the_text_at_once() -> None:
     assert added == ["more more more "]
 
 
-def test_the_end_of_a_tool_call_leaves_the_other_calls_as_they_are() -> None:
+def test_end_of_a_tool_call_does_not_change_other_calls() -> None:
     others = [replace(TOOL, call_id="1.1"), replace(TOOL, agent="ben")]
     tools = fold([STARTED, TOOL, *others, done()]).tools
     assert [(t.agent, t.call_id, t.outcome) for t in tools] == [
@@ -254,14 +246,14 @@ def test_the_end_of_a_tool_call_leaves_the_other_calls_as_they_are() -> None:
 
 
 @given(EVENTS)
-def test_a_view_is_never_changed_in_place(event: ev.Event) -> None:
+def test_apply_does_not_modify_the_view(event: ev.Event) -> None:
     before = fold([STARTED])
     apply(before, event)
     assert before == fold([STARTED])
 
 
 @given(EVENTS)
-def test_the_position_follows_the_journal(event: ev.Event) -> None:
+def test_view_has_the_position_of_the_last_event(event: ev.Event) -> None:
     assert apply(fold([STARTED]), replace(event, seq=77)).seq == 77
 
 
@@ -274,12 +266,12 @@ def test_the_position_follows_the_journal(event: ev.Event) -> None:
         said("x", "stranger"),
     ],
 )
-def test_an_unknown_agent_changes_nothing_but_the_position(event: ev.Event) -> None:
+def test_event_of_an_unknown_agent_changes_only_the_position(event: ev.Event) -> None:
     before = fold([STARTED])
     assert apply(before, replace(event, seq=9)) == replace(before, seq=9)
 
 
-def test_an_answer_clears_all_votes() -> None:
+def test_answer_clears_all_votes() -> None:
     voted = fold([STARTED, answer("ada", "x"), vote("ada", "ada"), vote("ben", "ada")])
     view = apply(voted, answer("ben", "y"))
     assert view.votes == {}
@@ -287,7 +279,7 @@ def test_an_answer_clears_all_votes() -> None:
     assert [a.phase for a in view.agents.values()] == ["waiting", "answered"]
 
 
-def test_partial_text_survives_a_cut_until_the_agent_asks_again() -> None:
+def test_partial_text_stays_after_an_interruption_until_the_next_call() -> None:
     cut = [ASKED, said("half a "), said("thought"), ev.ModelCut(agent="ada", call=1)]
     stopped = [
         ev.StopRequested(level="immediate", source="widget"),
@@ -320,7 +312,7 @@ CALLS = st.lists(
     ),
     max_size=6,
 )
-"""Model calls: the channels of their pieces, and what comes of each."""
+"""Sequences of model calls: the channels of their streamed text, and their ends."""
 
 
 def _story(calls: list[tuple[list[Any], str]]) -> tuple[list[ev.Event], dict[str, str]]:
@@ -364,7 +356,7 @@ def _story(calls: list[tuple[list[Any], str]]) -> tuple[list[ev.Event], dict[str
 
 
 @given(CALLS)
-def test_every_word_of_every_call_is_in_an_answer_or_kept_beside_it(
+def test_all_streamed_text_is_in_an_answer_or_a_draft(
     calls: list[tuple[list[Any], str]],
 ) -> None:
     events, words = _story(calls)
@@ -378,20 +370,20 @@ def test_every_word_of_every_call_is_in_an_answer_or_kept_beside_it(
     assert len(told) == len(set(told) - {"[x]"}) + told.count("[x]")
 
 
-def test_words_that_a_later_answer_repeats_are_kept_once() -> None:
+def test_text_repeated_by_a_later_answer_is_not_a_draft() -> None:
     dropped = [ASKED, said("half a thought"), ev.ModelFailed(agent="ada", call=1, error="e")]
     whole = [replace(ASKED, attempt=2), said("half a thought, and the rest")]
     view = fold([STARTED, *dropped, *whole, answer("ada", "half a thought, and the rest")])
     assert view.agents["ada"].unsubmitted == ""
 
 
-def test_words_beside_an_answer_are_kept_apart_from_it() -> None:
+def test_text_around_an_answer_is_a_draft() -> None:
     view = fold([STARTED, ASKED, said("I thought of 41. "), said("42"), answer("ada", "42")])
     assert view.agents["ada"].unsubmitted == "I thought of 41."
     assert receipt(view, "").agents["ada"].words_kept == 4
 
 
-def test_the_reason_of_a_vote_that_came_too_late_is_kept() -> None:
+def test_reason_of_an_ignored_vote_is_a_draft() -> None:
     arguments = '{"agent_id": "ben", "reason": "clearer"}'
     call = ev.TextStreamed(agent="ada", call=1, channel="call", text=arguments, tool="vote")
     done = ev.ModelFinished(agent="ada", call=1, response={}, usage=ev.Usage())
@@ -401,12 +393,12 @@ def test_the_reason_of_a_vote_that_came_too_late_is_kept() -> None:
     assert counted.agents["ada"].unsubmitted == ""
 
 
-def test_the_presenters_words_are_the_answer_not_a_partial() -> None:
+def test_presenters_text_is_the_answer_and_not_a_draft() -> None:
     view = fold([STARTED, ASKED, said("42"), ended("completed", winner="ada", answer="42")])
     assert (view.agents["ada"].partial, view.agents["ada"].phase) == ("", "answered")
 
 
-def test_the_stop_keeps_its_first_source_and_its_hardest_level() -> None:
+def test_stop_has_its_first_source_and_highest_level() -> None:
     graceful = ev.StopRequested(level="requested", source="widget", reason="a", grace_s=30, at=5.0)
     hard = ev.StopRequested(level="immediate", source="interrupt", reason="b", at=9.0)
     for order in ([graceful, hard], [graceful, hard, graceful]):
@@ -416,7 +408,7 @@ def test_the_stop_keeps_its_first_source_and_its_hardest_level() -> None:
         assert (stop.requested_at, stop.grace_s) == (5.0, 30)
 
 
-def test_the_stop_of_one_agent_is_not_the_runs() -> None:
+def test_stop_of_one_agent_is_not_a_stop_of_the_run() -> None:
     event = ev.StopRequested(level="immediate", source="widget", agent="ada")
     assert fold([STARTED, event]).stop is None
 
@@ -440,7 +432,7 @@ BEST = [
 
 
 @pytest.mark.parametrize("events, best", BEST)
-def test_the_best_answer_is_the_winners_else_the_most_voted_else_the_longest(
+def test_best_answer_is_the_winners_else_the_most_voted_else_the_longest(
     events: list[ev.Event], best: str
 ) -> None:
     assert fold([STARTED, *events]).best_agent == best
@@ -458,7 +450,7 @@ OUTCOMES = [
 
 
 @pytest.mark.parametrize("events, outcome", OUTCOMES)
-def test_the_receipt_says_what_became_of_an_agent(events: list[ev.Event], outcome: str) -> None:
+def test_receipt_has_the_outcome_of_an_agent(events: list[ev.Event], outcome: str) -> None:
     assert receipt(fold([STARTED, *events]), "").agents["ada"].outcome == outcome
 
 
@@ -472,18 +464,18 @@ def test_the_receipt_says_what_became_of_an_agent(events: list[ev.Event], outcom
         ([done("cancelled")], "never started"),
     ],
 )
-def test_the_receipt_says_what_became_of_a_tool_call(events: list[ev.Event], outcome: str) -> None:
+def test_receipt_has_the_outcome_of_a_tool_call(events: list[ev.Event], outcome: str) -> None:
     assert receipt(fold([STARTED, *events]), "").tools == (("ada: read_file", outcome),)
 
 
-def test_the_receipt_carries_stop_cost_and_place() -> None:
+def test_receipt_has_stop_cost_and_path() -> None:
     stop = ev.StopRequested(level="requested", source="timeout", reason="60 s are over")
     summed = receipt(fold([STARTED, ASKED, FINISHED, stop, ended()]), "/turn_1")
     assert (summed.source, summed.reason, summed.path) == ("timeout", "60 s are over", "/turn_1")
     assert (summed.tokens, summed.cost, summed.status) == (15, 0.25, "timed out")
 
 
-def test_one_unknown_price_makes_the_total_unknown() -> None:
+def test_unknown_price_makes_the_total_unknown() -> None:
     agents = {"a": AgentView("a", cost=1.0), "b": AgentView("b", cost=None)}
     assert total_cost(RunView(agents=agents)) is None
     assert total_cost(RunView(agents={"a": agents["a"]})) == 1.0

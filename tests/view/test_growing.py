@@ -1,25 +1,25 @@
-"""A mapping that grows: the same as a dict, old states stay, and one more entry costs little."""
+"""A growing mapping equals a dict, is immutable, and adds entries at low cost."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nb_agents.view.growing import Growing, grown
+from nb_agents.view.growing import LayeredMapping, with_entry
 
 ENTRIES = st.lists(st.tuples(st.sampled_from([f"k{n}" for n in range(30)]), st.integers()))
 
 
 @given(ENTRIES, st.sets(st.integers(0, 50)))
-def test_it_is_what_a_dict_would_be_and_what_was_handed_out_stays(
+def test_growing_equals_a_dict_and_older_states_do_not_change(
     entries: list[tuple[str, int]], looked_at: set[int]
 ) -> None:
     known: dict[str, int] = {}
-    mapping: Growing[int] = Growing({})
+    mapping: LayeredMapping[int] = LayeredMapping({})
     handed_out = []
     for number, (key, value) in enumerate(entries):
         known = {**known, key: value}
-        mapping = grown(mapping, key, value)
+        mapping = with_entry(mapping, key, value)
         handed_out.append((mapping, known))
         if number in looked_at:  # which makes its layers one
             assert list(mapping.items()) == list(known.items())
@@ -35,20 +35,20 @@ def test_it_is_what_a_dict_would_be_and_what_was_handed_out_stays(
         assert old == then and repr(old) == repr(then)
 
 
-def test_one_can_go_on_in_two_ways() -> None:
-    base = grown({"a": 1}, "b", 2)
+def test_two_mappings_can_grow_from_the_same_state() -> None:
+    base = with_entry({"a": 1}, "b", 2)
 
-    assert dict(grown(base, "c", 3)) == {"a": 1, "b": 2, "c": 3}
-    assert dict(grown(base, "d", 4)) == {"a": 1, "b": 2, "d": 4}
+    assert dict(with_entry(base, "c", 3)) == {"a": 1, "b": 2, "c": 3}
+    assert dict(with_entry(base, "d", 4)) == {"a": 1, "b": 2, "d": 4}
     assert dict(base) == {"a": 1, "b": 2}
 
 
-def test_the_layers_are_few_however_many_entries_there_are() -> None:
-    mapping: Growing[int] = Growing({})
+def test_number_of_layers_is_logarithmic() -> None:
+    mapping: LayeredMapping[int] = LayeredMapping({})
     copied = 0
     for number in range(20_000):
         before = {id(layer) for layer in mapping._layers}
-        mapping = grown(mapping, f"k{number % 15_000}", number)
+        mapping = with_entry(mapping, f"k{number % 15_000}", number)
         copied += sum(len(layer) for layer in mapping._layers if id(layer) not in before)
 
     assert len(mapping._layers) <= 15

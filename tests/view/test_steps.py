@@ -1,11 +1,9 @@
-"""A recipe's part of the view, as its events fold."""
+"""The fold of a recipe's events to units and gates."""
 
 from __future__ import annotations
 
 from nb_agents import events as ev
-from nb_agents.view.fold import fold
-from nb_agents.view.receipt import receipt
-from nb_agents.view.run_view import RunView
+from tests.kit.views import RunView, fold, receipt
 from tests.presentation.recipe_views import OUTLINE, began, finished, over, recipe
 
 FAILING = ev.Noticed(
@@ -22,19 +20,19 @@ def resumed(past: RunView) -> RunView:
     return fold([started, loaded], past)
 
 
-def test_what_has_not_begun_is_pending_in_order() -> None:
+def test_units_that_have_not_started_are_pending_in_order() -> None:
     view = recipe(began("gather", "stage"), began("gather/draft", "agent"))
     assert [u.address for u in view.pending] == ["gather/each", "publish", "publish/send"]
 
 
-def test_the_units_of_a_recipe_that_a_step_calls_are_pending_once_it_is_read() -> None:
+def test_units_of_a_called_recipe_are_pending_once_it_is_loaded() -> None:
     sub = (ev.PlannedUnit("publish/send/a", "bash", "bash"),)
     loaded = ev.RecipeLoaded(step="publish/send", path="", text="", outline=sub)
     view = recipe(began("publish/send", "recipe"), loaded)
     assert [u.address for u in view.pending][-1] == "publish/send/a"
 
 
-def test_a_resume_keeps_what_is_over_and_what_holds_others_but_not_the_step_that_was_cut() -> None:
+def test_resume_keeps_finished_and_outer_units_but_not_the_interrupted_step() -> None:
     past = recipe(
         began("gather", "stage"),
         began("gather/each", "foreach", total=9),
@@ -53,7 +51,7 @@ def test_a_resume_keeps_what_is_over_and_what_holds_others_but_not_the_step_that
     assert view.outlines == {"": OUTLINE}
 
 
-def test_a_failed_attempt_says_how_many_there_may_be_and_when_the_next_one_is() -> None:
+def test_failed_attempt_has_the_maximum_and_time_of_retries() -> None:
     failed = ev.StepFailed(step="a", attempt=1, error="x", attempts=3, retry_in_s=4.0, at=1010.0)
     step = recipe(began("a", "bash"), failed).steps["a"]
     assert (step.status, step.attempts, step.retry_at) == ("retrying", 3, 1014.0)
@@ -63,7 +61,7 @@ def test_a_failed_attempt_says_how_many_there_may_be_and_when_the_next_one_is() 
     assert recipe(began("a", "bash"), last).steps["a"].retry_at is None
 
 
-def test_what_ran_when_its_turn_ended_is_cut_and_what_waited_to_try_again_is_stopped() -> None:
+def test_running_steps_are_cut_and_retrying_steps_stopped_at_the_end() -> None:
     failed = ev.StepFailed(step="b", attempt=1, error="x", attempts=3, retry_in_s=4.0)
     view = recipe(
         began("s", "stage"), began("a", "bash"), began("b", "bash"), failed, over("cancelled")
@@ -73,7 +71,7 @@ def test_what_ran_when_its_turn_ended_is_cut_and_what_waited_to_try_again_is_sto
     assert dict(receipt(view, "p").steps)["b"] == "stopped"
 
 
-def test_a_turn_is_saved_unless_the_last_thing_said_of_it_is_that_saving_failed() -> None:
+def test_turn_is_saved_unless_its_last_saving_failed() -> None:
     assert recipe().is_saved
     assert not recipe(FAILING).is_saved
     assert recipe(FAILING, WORKS).is_saved

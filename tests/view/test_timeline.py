@@ -1,4 +1,4 @@
-"""The timeline is a fold: spans that ended or were cut, and marks, in order and bounded."""
+"""The timeline: a limited number of ordered spans and marks, folded from events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from nb_agents import events as ev
 from nb_agents.errors import UserError
-from nb_agents.runs.run import Run
-from nb_agents.session.history import past_events
-from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, Vote
 from nb_agents.view import timeline as tl
 from nb_agents.view.timeline import Timeline, TimelineEntry, TimelineFold, fold_timeline
+from tests.kit.runs import Run
+from tests.kit.sessions import TurnPaths, past_events
 from tests.strategies import AGENTS, EVENTS, STARTED
 from tests.team_kit import finish, start
 
@@ -33,7 +32,7 @@ def told(timeline: Timeline) -> list[tuple[str, str, str, str]]:
 
 
 def alone(root: Path) -> Run:
-    """A run of one agent that is over."""
+    """A finished run of one agent."""
     model = ScriptedModel(Answer("A."), Vote("agent1"), Answer("A."))
     return finish(start(root, ada=model))
 
@@ -43,7 +42,7 @@ def model(at: float, end: ev.Event | None = None, agent: str = "ada") -> list[ev
     return [began, end] if end else [began]
 
 
-def test_a_model_call_is_a_span_with_its_outcome_tokens_and_cost() -> None:
+def test_model_call_is_a_span_with_outcome_tokens_and_cost() -> None:
     done = ev.ModelFinished(agent="ada", call=1, response={}, usage=USAGE, at=104.0)
     assert folded(*model(101.0, done)).entries == (
         TimelineEntry("model", "ada", "1", 101.0, 104.0, "finished", 120, 0.5),
@@ -56,7 +55,7 @@ def test_a_model_call_is_a_span_with_its_outcome_tokens_and_cost() -> None:
     assert folded(*model(101.0, cut)).entries[0].outcome == "cut"
 
 
-def test_a_tool_call_is_a_span_and_one_that_never_ran_a_moment() -> None:
+def test_tool_call_is_a_span_and_a_cancelled_one_has_no_duration() -> None:
     timeline = folded(
         ev.ToolStarted(agent="ada", call_id="1", tool="write_file", summary="a.py", at=101.0),
         ev.ToolFinished(agent="ada", call_id="1", tool="write_file", outcome="error", at=103.0),
@@ -68,18 +67,31 @@ def test_a_tool_call_is_a_span_and_one_that_never_ran_a_moment() -> None:
     )
 
 
-def test_a_streamed_word_moves_the_end_of_what_is_open_and_nothing_else() -> None:
+def test_model_calls_at_the_same_time_are_separate_spans() -> None:
+    timeline = folded(
+        ev.ModelStarted(agent="ada", call=1, at=101.0),
+        ev.ModelStarted(agent="ada", call=2, at=102.0),
+        ev.ModelFinished(agent="ada", call=1, response={}, usage=USAGE, at=103.0),
+        ev.ModelFinished(agent="ada", call=2, response={}, usage=USAGE, at=104.0),
+    )
+    assert [(e.name, e.start, e.end, e.outcome) for e in timeline] == [
+        ("1", 101.0, 103.0, "finished"),
+        ("2", 102.0, 104.0, "finished"),
+    ]
+
+
+def test_streamed_text_changes_only_the_end_of_open_spans() -> None:
     word = ev.TextStreamed(agent="ada", call=1, channel="text", text="x", at=109.0)
     timeline = folded(*model(101.0), word, is_live=True)
     assert timeline.entries == (TimelineEntry("model", "ada", "1", 101.0, 109.0, "running"),)
     assert timeline.turns[-1].end == 109.0
 
 
-def test_what_was_open_when_the_process_died_is_cut() -> None:
+def test_open_spans_are_cut_when_the_process_died() -> None:
     assert folded(*model(101.0)).entries[0].outcome == "cut"
 
 
-def test_answers_are_counted_and_clear_the_votes_before_them() -> None:
+def test_answers_are_numbered_and_clear_earlier_votes() -> None:
     vote = ev.VoteCast(agent="ben", target="ada", reason="best", at=103.0)
     timeline = folded(
         ev.AnswerGiven(agent="ada", answer="one", at=102.0),
@@ -99,14 +111,14 @@ def test_answers_are_counted_and_clear_the_votes_before_them() -> None:
     ]
 
 
-def test_what_the_person_says_is_a_mark_and_clears_the_votes() -> None:
+def test_message_of_the_user_is_a_mark_and_clears_votes() -> None:
     vote = ev.VoteCast(agent="ben", target="ada", reason="best", at=103.0)
-    timeline = folded(vote, ev.Said(text="Mind the price.", at=104.0))
+    timeline = folded(vote, ev.UserMessage(text="Mind the price.", at=104.0))
     assert told(timeline) == [("vote", "ben", "ada", "cleared"), ("said", "", "", "")]
     assert timeline.entries[1].text == "Mind the price."
 
 
-def test_a_new_round_is_a_restart_that_names_whose_answers_are_new() -> None:
+def test_new_round_is_a_restart_that_names_the_authors_of_new_answers() -> None:
     timeline = folded(
         ev.RoundStarted(agent="ada", number=1, at=101.0),
         ev.RoundStarted(agent="ada", number=2, seen={"ada": 1, "ben": 2}, at=102.0),
@@ -117,7 +129,7 @@ def test_a_new_round_is_a_restart_that_names_whose_answers_are_new() -> None:
     assert timeline.entries[0].text == "after new answers of ben"
 
 
-def test_stops_of_the_run_and_of_one_agent_are_marks() -> None:
+def test_stops_of_run_and_agent_are_marks() -> None:
     timeline = folded(
         ev.StopRequested(level="requested", source="widget", reason="slow", agent="ben", at=101.0),
         ev.StopRequested(level="immediate", source="api", at=102.0),
@@ -126,7 +138,7 @@ def test_stops_of_the_run_and_of_one_agent_are_marks() -> None:
     assert [e.text for e in timeline.entries] == ["widget: slow", "api"]
 
 
-def test_a_resumed_turn_goes_on_behind_the_one_that_it_resumes() -> None:
+def test_resumed_turn_follows_the_turn_it_resumes() -> None:
     again = ev.TurnStarted(
         session="session_1",
         turn=2,
@@ -149,7 +161,7 @@ def test_a_resumed_turn_goes_on_behind_the_one_that_it_resumes() -> None:
     assert timeline.entries[1].end == 104.0
 
 
-def test_the_calls_of_a_recipes_step_are_told_under_its_address() -> None:
+def test_calls_of_a_recipe_step_have_its_address() -> None:
     done = ev.ModelFinished(agent="plan", call=1, response={}, usage=USAGE, at=104.0)
     timeline = folded(
         ev.StepStarted(step="plan", unit="agent", at=101.0),
@@ -161,7 +173,7 @@ def test_the_calls_of_a_recipes_step_are_told_under_its_address() -> None:
     assert told(timeline) == [("model", "plan", "1", "finished"), ("step", "test", "bash", "ok")]
 
 
-def test_those_that_are_called_come_right_behind_who_called_them() -> None:
+def test_called_agents_follow_their_caller() -> None:
     def call(agent: str, at: float) -> ev.Event:
         caller, _, name = agent.rpartition("/")
         fields = {"name": name[:-2], "model": "m", "workspace": "w", "input": "i"}
@@ -181,7 +193,7 @@ def test_those_that_are_called_come_right_behind_who_called_them() -> None:
 
 
 @given(st.lists(EVENTS, max_size=40))
-def test_whatever_the_journal_says_it_folds_in_order(events: list[ev.Event]) -> None:
+def test_any_events_are_folded_in_order(events: list[ev.Event]) -> None:
     timeline = folded(*events)
     entries = timeline.entries
     assert list(entries) == sorted(entries, key=lambda e: e.start)
@@ -190,7 +202,7 @@ def test_whatever_the_journal_says_it_folds_in_order(events: list[ev.Event]) -> 
 
 
 @given(st.lists(EVENTS, max_size=30), AGENTS)
-def test_looking_at_it_changes_nothing(events: list[ev.Event], agent: str) -> None:
+def test_timeline_method_does_not_change_the_fold(events: list[ev.Event], agent: str) -> None:
     looked, plain = TimelineFold(), TimelineFold()
     for event in [STARTED, *events]:
         looked.add(event)
@@ -199,7 +211,7 @@ def test_looking_at_it_changes_nothing(events: list[ev.Event], agent: str) -> No
     assert looked.timeline() == plain.timeline()
 
 
-def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_entries_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tl, "MAX_ENTRIES", 3)
     events = [ev.AnswerGiven(agent="ada", answer="x" * 9999, at=101.0 + n) for n in range(5)]
     timeline = folded(*events, ev.VoteCast(agent="ben", target="ada", reason="r", at=109.0))
@@ -207,14 +219,14 @@ def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(len(e.text) <= tl.MAX_TEXT for e in timeline.entries)
 
 
-def test_a_run_and_its_journal_tell_the_same(tmp_path: Path) -> None:
+def test_timelines_of_run_and_journal_are_equal(tmp_path: Path) -> None:
     run = alone(tmp_path)
     assert run.timeline == fold_timeline(past_events(TurnPaths(run.path)))
     kinds = {e.kind for e in run.timeline.entries}
     assert {"model", "answer"} <= kinds
 
 
-def test_a_frame_has_a_row_for_each_entry(tmp_path: Path) -> None:
+def test_data_frame_has_a_row_for_each_entry(tmp_path: Path) -> None:
     run = alone(tmp_path)
     frame = run.to_frame()
     assert list(frame.columns) == list(tl.COLUMNS)
@@ -224,7 +236,7 @@ def test_a_frame_has_a_row_for_each_entry(tmp_path: Path) -> None:
     assert str(calls.start.dt.tz) == "UTC"
 
 
-def test_without_pandas_the_frame_says_what_to_install(
+def test_error_without_pandas_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = alone(tmp_path)
@@ -233,7 +245,7 @@ def test_without_pandas_the_frame_says_what_to_install(
         run.to_frame()
 
 
-def test_a_resumed_run_begins_with_what_it_resumes(tmp_path: Path) -> None:
+def test_timeline_of_a_resumed_run_starts_with_the_resumed_turn(tmp_path: Path) -> None:
     gate = Gate()
     model = ScriptedModel(Turn(text="so far ", gate=gate), Answer("A's"))
     run = start(tmp_path, ada=model)

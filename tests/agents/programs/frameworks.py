@@ -1,4 +1,4 @@
-"""Agents of other frameworks, all alike, for tests that each of them must pass."""
+"""Equivalent agents of other frameworks, for tests that all of them must pass."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Function = Callable[..., Any]
 
 
 def _client() -> Any:
-    """An HTTP client that keeps no connection open: nobody closes those of a user's agents."""
+    """Return an HTTP client that keeps no connection open, because nothing would close them."""
     return httpx2.AsyncClient(limits=httpx2.Limits(max_keepalive_connections=0))
 
 
 def pydantic_agent(server: ModelServer, *tools: Function, model: str = "m") -> Any:
-    """An agent of pydantic-ai, named "p"."""
+    """Return an agent of pydantic-ai, named "p"."""
     from pydantic_ai import Agent
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
@@ -30,7 +30,7 @@ def pydantic_agent(server: ModelServer, *tools: Function, model: str = "m") -> A
 
 
 def openai_agent(server: ModelServer, *tools: Function, model: str = "m") -> Any:
-    """An agent of the OpenAI Agents SDK, named "o"."""
+    """Return an agent of the OpenAI Agents SDK, named "o"."""
     from agents import Agent, OpenAIChatCompletionsModel, function_tool
     from openai import AsyncOpenAI
 
@@ -43,7 +43,7 @@ def openai_agent(server: ModelServer, *tools: Function, model: str = "m") -> Any
 
 
 def ag2_agent(server: ModelServer, *tools: Function, model: str = "m") -> Any:
-    """An agent of ag2, named "g"."""
+    """Return an agent of ag2, named "g"."""
     from ag2 import Agent
     from ag2.config import OpenAIConfig
 

@@ -14,20 +14,20 @@ MODEL_URL = "TESTS_MODEL_URL"
 
 
 class _Address:
-    """A model server, by the address in the environment."""
+    """A model server at the address in the environment."""
 
     url = property(lambda self: os.environ[MODEL_URL])
 
 
 def __getattr__(name: str) -> Any:
-    """Make the agent of a framework when it is asked for: the address is known then."""
+    """Create the agent of a framework on access, when the address is known."""
     if name == "writer":
         return pydantic_agent(_Address())  # type: ignore[arg-type]
     raise AttributeError(name)
 
 
 async def function(task: str, ctx: Any) -> str:
-    """Vote for the first answer, once there is one, or answer."""
+    """Vote for the first answer, or answer if there is none."""
     if ctx.voters:
         return str(ctx.voters[0])
     return str(await ctx.step("write", lambda: f"The function's: {task}"))

@@ -1,4 +1,4 @@
-"""Agents of other frameworks in a team: stopped, killed and resumed as our own are."""
+"""Tests of agents of other frameworks in a team: they stop and resume like model agents."""
 
 import asyncio
 import threading
@@ -11,9 +11,9 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.runs.run import Run
 from nb_agents.testing import Gate
 from tests.agents.programs.frameworks import FRAMEWORKS
+from tests.kit.runs import Run
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.team_kit import events, finish
 
@@ -28,7 +28,7 @@ def server() -> Iterator[ModelServer]:
 
 
 class Counter:
-    """A tool of the agent's own, which counts what it was asked."""
+    """The agent's own tool, which counts its calls."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -40,7 +40,7 @@ class Counter:
         return f"{word} is {len(self.done)}"
 
     async def hold(self, word: str) -> str:
-        """Hold a word until it is let go."""
+        """Hold a word until it is released."""
         await self.gate.wait()
         return await self.count(word)
 
@@ -62,7 +62,7 @@ def streamed(run: Run) -> str:
     return "".join(e.text for e in events(run, ev.TextStreamed) if e.channel == "text")
 
 
-def test_its_words_stream_and_its_own_tools_run(
+def test_agents_text_streams_and_its_tools_run(
     tmp_path: Path, server: ModelServer, make: Make
 ) -> None:
     counter = Counter()
@@ -76,7 +76,7 @@ def test_its_words_stream_and_its_own_tools_run(
     assert agent.input_tokens and agent.output_tokens
 
 
-def test_a_stop_at_once_keeps_its_words_and_a_resume_asks_only_what_was_open(
+def test_immediate_stop_saves_text_and_resume_repeats_only_open_calls(
     tmp_path: Path, server: ModelServer, make: Make
 ) -> None:
     counter = Counter()
@@ -98,7 +98,7 @@ def test_a_stop_at_once_keeps_its_words_and_a_resume_asks_only_what_was_open(
     assert server.requests[-1].body["messages"][-1]["role"] == "tool"
 
 
-def test_a_graceful_stop_lets_its_tool_finish_and_begins_nothing(
+def test_graceful_stop_finishes_the_tool_and_starts_no_work(
     tmp_path: Path, server: ModelServer, make: Make
 ) -> None:
     counter = Counter()
@@ -120,7 +120,7 @@ def test_a_graceful_stop_lets_its_tool_finish_and_begins_nothing(
     assert sorted(counter.done) == ["a", "b"]
 
 
-def test_a_tool_that_was_cut_is_not_run_again_and_its_model_is_told(
+def test_interrupted_tool_is_not_repeated_and_reported_to_the_model(
     tmp_path: Path, server: ModelServer, make: Make
 ) -> None:
     counter = Counter()
@@ -139,7 +139,7 @@ def test_a_tool_that_was_cut_is_not_run_again_and_its_model_is_told(
     assert "may have happened" in server.requests[-1].prompt
 
 
-def test_it_votes_by_our_tools_and_presents(
+def test_agent_votes_with_team_tools_and_presents(
     tmp_path: Path, server: ModelServer, make: Make
 ) -> None:
     def says(request: Request) -> Reply:
@@ -163,7 +163,7 @@ def test_it_votes_by_our_tools_and_presents(
     assert run.result == "The end."
 
 
-def test_it_is_offered_the_tools_of_its_workspace(
+def test_agent_is_offered_its_workspace_tools(
     tmp_path: Path, server: ModelServer, make: Make
 ) -> None:
     args = {"path": "a.md", "content": "written"}
@@ -174,7 +174,18 @@ def test_it_is_offered_the_tools_of_its_workspace(
     assert file.read_text() == "written"
 
 
-def test_runs_side_by_side_never_take_one_anothers_results(
+def test_call_written_as_text_is_not_an_answer(
+    tmp_path: Path, server: ModelServer, make: Make
+) -> None:
+    written = '<tool_call>{"name": "list_files", "arguments": {}}</tool_call>'
+    server.script("m", Reply(written), Reply("Done."))
+    run = finish(start(tmp_path, make(server)))
+    assert run.result == "Done."
+    assert "You wrote a call to list_files as text" in server.requests[1].prompt
+    assert events(run, ev.ToolStarted) == []
+
+
+def test_parallel_runs_have_separate_results(
     tmp_path: Path, server: ModelServer, make: Make
 ) -> None:
     def says(request: Request) -> Reply:
@@ -200,3 +211,17 @@ def test_runs_side_by_side_never_take_one_anothers_results(
     assert again(run, wide).result == "a.b.c.d."
     assert sorted(counter.done) == [*"abcd"]
     assert len(server.requests) == 10
+
+
+def test_resume_restarts_an_agent_whose_model_was_unreachable(
+    tmp_path: Path, server: ModelServer, make: Make
+) -> None:
+    counter = Counter()
+    server.script("m", call("a"), Reply(drop_after=0))
+    run = finish(start(tmp_path, make(server, counter.count)))
+    assert run.status == "failed"
+    asked = len(server.requests)
+    server.script("m", Reply("One word was counted."))
+    resumed = again(run, make(server, counter.count))
+    assert (resumed.status, resumed.result) == ("completed", "One word was counted.")
+    assert (counter.done, len(server.requests)) == (["a"], asked + 1)

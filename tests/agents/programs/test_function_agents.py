@@ -1,18 +1,21 @@
-"""Agents that are functions: their words, steps, stops and resumes, in each place of an agent."""
+"""Tests of agent functions: text, steps, stops and resumes."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import ConfigError
-from nb_agents.runs.run import Run
+from nb_agents.options import Retry
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, Vote
+from tests.kit.runs import Run
+from tests.model_server import wait_until
 from tests.team_kit import events, finish
 
 DONE: list[str] = []
@@ -30,7 +33,7 @@ def do(what: str) -> str:
 
 
 class Worker:
-    """A function that does two steps, and waits for a gate between them."""
+    """A function with two steps that waits for a gate between them."""
 
     def __init__(self) -> None:
         self.gate = Gate()
@@ -64,7 +67,7 @@ def streamed(run: Run) -> str:
     return "".join(e.text for e in events(run, ev.TextStreamed) if e.channel == "text")
 
 
-def test_a_coroutine_answers_and_its_steps_are_on_the_card(tmp_path: Path) -> None:
+def test_coroutine_answers_and_the_card_lists_its_steps(tmp_path: Path) -> None:
     worker = Worker()
     worker.gate.open()
     run = finish(start(tmp_path, worker.work))
@@ -72,7 +75,7 @@ def test_a_coroutine_answers_and_its_steps_are_on_the_card(tmp_path: Path) -> No
     assert [tool.tool for tool in run.view.tools] == ["first", "second"]
 
 
-def test_an_async_generator_streams_its_words_and_votes_by_a_label(tmp_path: Path) -> None:
+def test_async_generator_streams_text_and_votes_by_label(tmp_path: Path) -> None:
     model = ScriptedModel(Answer("A model's"), Vote("agent1"), Vote("agent1"), Answer("The end"))
     run = finish(
         start(tmp_path, talk, {"id": "ada", "backend": {"type": "python", "instance": model}})
@@ -84,9 +87,7 @@ def test_an_async_generator_streams_its_words_and_votes_by_a_label(tmp_path: Pat
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_a_stop_between_steps_keeps_the_finished_one_and_a_resume_does_only_the_other(
-    tmp_path: Path, now: bool
-) -> None:
+def test_resume_after_a_stop_between_steps_runs_only_the_second(tmp_path: Path, now: bool) -> None:
     worker = Worker()
     run = start(tmp_path, worker.work)
     worker.gate.wait_reached()
@@ -94,12 +95,12 @@ def test_a_stop_between_steps_keeps_the_finished_one_and_a_resume_does_only_the_
     worker.gate.open()
     finish(run)
     assert (run.status, DONE) == ("cancelled", ["one"])
-    assert "with their finished steps kept" in str(run.preview)
+    assert "with finished steps kept" in str(run.preview)
     resumed = again(run, worker.work)
     assert (resumed.result, DONE) == ("t: ONE TWO", ["one", "two"])
 
 
-def test_a_stop_at_once_keeps_each_word_of_a_generator(tmp_path: Path) -> None:
+def test_immediate_stop_saves_all_text_of_a_generator(tmp_path: Path) -> None:
     gate = Gate()
 
     async def held(task: str, ctx: Any) -> AsyncIterator[str]:
@@ -118,7 +119,7 @@ def test_a_stop_at_once_keeps_each_word_of_a_generator(tmp_path: Path) -> None:
     assert again(run, held).result == "one two three"
 
 
-def test_models_and_tools_that_a_function_used_are_not_asked_again(tmp_path: Path) -> None:
+def test_finished_model_and_tool_calls_are_not_repeated(tmp_path: Path) -> None:
     model, gate = ScriptedModel(Turn("a thought")), Gate()
 
     async def think(task: str, ctx: Any) -> str:
@@ -139,7 +140,7 @@ def test_models_and_tools_that_a_function_used_are_not_asked_again(tmp_path: Pat
     assert [e.tool for e in events(resumed, ev.ToolStarted)] == ["read_file"]
 
 
-def test_steps_side_by_side_never_take_one_anothers_results(tmp_path: Path) -> None:
+def test_parallel_steps_have_separate_results(tmp_path: Path) -> None:
     gate = Gate()
 
     async def slow(n: int) -> int:
@@ -159,7 +160,7 @@ def test_steps_side_by_side_never_take_one_anothers_results(tmp_path: Path) -> N
     assert again(run, wide).result == "[0, 1, 2, 3, 4, 5]"
 
 
-def test_a_failed_function_goes_on_with_its_finished_steps(tmp_path: Path) -> None:
+def test_resumed_function_keeps_its_finished_steps(tmp_path: Path) -> None:
     fails = [True]
 
     async def shaky(task: str, ctx: Any) -> str:
@@ -175,7 +176,7 @@ def test_a_failed_function_goes_on_with_its_finished_steps(tmp_path: Path) -> No
     assert (again(run, shaky).result, DONE) == ("ONE", ["one"])
 
 
-def test_a_program_that_has_changed_is_told_with_the_place_and_asks_anew(tmp_path: Path) -> None:
+def test_changed_function_is_reported_and_repeats_the_call(tmp_path: Path) -> None:
     model, gate = ScriptedModel(Turn("old"), Turn("new")), Gate()
     prompts = ["What was?", "What will be?"]
 
@@ -196,9 +197,53 @@ def test_a_program_that_has_changed_is_told_with_the_place_and_asks_anew(tmp_pat
     assert "/m1" in told
 
 
-def test_an_object_that_is_no_agent_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no agent. Give an async function"):
+def test_unsupported_object_raises_a_one_sentence_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="can't be an agent. Pass an async function"):
         start(tmp_path, lambda task: task)
     backend = {"type": "python", "object": "nowhere.at_all:agent"}
     with pytest.raises(ConfigError, match="can't be imported"):
         start(tmp_path, {"id": "a", "backend": backend})
+
+
+REFUSED = httpx2.ConnectError("connection refused")
+
+
+def start_thinking(root: Path, model: ScriptedModel, attempts: int, delay: float = 0) -> Run:
+    """Start a function that asks a model twice."""
+
+    async def think(task: str, ctx: Any) -> str:
+        first = await ctx.model("First.", model)
+        return f"{first}, {await ctx.model('Second.', model)}"
+
+    retry = Retry(attempts=attempts, delay=delay, max_delay=delay)
+    options = RunOptions(session_root=root, retry=retry)
+    return nb_agents.start("t", TeamSpec(agents=[think]), options=options)
+
+
+def test_model_called_by_a_function_is_retried_after_a_failed_connection(tmp_path: Path) -> None:
+    model = ScriptedModel(Turn("one"), Turn(error=REFUSED), Turn(error=REFUSED), Turn("two"))
+    run = finish(start_thinking(tmp_path, model, attempts=2))
+    assert run.result == "one, two"
+    assert len(model.requests) == 4
+    started = [e for e in events(run, ev.ModelStarted) if e.place.endswith("m2")]
+    assert [e.attempt for e in started] == [1, 2, 3]
+    assert [e.retry_in_s for e in events(run, ev.ModelFailed)] == [0, 0]
+
+
+def test_resume_repeats_a_permanently_failed_model_call(tmp_path: Path) -> None:
+    model = ScriptedModel(Turn("one"), Turn(error=REFUSED), Turn(error=REFUSED), Turn("two"))
+    run = finish(start_thinking(tmp_path, model, attempts=1))
+    assert (run.status, len(model.requests)) == ("failed", 3)
+    resumed = finish(run.resume())
+    assert (resumed.result, len(model.requests)) == ("one, two", 4)
+
+
+def test_stop_ends_the_wait_before_the_retry_of_a_functions_model(tmp_path: Path) -> None:
+    model = ScriptedModel(Turn(error=REFUSED), Turn("one"), Turn("two"))
+    run = start_thinking(tmp_path, model, attempts=1, delay=3600)
+    wait_until(lambda: events(run, ev.ModelFailed))
+    run.stop()
+    finish(run)
+    assert (run.state, len(model.requests)) == ("stopped", 1)
+    resumed = finish(run.resume(options=RunOptions(retry=Retry(attempts=0))))
+    assert (resumed.result, len(model.requests)) == ("one, two", 3)

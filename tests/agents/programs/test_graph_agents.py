@@ -1,4 +1,4 @@
-"""LangGraph's graphs as agents: finished nodes are not run again after a stop."""
+"""Tests of LangGraph's graphs as agents: a resume does not repeat finished nodes."""
 
 import operator
 from pathlib import Path
@@ -9,8 +9,8 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.runs.run import Run
 from nb_agents.testing import Gate
+from tests.kit.runs import Run
 from tests.team_kit import events, finish
 
 
@@ -21,12 +21,12 @@ class State(TypedDict):
 
 
 class Work:
-    """A graph of three nodes, two of them side by side, the last of which is held."""
+    """A graph of three nodes. Two run in parallel, and the last one waits."""
 
     def __init__(self, **compiled: Any) -> None:
         from langgraph.graph import END, START, StateGraph
 
-        self.gate, self.done = Gate(), list[str]()
+        self.gate, self.done, self.errors = Gate(), list[str](), list[Exception]()
         graph = StateGraph(State)
         for name in ("left", "right"):
             graph.add_node(name, self._looks(name))
@@ -45,6 +45,8 @@ class Work:
 
     async def _tell(self, state: State) -> dict[str, Any]:
         await self.gate.wait()
+        if self.errors:
+            raise self.errors.pop()
         self.done.append("tell")
         return {"answer": " and ".join(sorted(state["found"]))}
 
@@ -59,7 +61,7 @@ def again(run: Run, graph: Any) -> Run:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_a_stop_keeps_the_finished_nodes_of_a_graph_that_may_have_a_checkpointer(
+def test_stop_preserves_finished_nodes_of_a_graph_with_a_checkpointer(
     tmp_path: Path, keeps: bool
 ) -> None:
     work = Work(checkpointer=None if keeps else False)
@@ -68,14 +70,14 @@ def test_a_stop_keeps_the_finished_nodes_of_a_graph_that_may_have_a_checkpointer
     run.stop(now=True)
     finish(run)
     assert run.status == "cancelled"
-    told = "with their finished steps kept" if keeps else "From the beginning run"
+    told = "with finished steps kept" if keeps else "Started again from the beginning"
     assert told in str(run.preview)
     work.gate.open()
     assert again(run, work.graph).result == "left and right"
     assert sorted(work.done) == sorted(["left", "right", "tell"] + ["left", "right"] * (not keeps))
 
 
-def test_the_words_of_a_graphs_model_stream(tmp_path: Path) -> None:
+def test_text_of_a_graphs_model_is_streamed(tmp_path: Path) -> None:
     from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
     from langchain_core.messages import AIMessage
     from langgraph.graph import START, MessagesState, StateGraph
@@ -91,3 +93,17 @@ def test_the_words_of_a_graphs_model_stream(tmp_path: Path) -> None:
     run = finish(start(tmp_path, graph.compile()))
     assert run.result == "So it is."
     assert "".join(e.text for e in events(run, ev.TextStreamed)) == "So it is."
+
+
+def test_resume_runs_only_the_node_that_failed_to_connect(tmp_path: Path) -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    work = Work(checkpointer=InMemorySaver())
+    work.gate.open()
+    work.errors.append(ConnectionError("refused"))
+    run = finish(start(tmp_path, work.graph))
+    assert (
+        run.status == "failed" and "refused" in run.view.agents[next(iter(run.view.agents))].error
+    )
+    assert again(run, work.graph).result == "left and right"
+    assert sorted(work.done) == ["left", "right", "tell"]

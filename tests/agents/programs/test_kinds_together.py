@@ -1,4 +1,4 @@
-"""A model of ours, a program, an agent of another framework and a function, in one team."""
+"""Tests of a team with a model, an external agent, a framework's agent and a function."""
 
 import re
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from nb_agents import events as ev
 from tests.acp.test_acp_runner import agent as program
 from tests.agents.programs.members import MODEL_URL
 from tests.model_server import ModelServer, Reply, Request, ToolCall
+from tests.samples import some_or_all
 from tests.team_kit import events, finish
 
 HERE = "tests.agents.programs.members"
@@ -55,7 +56,7 @@ def team(server: ModelServer, *more: dict[str, Any]) -> TeamSpec:
     return TeamSpec.model_validate({"agents": agents})
 
 
-def test_they_answer_vote_and_one_presents(tmp_path: Path, server: ModelServer) -> None:
+def test_all_kinds_answer_vote_and_present(tmp_path: Path, server: ModelServer) -> None:
     spec, options = team(server, PROGRAM), RunOptions(session_root=tmp_path)
     run = finish(nb_agents.start("t", spec, options=options))
     assert run.status == "completed"
@@ -75,7 +76,7 @@ steps:
 """
 
 
-def test_each_does_a_step_of_a_recipe(tmp_path: Path, server: ModelServer) -> None:
+def test_all_kinds_run_a_recipe_step(tmp_path: Path, server: ModelServer) -> None:
     path, options = tmp_path / "r.yaml", RunOptions(session_root=tmp_path)
     path.write_text(RECIPE)
     run = finish(nb_agents.start(config=team(server, PROGRAM), recipe=path, options=options))
@@ -88,14 +89,14 @@ def test_each_does_a_step_of_a_recipe(tmp_path: Path, server: ModelServer) -> No
     }
 
 
-def test_they_work_over_twenty_rows(tmp_path: Path, server: ModelServer) -> None:
-    options = RunOptions(session_root=tmp_path)
-    sweep = nb_agents.map(range(20), "row {{value}}", team(server), name="s", options=options)
+def test_all_kinds_run_in_a_sweep(tmp_path: Path, server: ModelServer) -> None:
+    count, options = some_or_all(4, 20), RunOptions(session_root=tmp_path)
+    sweep = nb_agents.map(range(count), "row {{value}}", team(server), name="s", options=options)
     sweep.wait()
-    assert [row["status"] for row in sweep.table()] == ["complete"] * 20
+    assert [row["status"] for row in sweep.table()] == ["complete"] * count
 
 
-def test_they_work_on_the_processes_of_a_cluster(tmp_path: Path, server: ModelServer) -> None:
+def test_all_kinds_run_on_a_cluster(tmp_path: Path, server: ModelServer) -> None:
     options = RunOptions(session_root=tmp_path, cluster="local:2")
     spec = team(server, PROGRAM)
     sweep = nb_agents.map(range(2), "row {{value}}", spec, name="s", options=options)

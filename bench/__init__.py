@@ -1,0 +1,1 @@
+"""Benchmarks: they print tables and assert nothing. `python -m bench [name ...]`."""

@@ -1,0 +1,490 @@
+/**
+ * Lets agents read the notebook that shows their run, and shows their proposed changes at the cells.
+ *
+ * Nothing changes before the user accepts. A proposal is untrusted text: it is never rendered as HTML or Markdown.
+ */
+
+import type { YNotebook } from "@jupyter/ydoc";
+import type { CodeCell } from "@jupyterlab/cells";
+import type { INotebookCellExecutor, NotebookPanel } from "@jupyterlab/notebook";
+import type { Answer } from "./api";
+import {
+  type Applied,
+  type Change,
+  type Fit,
+  type RevertStep,
+  applyChange,
+  applyRevert,
+  fitOf,
+  insertAsNew,
+  readCells,
+} from "./cell-changes";
+import { diffLines } from "./cell-diff";
+import { CellRuns, type RunPart, type WantedRun } from "./cell-runs";
+import type { Place } from "./cells";
+import { make, setAttr, setHidden, setText } from "./dom";
+import { listen } from "./press";
+
+/** What a turn's state says about cells, as in `nb_agents/extensions/notebook_cells/cell_views.py`. */
+interface CellsPart {
+  readonly requests: readonly CellsRequest[];
+  readonly open: readonly number[];
+  /** Whether the changes after the checkpoint of a rewind are still to be taken back. */
+  readonly revert?: boolean;
+  /** The open requests to run a cell. */
+  readonly runs?: readonly RunPart[];
+}
+
+interface CellsRequest {
+  readonly request: number;
+  readonly ids: readonly string[];
+  readonly outputs?: boolean;
+  /** Whether the user has allowed to read a notebook that is not trusted. */
+  readonly untrusted?: boolean;
+}
+
+/** How a page takes back changes, or who does. */
+export interface RevertPlan {
+  readonly open: boolean;
+  readonly mine: boolean;
+  readonly steps?: readonly RevertStep[];
+  readonly kept?: readonly { readonly cell: string; readonly agent: string; readonly why: string; readonly diff: string }[];
+  readonly done?: readonly string[];
+}
+
+export interface CellsApi {
+  /** List the proposals of a turn. */
+  proposals(turn: string): Promise<readonly Change[]>;
+  /** Ask how to take back the changes of a rewind. One page gets the plan. */
+  revertPlan(turn: string, body: object): Promise<RevertPlan>;
+  /** List a turn's open requests to run a cell. */
+  cellRuns(turn: string): Promise<readonly WantedRun[]>;
+  tryPost(turn: string, verb: string, body: object): Promise<Answer>;
+  /** Send a verb. Resolves to whether it had an effect. */
+  hasChanged(turn: string, verb: string, body: object): Promise<boolean>;
+}
+
+/** Return what a turn's state says about cells. Undefined if its agents have not used the notebook. */
+export function cellsPart(parts: unknown): CellsPart | undefined {
+  const part = (parts as { readonly cells?: Partial<CellsPart> } | undefined)?.cells;
+  return part && Array.isArray(part.open) && Array.isArray(part.requests) ? (part as CellsPart) : undefined;
+}
+
+/** All turns that open notebooks show. */
+export class CellProposals {
+  private readonly shown = new WeakMap<NotebookPanel, Map<string, TurnProposals>>();
+
+  constructor(
+    private readonly api: CellsApi,
+    private readonly report: (problem: string) => void,
+    private readonly executor: INotebookCellExecutor | null,
+  ) {}
+
+  /**
+   * Take the state of a turn.
+   *
+   * @param isLive Whether the state is from the server, which alone may ask to read cells.
+   */
+  take(turn: string, parts: unknown, place: Place | undefined, isLive: boolean): void {
+    const part = cellsPart(parts);
+    if (!part || !place) return;
+    const turns = this.shown.get(place.panel) ?? new Map<string, TurnProposals>();
+    this.shown.set(place.panel, turns);
+    const proposals = turns.get(turn) ?? new TurnProposals(turn, place, this.api, this.report, this.executor);
+    turns.set(turn, proposals);
+    if (isLive) {
+      for (const request of part.requests) void proposals.answer(request);
+      proposals.runs.take(part.runs ?? []);
+    }
+    void proposals.load(part.open);
+    if (part.revert && isLive) void proposals.revert();
+  }
+}
+
+/** A random name of this page. */
+const PAGE = Math.random().toString(36).slice(2);
+
+const LABELS: Readonly<Record<Change["op"], string>> = {
+  insert: "proposes a new cell here",
+  replace: "proposes to change this cell",
+  delete: "proposes to delete this cell",
+  move: "proposes to move this cell",
+};
+const FITS: Readonly<Record<Fit, string>> = {
+  fits: "",
+  done: "",
+  changed: "The cell has changed since the agent read it, so the proposal can't be applied. Compare your changes with the agent's.",
+  locked: "The metadata of the cell says that agents must not edit it, so the proposal can't be applied.",
+  missing: "The cell is no longer in the notebook, so the proposal can't be applied.",
+};
+
+/** The proposals of a turn in one notebook. */
+class TurnProposals {
+  private readonly answered = new Set<number>();
+  private readonly decided = new Set<number>();
+  private changes: readonly Change[] = [];
+  private readonly boxes = new Map<number, Box>();
+  private readonly bar: Bar;
+  readonly runs: CellRuns;
+  private loaded = "";
+  private isDrawPending = false;
+  private isReverting = false;
+
+  constructor(
+    private readonly turn: string,
+    private readonly place: Place,
+    private readonly api: CellsApi,
+    private readonly report: (problem: string) => void,
+    executor: INotebookCellExecutor | null,
+  ) {
+    const runs = {
+      wanted: () => api.cellRuns(turn),
+      record: (body: object) => api.hasChanged(turn, "cells_run", body),
+    };
+    this.runs = new CellRuns(place.panel, place.cell.model.id, runs, executor);
+    const all = (act: (change: Change) => Promise<void>) => async (): Promise<void> => {
+      for (const change of this.open) await act(change);
+    };
+    this.bar = makeBar(place.panel, {
+      next: () => this.next(),
+      acceptAll: all((change) => this.accept(change)),
+      rejectAll: all((change) => this.decide(change, "rejected")),
+    });
+    place.panel.content.modelContentChanged.connect(() => this.drawSoon());
+  }
+
+  /** Send the cells that an agent asks for. */
+  async answer({ request, ids, outputs, untrusted }: CellsRequest): Promise<void> {
+    if (this.answered.has(request)) return;
+    this.answered.add(request);
+    const { panel, cell } = this.place;
+    const head = { request, notebook: panel.title.label };
+    if (!untrusted && hasUntrustedOutput(panel)) {
+      await this.post("cells_read", { ...head, count: 0, cells: "[]", untrusted: true });
+      return;
+    }
+    const { count, cells, problem } = readCells(this.notebook, ids, cell.model.id, outputs);
+    await this.post("cells_read", { ...head, count, cells: JSON.stringify(cells), problem });
+  }
+
+  /**
+   * Take back the changes after the checkpoint of a rewind, in one synchronous step.
+   *
+   * @param force Whether the user asks for it although another page has started.
+   */
+  async revert(force = false): Promise<void> {
+    if (this.isReverting) return;
+    this.isReverting = true;
+    const cells = this.notebook.cells.map((cell) => ({ id: cell.id, type: cell.cell_type, source: cell.getSource() }));
+    let plan: RevertPlan;
+    try {
+      plan = await this.api.revertPlan(this.turn, { page: PAGE, cells: JSON.stringify(cells), force });
+    } catch (error) {
+      this.isReverting = false; // the next state tries again
+      this.report(error instanceof Error ? error.message : String(error));
+      return;
+    }
+    const report = new RevertReport(this.place, () => {
+      this.isReverting = false;
+      void this.revert(true);
+    });
+    if (plan.open && !plan.mine) report.showOther();
+    if (!plan.mine || this.place.panel.isDisposed) return;
+    const { changes, kept } = applyRevert(this.notebook, plan.steps ?? []);
+    const listed = plan.kept ?? [];
+    report.show(new Set(plan.steps?.map(({ cell }) => cell)).size - new Set(kept).size, listed);
+    await this.post("cells_reverted", {
+      changes: [...changes, ...(plan.done ?? [])].join(" "),
+      kept: [...kept, ...listed.map(({ cell }) => cell)].join(" "),
+    });
+  }
+
+  /** Show the open proposals. */
+  async load(open: readonly number[]): Promise<void> {
+    const numbers = open.join();
+    if (numbers === this.loaded) return;
+    this.loaded = numbers;
+    let changes: readonly Change[] = [];
+    try {
+      if (open.length) changes = await this.api.proposals(this.turn);
+    } catch {
+      this.loaded = ""; // the server can't be reached; the next state tries again
+      return;
+    }
+    if (this.loaded !== numbers) return;
+    this.changes = changes;
+    this.draw();
+  }
+
+  private get notebook(): YNotebook {
+    return this.place.panel.content.model!.sharedModel as YNotebook;
+  }
+
+  private get open(): readonly Change[] {
+    return this.changes.filter(({ how, number }) => how === "" && !this.decided.has(number));
+  }
+
+  private drawSoon(): void {
+    if (this.isDrawPending || !this.boxes.size) return;
+    this.isDrawPending = true;
+    requestAnimationFrame(() => {
+      this.isDrawPending = false;
+      this.draw();
+    });
+  }
+
+  private draw(): void {
+    if (this.place.panel.isDisposed || !this.place.panel.content.model) return;
+    const open = this.open;
+    for (const [number, box] of this.boxes)
+      if (!open.some((change) => change.number === number)) {
+        box.remove();
+        this.boxes.delete(number);
+      }
+    for (const change of open) this.drawChange(change);
+    this.bar.draw(open.length, this.place.cell.node);
+  }
+
+  private drawChange(change: Change): void {
+    const fit = fitOf(this.notebook, change);
+    if (fit === "done") {
+      void this.decide(change, "accepted", { cell: change.cell }); // an earlier page changed the cell without reporting it
+      return;
+    }
+    let box = this.boxes.get(change.number);
+    if (!box) {
+      box = makeBox(change, {
+        accept: () => this.accept(change),
+        asNew: () => this.decide(change, "inserted", { cell: insertAsNew(this.notebook, change) }),
+        reject: () => this.decide(change, fitOf(this.notebook, change) === "fits" ? "rejected" : "stale"),
+      });
+      this.boxes.set(change.number, box);
+    }
+    const current = this.notebook.cells.find(({ id }) => id === change.cell);
+    box.draw(fit, current?.getSource() ?? "");
+    this.attach(box.el, change);
+  }
+
+  /** Put a box at its cell, which gets another widget when it is moved. */
+  private attach(el: HTMLElement, change: Change): void {
+    const { widgets } = this.place.panel.content;
+    const where = el.querySelector<HTMLElement>(".where");
+    if (where && change.op === "move") setText(where, this.placeOf(change));
+    const id = change.op === "insert" ? change.after : change.cell;
+    const cell = widgets.find(({ model }) => model.id === id);
+    const isTop = change.op === "insert" && id === "";
+    const host = (isTop ? widgets[0] : cell)?.node ?? this.place.cell.node;
+    if (el.parentElement === host) return;
+    if (isTop) host.prepend(el);
+    else host.append(el);
+  }
+
+  /** Describe where a move puts its cell. */
+  private placeOf(change: Change): string {
+    const index = this.place.panel.content.widgets.findIndex(({ model }) => model.id === change.after);
+    return index < 0 ? "To the top of the notebook" : `Below cell ${index + 1}`;
+  }
+
+  private next(): void {
+    const boxes = [...this.boxes.values()];
+    const current = boxes.findIndex(({ el }) => el.contains(document.activeElement));
+    boxes[(current + 1) % boxes.length]?.focus();
+  }
+
+  private async accept(change: Change): Promise<void> {
+    const applied = applyChange(this.notebook, change);
+    if (applied === undefined) this.draw();
+    else await this.decide(change, "accepted", applied);
+  }
+
+  private async decide(change: Change, how: string, applied: Partial<Applied> = {}): Promise<void> {
+    this.decided.add(change.number);
+    this.draw();
+    await this.post("cells_decide", { number: change.number, how, cell: "", ...applied });
+  }
+
+  private async post(verb: string, body: object): Promise<void> {
+    const { refusal } = await this.api.tryPost(this.turn, verb, body);
+    if (refusal) this.report(refusal);
+  }
+}
+
+/** Return whether a notebook shows outputs that were made elsewhere, and not confirmed by the user. */
+function hasUntrustedOutput(panel: NotebookPanel): boolean {
+  return panel.content.widgets.some(({ model }) => {
+    const outputs = (model as Partial<CodeCell["model"]>).outputs;
+    return outputs !== undefined && outputs.length > 0 && !model.trusted;
+  });
+}
+
+interface Box {
+  readonly el: HTMLElement;
+  draw(fit: Fit, current: string): void;
+  focus(): void;
+  remove(): void;
+}
+
+interface BoxActions {
+  accept(): Promise<void>;
+  asNew(): Promise<void>;
+  reject(): Promise<void>;
+}
+
+const life = new AbortController().signal;
+
+function makeBox(change: Change, actions: BoxActions): Box {
+  const accept = button("Accept", () => void actions.accept());
+  const asNew = button("Insert as a new cell", () => void actions.asNew());
+  const reject = button("Reject", () => void actions.reject());
+  const title = make("strong");
+  title.textContent = `${change.agent} ${LABELS[change.op]}`;
+  const why = text("p", "why", change.why ?? "");
+  const problem = text("p", "problem", "");
+  const head = make("header", "", title, make("span", "buttons", accept, asNew, reject));
+  const proposed = makeDiff(change.base ?? "", change.source ?? "");
+  const theirs = make("div", "side", caption(`${change.agent}'s changes`), proposed);
+  const mine = make("div", "side");
+  const el = make("section", "nba-change", head, why, problem, change.op === "move" ? make("p", "where") : make("div", "sides", mine, theirs));
+  let shown: string | undefined;
+  el.setAttribute("aria-label", `Proposed change ${change.number}`);
+  keepKeys(el);
+  return {
+    el,
+    draw(fit, current) {
+      setText(problem, FITS[fit]);
+      setHidden(problem, fit === "fits");
+      setHidden(accept, fit !== "fits");
+      setHidden(asNew, fit === "fits" || change.op === "delete" || change.op === "move");
+      setAttr(el, "data-fit", fit);
+      setHidden(mine, fit !== "changed");
+      if (fit === "changed" && current !== shown)
+        mine.replaceChildren(caption("Your changes"), makeDiff(change.base ?? "", (shown = current)));
+    },
+    focus() {
+      el.scrollIntoView({ block: "nearest" });
+      (accept.hidden ? reject : accept).focus({ preventScroll: true });
+    },
+    remove: () => el.remove(),
+  };
+}
+
+function caption(label: string): HTMLElement {
+  return text("p", "caption", label);
+}
+
+/** Says which changes were taken back after a rewind, and which cells stay. */
+class RevertReport {
+  private readonly title = make("strong");
+  private readonly force: HTMLButtonElement;
+  private readonly details = make("div");
+  private readonly el: HTMLElement;
+
+  constructor(
+    private readonly place: Place,
+    again: () => void,
+  ) {
+    this.force = button("Take back here", () => {
+      this.el.remove();
+      again();
+    });
+    this.force.hidden = true;
+    const close = button("Close", () => this.el.remove());
+    const head = make("header", "", this.title, make("span", "buttons", this.force, close));
+    this.el = make("section", "nba-change nba-reverted", head, this.details);
+    this.el.setAttribute("role", "status");
+    keepKeys(this.el);
+  }
+
+  showOther(): void {
+    setText(this.title, "Another page is taking back the changes after the checkpoint.");
+    setHidden(this.force, false);
+    this.place.cell.node.append(this.el);
+  }
+
+  show(count: number, kept: NonNullable<RevertPlan["kept"]>): void {
+    if (!count && !kept.length) return;
+    setText(this.title, `The rewind took back the changes of ${count === 1 ? "1 cell" : `${count} cells`}.`);
+    for (const { cell, agent, why, diff } of kept) {
+      const index = this.place.panel.content.widgets.findIndex(({ model }) => model.id === cell);
+      const name = index < 0 ? "A cell" : `Cell ${index + 1}`;
+      const reason = why === "gone" ? "is no longer there, so its change" : "stays, because you have edited it since. The change";
+      this.details.append(text("p", "", `${name} ${reason} by ${agent} was not taken back.`));
+      if (diff) this.details.append(makeLines(diff.split("\n").filter((line) => !line.startsWith("@@"))));
+    }
+    this.place.cell.node.append(this.el);
+  }
+}
+
+/** Show the lines of a unified diff. */
+function makeLines(diff: readonly string[]): HTMLElement {
+  const kinds: Readonly<Record<string, string>> = { "+": "added", "-": "removed" };
+  const lines = diff.map((line) => {
+    const row = text("span", kinds[line[0] ?? ""] ?? "same", line.slice(1));
+    row.dataset.sign = line[0] ?? " ";
+    return row;
+  });
+  const el = make("pre", "diff", ...lines);
+  el.tabIndex = 0; // it scrolls
+  return el;
+}
+
+function makeDiff(before: string, after: string): HTMLElement {
+  const lines = diffLines(before, after).map(({ kind, text: line }) => {
+    const row = text("span", kind, line);
+    row.dataset.sign = { same: " ", removed: "-", added: "+" }[kind];
+    return row;
+  });
+  const diff = make("pre", "diff", ...lines);
+  diff.tabIndex = 0; // it scrolls
+  return diff;
+}
+
+interface Bar {
+  draw(count: number, host: HTMLElement): void;
+}
+
+interface BarActions {
+  next(): void;
+  acceptAll(): Promise<void>;
+  rejectAll(): Promise<void>;
+}
+
+/** The line below the run's cell that counts its open proposals. */
+function makeBar(panel: NotebookPanel, actions: BarActions): Bar {
+  const count = make("span");
+  count.setAttribute("role", "status");
+  const next = button("Next", actions.next);
+  const accept = button("Accept all", () => void actions.acceptAll());
+  const reject = button("Reject all", () => void actions.rejectAll());
+  const el = make("div", "nba-strip nba-changes", count, next, accept, reject);
+  keepKeys(el);
+  return {
+    draw(number, host) {
+      setText(count, number === 1 ? "1 proposed change" : `${number} proposed changes`);
+      if (number === 0 || panel.isDisposed) el.remove();
+      else if (el.parentElement !== host) host.append(el);
+    },
+  };
+}
+
+function button(label: string, press: () => void): HTMLButtonElement {
+  const element = make("button");
+  element.type = "button";
+  element.textContent = label;
+  listen(element, life, press);
+  return element;
+}
+
+function text(tag: "p" | "span", className: string, content: string): HTMLElement {
+  const element = make(tag, className);
+  element.dir = "auto";
+  element.textContent = content;
+  element.hidden = content === "" && tag === "p";
+  return element;
+}
+
+/** Keep clicks and keys from the notebook, which would select or edit the cell. */
+function keepKeys(el: HTMLElement): void {
+  el.setAttribute("data-lm-suppress-shortcuts", "true");
+  for (const kind of ["keydown", "mousedown", "dblclick"]) el.addEventListener(kind, (event) => event.stopPropagation());
+}

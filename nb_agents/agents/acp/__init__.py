@@ -1,1 +1,0 @@
-"""Agents that are programs, by the Agent Client Protocol over stdin and stdout."""

@@ -1,0 +1,1 @@
+"""Agents that users write in Python: functions, and agents of other frameworks."""

@@ -1,0 +1,91 @@
+"""The verb that names the agent, model, call and time of each line that agents have changed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from nb_agents.disk.directory import read_file
+from nb_agents.errors import UserError
+from nb_agents.extensions.notebook_cells.applied import AppliedChange, applied_changes
+from nb_agents.extensions.notebook_cells.blame import BlamedLine
+from nb_agents.extensions.notebook_cells.blame import blame as blamed_lines
+from nb_agents.extensions.notebook_cells.cell_tools import MAX_FILE_BYTES
+from nb_agents.extensions.notebook_cells.cells import cells_in, parse_notebook
+from nb_agents.extensions.notebook_cells.rewinding import turn_records
+from nb_agents.session.layout import sessions_in
+from nb_agents.unicode import visible
+from nb_agents.verbs.outcome import Table
+from nb_agents.verbs.verb import REQUIRED, Caller, Parameter, Verb
+
+HEADS = ("cell", "line", "agent", "model", "time", "session/turn", "call", "text")
+MAX_TEXT = 60
+"""Maximum length of a line's text in the table, in characters."""
+
+
+def blame(root: Path, caller: Caller, *, notebook: str) -> Table:
+    """Name the agent, model, time and call of each line of a notebook that agents have changed.
+
+    Args:
+        root: The session root, whose sessions are searched.
+        caller: The user interface that makes the request.
+        notebook: The path of the notebook.
+
+    Raises:
+        UserError: The file is not a notebook, or can't be read.
+    """
+    path = Path(notebook).expanduser()
+    try:
+        cells = cells_in(parse_notebook(read_file(path, MAX_FILE_BYTES)))
+    except OSError as exc:
+        raise UserError(f"{path} can't be read: {exc.strerror or exc}.") from None
+    except UserError as exc:
+        raise UserError(f"{path}: {exc}") from None
+    sessions = sessions_in(root)
+    changes = [
+        change for session in sessions.by_use for change in applied_changes(turn_records(session))
+    ]
+    lines = blamed_lines(cells, sorted(changes, key=lambda each: each.at))
+    return Table(
+        HEADS,
+        [_row(each) for each in lines],
+        [_facts(each) for each in lines],
+        [str(each) for each in sessions.unreadable],
+        f"No line of {path} is from an agent of the sessions in {root}.",
+    )
+
+
+def _row(line: BlamedLine) -> tuple[str, ...]:
+    change = line.change
+    time = f"{datetime.fromtimestamp(change.at):%Y-%m-%d %H:%M}"
+    where = (change.agent, change.model, time, _turn(change), change.call, line.text[:MAX_TEXT])
+    return (str(line.position), str(line.line), *map(visible, where))
+
+
+def _facts(line: BlamedLine) -> dict[str, object]:
+    change = line.change
+    return {
+        "position": line.position,
+        "cell": line.cell,
+        "line": line.line,
+        "text": line.text,
+        "agent": change.agent,
+        "model": change.model,
+        "call": change.call,
+        "turn": _turn(change),
+        "proposal": change.number,
+        "at": change.at,
+        "by": change.by,
+    }
+
+
+def _turn(change: AppliedChange) -> str:
+    return f"{change.session}/{change.turn}"
+
+
+BLAME = Verb(
+    "blame",
+    blame,
+    "root",
+    (Parameter("notebook", "the notebook's file", REQUIRED, metavar="NOTEBOOK"),),
+)

@@ -1,0 +1,346 @@
+"""The tools with which agents read the notebook, propose changes and run cells."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+from anyio import to_thread
+
+from nb_agents.agents.capabilities import Results
+from nb_agents.config.tools import ToolKeys, ToolRule, rule_for
+from nb_agents.disk.directory import read_file
+from nb_agents.disk.private import write_private
+from nb_agents.errors import UserError
+from nb_agents.events import Event, StopRequested
+from nb_agents.extensions.notebook_cells.cell_events import (
+    CellsRead,
+    CellsRequested,
+    CellsState,
+    ChangeDecided,
+    ChangeProposed,
+    cells_of,
+)
+from nb_agents.extensions.notebook_cells.cell_outputs import variables_text
+from nb_agents.extensions.notebook_cells.cell_runs import PAGE_S, CellRuns
+from nb_agents.extensions.notebook_cells.cells import (
+    MAX_SOURCES,
+    cells_in,
+    cells_text,
+    chosen,
+    outline,
+    outline_text,
+    parse_notebook,
+)
+from nb_agents.extensions.notebook_cells.changes import (
+    CellChange,
+    check_changes,
+    describe,
+    patch_text,
+)
+from nb_agents.tools.base import BuiltInTool, Tool, ToolError, current_call, declare
+from nb_agents.turns.drivers import DriverDeps
+from nb_agents.turns.turn_spec import Resumed
+from nb_agents.view.run_view import RunView
+
+READ, PROPOSE, RUN = declare(
+    BuiltInTool("notebook_read"),
+    BuiltInTool("notebook_propose"),
+    BuiltInTool("notebook_run", asks_itself=True),
+)
+
+MAX_FILE_BYTES = 50_000_000
+"""Maximum size of a notebook's file that is read when no page is open."""
+MAX_IDS = 50
+"""Maximum number of cells that a call reads."""
+PATCH = "cells.patch"
+"""The name of the file in the turn's directory with the proposals."""
+
+_NO_PAGE = (
+    "No open page shows this run in a notebook, and the notebook's file can't be read. Continue "
+    "without the notebook."
+)
+_TOO_LONG = f"These cells have more than {MAX_SOURCES} characters. Read fewer cells in one call."
+
+
+class NotebookTools:
+    """Makes the notebook tools for the agents of a run.
+
+    Args:
+        deps: The turn's spec, and the run's functions.
+    """
+
+    def __init__(self, deps: DriverDeps) -> None:
+        self._deps = deps
+        self._spec = deps.spec
+        self._emit = deps.emit
+        self._state = _state_at_start(deps.spec.resumed)
+        self._members = {agent.id for agent in deps.spec.work.members(deps.spec.team)}
+        self._answers: dict[int, CellsRead] = {}
+        self._waiting: dict[int, anyio.Event] = {}
+        self._is_without_page = False
+        self._may_read_untrusted = False
+        self._asking = anyio.Lock()
+        self._reported = set[int]()
+        self._noted = set[str]()
+        self._runs = CellRuns(deps)
+        deps.observe(self._on_event)
+
+    def tools(self, keys: ToolKeys) -> list[Tool]:
+        """Return the tools that the agent's key `notebook` enables."""
+        if not keys.notebook:
+            return []
+        own = _AgentTools(self, keys)
+        tools = [Tool(own.notebook_read, is_repeatable=True)]
+        if keys.notebook in ("propose", "run"):
+            tools.append(Tool(own.notebook_propose))
+        if keys.notebook == "run":
+            tools.append(Tool(own.notebook_run))
+        return tools
+
+    def note(self, agent: str) -> Results:
+        """Return the decisions on an agent's proposals that it was not told yet."""
+        own = [each for each in self._state.proposals.values() if each.change.agent == agent]
+        news = [each for each in own if each.decided and each.change.number not in self._reported]
+        self._reported |= {each.change.number for each in news}
+        lines = [_decision_text(each.change, each.decided) for each in news if each.decided]
+        return Results("\n".join([*self._note_of_resume(agent), *lines]))
+
+    def _note_of_resume(self, agent: str) -> Iterator[str]:
+        """Yield, once for each agent, how proposals ended after the end of the resumed turn."""
+        if agent in self._noted:
+            return
+        self._noted.add(agent)
+        for each in self._state.earlier.values():
+            if each.change.agent != agent:
+                continue
+            if each.decided is None or each.decided.how == "withdrawn":
+                yield _decision_text(each.change, _WITHDRAWN)
+            elif each.decided.turn:
+                yield _decision_text(each.change, each.decided)
+
+    async def read(self, ids: tuple[str, ...], *, outputs: bool) -> CellsRead:
+        """Return cells, or an outline without ids.
+
+        Raises:
+            ToolError: The cells can't be read, or the user does not allow it.
+        """
+        agent = current_call().agent
+        read = await self._read(agent, ids, outputs)
+        if not read.is_trusted and not self._may_read_untrusted:
+            async with self._asking:
+                await self._ask_about_untrusted(agent, read.notebook)
+            read = await self._read(agent, ids, outputs)
+        if read.problem:
+            raise ToolError(read.problem)
+        return read
+
+    async def _ask_about_untrusted(self, agent: str, notebook: str) -> None:
+        if self._may_read_untrusted:  # the user was asked by another agent meanwhile
+            return
+        about = f"{notebook}, which is not trusted. Its text may contain instructions to agents"
+        with current_call().waiting():
+            decision = await self._deps.ask(agent, "notebook_read", about, False)
+        if not decision.approved:
+            raise ToolError("the notebook is not trusted, and the user did not allow to read it.")
+        self._may_read_untrusted = True
+
+    async def propose(self, changes: list[CellChange], why: str) -> str:
+        """Record proposed changes, and return them as text for the agent."""
+        try:
+            proposed = check_changes(self._state, current_call().agent, changes, why)
+        except UserError as exc:
+            raise ToolError(str(exc)) from exc
+        for event in proposed:
+            self._emit(event)
+        await to_thread.run_sync(self._write_patch)
+        listed = "; ".join(f"{each.number}: {describe(each)}" for each in proposed)
+        return f"Proposed. The user decides each change later. {listed}"
+
+    async def run(self, name: str, digest: str, rule: ToolRule | None) -> str:
+        """Run a cell in the open notebook, after the user's approval.
+
+        Args:
+            name: The cell's id.
+            digest: The digest of the cell that the agent has read.
+            rule: The rule of the team file for this tool, or None.
+        """
+        cell = self._state.read_cells.get(name)
+        if cell is None:
+            raise ToolError(f"cell {name!r} was not read. Read it with notebook_read first.")
+        return await self._runs.run(cell, digest, rule)
+
+    def news(self, agent: str) -> str:
+        """Return the decisions for an agent that gets no notes, such as a called agent."""
+        return "" if agent in self._members else self.note(agent).text
+
+    def variables(self) -> str:
+        """Return the variables of the notebook's kernel, if this process is the kernel."""
+        main = sys.modules.get("__main__")
+        is_notebook = self._spec.origin.startswith("notebook:") and hasattr(main, "get_ipython")
+        return variables_text(dict(vars(main))) if main and is_notebook else ""
+
+    async def _read(self, agent: str, ids: tuple[str, ...], outputs: bool) -> CellsRead:
+        number = self._state.last_request + 1
+        answered = self._waiting[number] = anyio.Event()
+        request = CellsRequested(
+            agent=agent,
+            number=number,
+            ids=ids,
+            outputs=outputs,
+            untrusted=self._may_read_untrusted,
+        )
+        self._emit(request)
+        if not self._is_without_page:
+            with anyio.move_on_after(PAGE_S):
+                await answered.wait()
+        if not answered.is_set():
+            self._is_without_page = True
+            self._emit(await to_thread.run_sync(self._from_file, request))
+        self._waiting.pop(number, None)
+        answer = self._answers.pop(number, None)
+        if answer is None:
+            raise ToolError("the run is being stopped.")
+        return answer
+
+    def _from_file(self, request: CellsRequested) -> CellsRead:
+        """Return an answer from the notebook's file, which may be older than an open page."""
+        number, ids = request.number, request.ids
+        path = notebook_path(self._spec.origin, self._spec.paths.root)
+        try:
+            if path is None:
+                raise UserError(_NO_PAGE)
+            cells = cells_in(parse_notebook(read_file(path, MAX_FILE_BYTES)))
+        except UserError as exc:
+            return CellsRead(number=number, problem=str(exc))
+        except OSError:
+            return CellsRead(number=number, problem=_NO_PAGE)
+        answer = chosen(cells, ids, outputs=request.outputs) if ids else outline(cells)
+        if sum(len(each.source) for each in answer) > MAX_SOURCES:
+            return CellsRead(number=number, problem=_TOO_LONG)
+        return CellsRead(number=number, notebook=path.name, cells=tuple(answer), count=len(cells))
+
+    def _write_patch(self) -> None:
+        text = patch_text(self._state.open)
+        write_private(self._spec.paths.path / PATCH, text)
+
+    def _on_event(self, event: Event, before: RunView, after: RunView) -> None:
+        self._state = cells_of(after)
+        self._runs.follow(self._state, event)
+        match event:
+            case CellsRead(number=number) if number in self._waiting:
+                self._answers[number] = event
+                self._waiting[number].set()
+            case StopRequested(agent=agent):
+                self._withdraw(agent)
+
+    def _withdraw(self, agent: str) -> None:
+        """End what waits for the user: the open proposals, and the requests of a stopped run."""
+        for change in self._state.open:
+            if not agent or change.agent == agent:
+                self._emit(ChangeDecided(number=change.number, how="withdrawn"))
+        for number, request in self._state.requests.items():
+            if number in self._waiting and (not agent or request.agent == agent):
+                self._waiting[number].set()
+
+
+def _state_at_start(resumed: Resumed | None) -> CellsState:
+    """Return the state of a turn before its first event."""
+    if resumed is None:
+        return CellsState()
+    state = cells_of(resumed.view).resumed_at(0.0)
+    for event in resumed.carried:
+        state = state.decide(event) if isinstance(event, ChangeDecided) else state
+    return state
+
+
+class _AgentTools:
+    """The tools of the agents with one configuration. The docstrings are for models."""
+
+    def __init__(self, notebook: NotebookTools, keys: ToolKeys) -> None:
+        self._notebook = notebook
+        self._keys = keys
+
+    async def notebook_read(
+        self, ids: list[str] | None = None, offset: int = 0, outputs: bool = False
+    ) -> str:
+        """Read cells of the user's notebook.
+
+        Args:
+            ids: The ids of the cells to read whole. Without ids, returns an outline of the
+                notebook: the id, type, number of lines and first line of each cell.
+            offset: Where to start in the source of each cell, in characters.
+            outputs: Whether to include the outputs of the cells as text, if you may read them.
+        """
+        cell_ids, has_outputs = tuple(ids or ()), self._keys.notebook_outputs == "text"
+        if len(cell_ids) > MAX_IDS:
+            raise ToolError(f"a call can read at most {MAX_IDS} cells.")
+        if outputs and not has_outputs:
+            raise ToolError(
+                "outputs of cells can't be read. `notebook_outputs: text` in the team file would "
+                "allow it."
+            )
+        read = await self._notebook.read(cell_ids, outputs=outputs and bool(cell_ids))
+        if cell_ids:
+            text = cells_text(read.notebook, read.cells, cell_ids, max(0, offset))
+        else:
+            variables = self._notebook.variables() if has_outputs else ""
+            outline = outline_text(read.notebook, read.cells, read.count)
+            text = "\n".join(filter(None, [outline, variables]))
+        news = self._notebook.news(current_call().agent)
+        return "\n\n".join(filter(None, [news, text]))
+
+    async def notebook_propose(self, changes: list[CellChange], why: str = "") -> str:
+        """Propose changes of cells of the user's notebook.
+
+        Nothing changes until the user accepts a change. This tool does not wait: a later message
+        contains the decisions, so continue with your task. Read a cell before you replace, delete
+        or move it.
+
+        Args:
+            changes: The changes, at most 20.
+            why: The reason for the changes, in one sentence for the user.
+        """
+        return await self._notebook.propose(changes, why)
+
+    async def notebook_run(self, id: str, digest: str) -> str:
+        """Run a code cell of the user's notebook in the user's kernel.
+
+        The user approves the code first. The cell waits until the user's own cells have run.
+        Returns its outputs as text. Read the cell before you run it.
+
+        Args:
+            id: The cell's id.
+            digest: The digest that notebook_read returned.
+        """
+        return await self._notebook.run(id, digest, rule_for(RUN, self._keys.tool_policy))
+
+
+def notebook_path(origin: str, root: Path) -> Path | None:
+    """Return the path of the notebook that started a turn, or None if it is unknown.
+
+    Args:
+        origin: The turn's origin.
+        root: The session root, to which the path is relative.
+    """
+    kind, _, path = origin.partition(":")
+    return root / path if kind == "notebook" and path else None
+
+
+_WITHDRAWN = ChangeDecided(number=0, how="withdrawn")
+_OUTCOMES = {
+    "accepted": "was accepted{by}",
+    "inserted": "no longer fitted the cell. Its text was put into a new cell{by}",
+    "rejected": "was rejected{by}",
+    "stale": "no longer fits the cell, which has changed. Read the cell again",
+    "withdrawn": "was withdrawn, because the run was interrupted",
+}
+
+
+def _decision_text(change: ChangeProposed, decided: ChangeDecided) -> str:
+    by = f" by {decided.by}" if decided.by else ""
+    cell = f" The new cell is {decided.cell}." if decided.cell not in ("", change.cell) else ""
+    outcome = _OUTCOMES[decided.how].format(by=by)
+    return f"Your proposal {change.number} ({describe(change)}) {outcome}.{cell}"

@@ -1,0 +1,16 @@
+"""Sweeps, which run a team or recipe for each row of a table. `nb_agents.map` starts one."""
+
+from __future__ import annotations
+
+from nb_agents.plugins import Extension
+
+EXTENSION = Extension(
+    name="sweeps",
+    groups={"sweep": f"{__name__}.sweep_kind:SWEEPS"},
+    verbs={"sweeps": f"{__name__}.sweep_verbs:LIST_SWEEPS"},
+    public_names={
+        "Sweep": f"{__name__}.sweep:Sweep",
+        "fork": f"{__name__}.forks:fork",
+        "map": f"{__name__}.mapping:map",
+    },
+)

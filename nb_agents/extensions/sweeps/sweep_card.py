@@ -1,0 +1,464 @@
+"""Computes the state of a sweep's panel, and its card, from the view and the time. Pure.
+
+The number of listed rows is limited. Further rows are only counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from nb_agents.extensions.sweeps.sweep_file import ESTIMATE, SWEEP_FILE
+from nb_agents.nouns import count, dollars
+from nb_agents.presentation import text
+from nb_agents.presentation.asking import CELL, EntryPoint
+from nb_agents.presentation.cards import card_template
+from nb_agents.presentation.markdown import as_html, sanitize
+from nb_agents.presentation.panel_state import panel_state
+from nb_agents.presentation.panel_types import (
+    OpenRow,
+    RowStop,
+    StopButton,
+    SweepRow,
+    SweepState,
+    Tone,
+)
+from nb_agents.presentation.rows import MAX_SAYS, activity, name_of, numbers, says, silence
+from nb_agents.presentation.stylesheet import with_stylesheet
+from nb_agents.session.views import read_json
+from nb_agents.view.receipt import total_cost
+from nb_agents.view.run_view import AgentView, RunView
+
+if TYPE_CHECKING:
+    from nb_agents.extensions.sweeps.sweep_fold import LiveRow, SweepView
+
+SWEEP_MIME = "application/vnd.nb-agents.sweep+json"
+MAX_LIVE = 60
+"""Maximum number of live rows to list."""
+MAX_FAILURES = 50
+"""Maximum number of failed rows to list."""
+MAX_WHY = 400
+"""Maximum length of the reason for a failure, in characters."""
+MAX_NAME = 60
+"""Maximum length of a row's task below its name, in characters."""
+MAX_NOTICES = 5
+"""Maximum number of lines about the cost."""
+MAX_TABLE = 20
+"""Maximum number of rows in the card's table.
+
+The same as the manifest's `FIRST_ROWS`, which is not imported here.
+"""
+MAX_ANSWER = 200
+"""Maximum length of an answer in the table, in characters."""
+
+_TONES: dict[str, Tone] = {
+    "complete": "ok",
+    "failed": "err",
+    "timed out": "ing",
+    "stopped": "cut",
+    "running": "run",
+}
+_RETRY = "--retry-failed or retry_failed=True runs failed rows again."
+_OWN_COLUMNS = {"row", "status", "answer", "error", "tokens", "cost", "seconds", "score", "session"}
+
+STOPPING_ROWS = "Stopping… (after the calls in flight)"
+
+
+@dataclass(frozen=True)
+class OpenedRow:
+    """The row that is open in a sweep's panel.
+
+    Attributes:
+        name: The name of the row.
+        run: The id of its run.
+        view: The current view of its turn.
+        card: The card as HTML if the run is over, or "".
+        answers: The answers on the card, as Markdown.
+    """
+
+    name: str
+    run: str
+    view: RunView
+    card: str = ""
+    answers: tuple[str, ...] = ()
+
+
+def sweep_state(
+    view: SweepView,
+    title: str,
+    path: str,
+    now: float,
+    opened: OpenedRow | None = None,
+    notices: Sequence[str] = (),
+) -> SweepState:
+    """Return the state of a sweep's panel, as plain data for the widget.
+
+    Args:
+        title: The title of the sweep; see `sweep_title`.
+        path: The sweep's directory, as shown to the user.
+        now: The current time, in Unix seconds.
+        opened: The open row.
+        notices: Lines for the user; see `sweep_notices`.
+    """
+    ended_count = view.completed + view.failed
+    # Rows that are waiting for the user come first.
+    live = sorted(view.live, key=lambda row: not row.view.gates)
+    return {
+        "sweep": view.name,
+        "task": text.clip(title, 300),
+        "status": view.state,
+        "chip": sweep_chip(view),
+        "round": f"{ended_count} of {count(view.total, 'row')}",
+        "fraction": round(ended_count / view.total, 4) if view.total else 0.0,
+        "bar": "Rows complete",
+        "in_flight": _score(view),
+        "elapsed": _time(view),
+        "cost": spent(view),
+        "counts": [{"text": words, "tone": tone} for words, tone in counts(view)],
+        "failures": [
+            {"row": text.clip(each.row, MAX_NAME), "why": text.clip(each.error, MAX_WHY)}
+            for each in view.failures[:MAX_FAILURES]
+        ],
+        "more_failures": _more(
+            view.failed - min(len(view.failures), MAX_FAILURES), "without an answer"
+        ),
+        "rows": [_row(row, opened, now) for row in live[:MAX_LIVE]],
+        "more_rows": _more(len(live) - MAX_LIVE, "at work"),
+        "open": _open(opened, now),
+        "button": _button(view),
+        "hold": _pause_action(view),
+        "notices": [*notices],
+        "footer": [view.name, path],
+        "card": "",
+    }
+
+
+def sweep_title(path: Path) -> str:
+    """Return a sweep's task or, if it has none, its recipe's file name or its own name."""
+    about = read_json(path / SWEEP_FILE)
+    task, recipe = str(about.get("task") or ""), str(about.get("recipe") or "")
+    return task or (Path(recipe).name if "/" in recipe else path.name)
+
+
+def sweep_notices(path: Path) -> tuple[str, ...]:
+    """Return the lines about a sweep's cost, as estimated before it started."""
+    lines = read_json(path / SWEEP_FILE).get(ESTIMATE)
+    return tuple(map(str, lines[:MAX_NOTICES])) if isinstance(lines, list) else ()
+
+
+def sweep_chip(view: SweepView) -> str:
+    """Return the text of a sweep's status chip."""
+    if view.status == "stopping":
+        return text.STOPPING_NOW if _is_cut(view) else STOPPING_ROWS
+    return "paused" if view.status == "paused" else view.state
+
+
+def counts(view: SweepView) -> list[tuple[str, Tone | Literal[""]]]:
+    """Return the number of rows in each state as text, with tones. Zeros are left out."""
+    # A failed row that is running again is counted twice, which can make `stopped` negative.
+    failed = view.failed - view.failed_late
+    ended_count = view.completed + failed + view.timed_out
+    stopped = view.total - ended_count - view.to_go - len(view.live)
+    waits = "waits" if view.waiting == 1 else "wait"
+    chips: list[tuple[int, str, Tone | Literal[""]]] = [
+        (failed, "failed", "err"),
+        (view.timed_out, "timed out", "ing"),
+        (view.waiting, f"{waits} for you", "ing"),
+        (len(view.live) - view.waiting, "at work", "run"),
+        (view.completed, "complete", "ok"),
+        (stopped, "stopped", "cut"),
+        (view.to_go, "not started" if view.is_over else "to go", ""),
+    ]
+    return [(f"{number} {words}", tone) for number, words, tone in chips if number > 0]
+
+
+def spent(view: SweepView) -> str:
+    """Return the tokens and cost so far as text, or "" if no tokens have been used."""
+    return numbers(view.tokens, view.cost)
+
+
+def score_of(view: SweepView) -> str:
+    """Return the mean and spread of the scores as text, or "" if there are none."""
+    if view.score is None:
+        return ""
+    mean, spread = view.score
+    return f"{mean:.3g} ± {spread:.2g}"
+
+
+def _score(view: SweepView) -> str:
+    score = score_of(view)
+    return f"score {score} ({len(view.scores)})" if score else ""
+
+
+def _time(view: SweepView) -> str:
+    used = text.seconds(view.elapsed_s)
+    if view.left_s is None or view.status != "running":
+        return used
+    return f"{used} · about {text.seconds(view.left_s)} to go"
+
+
+def _more(number: int, kind: str) -> str:
+    return f"{number} more {kind}" if number > 0 else ""
+
+
+def _row(row: LiveRow, opened: OpenedRow | None, now: float) -> SweepRow:
+    view, agent = row.view, _speaker(row.view)
+    chip, tone = _doing(view, agent, now)
+    gate = next(iter(view.gates.values()), None)
+    return {
+        "id": row.name,
+        "run": row.run,
+        "model": text.clip(view.task, MAX_NAME),
+        "title": text.clip(view.task, 300),
+        "chip": chip,
+        "tone": tone,
+        "says": text.clip(gate.prompt, MAX_SAYS) if gate else says(agent) if agent else "",
+        "writing": not gate and agent is not None and agent.in_flight and agent.phase == "writing",
+        "numbers": numbers(view.tokens, total_cost(view), view.is_estimated),
+        "stop": _stop(view),
+        "current": opened is not None and opened.run == row.run,
+    }
+
+
+def _speaker(view: RunView) -> AgentView | None:
+    """Return the agent to show on a row: one that is writing, or else the last active agent."""
+    agents = list(view.agents.values())
+    writing = (a for a in agents if a.in_flight and a.phase == "writing")
+    busy = (a for a in reversed(agents) if a.outcome is None)
+    return next(writing, None) or next(busy, None) or (agents[-1] if agents else None)
+
+
+def _doing(view: RunView, agent: AgentView | None, now: float) -> tuple[str, Tone]:
+    """Return the text and tone of a row's status chip."""
+    chip = text.chip(view)
+    if view.stop:
+        return "stopping now" if view.stop.level == "immediate" else "stopping", "ing"
+    if view.gates:
+        return chip, "ing"
+    if chip != "running" or agent is None:
+        return chip, "run"
+    silent = silence(agent, now)
+    who = f"{name_of(view.current_step or agent.id)}: " if len(view.agents) > 1 else ""
+    return f"{who}{silent or activity(agent, view)}", "ing" if silent else "run"
+
+
+def _stop(view: RunView) -> RowStop | None:
+    if view.is_over or (view.stop and view.stop.level == "immediate"):
+        return None
+    return {"now": view.stop is not None}
+
+
+def _open(opened: OpenedRow | None, now: float) -> OpenRow | None:
+    if opened is None:
+        return None
+    state = panel_state(opened.view, opened.run, now)
+    state["card"], state["answers"] = opened.card, list(opened.answers)
+    return {"row": opened.name, "state": state}
+
+
+def _is_cut(view: SweepView) -> bool:
+    """Return whether every live row is already stopping immediately."""
+    return all(_stop(row.view) is None for row in view.live)
+
+
+def _button(view: SweepView) -> StopButton | None:
+    if view.is_over or (view.status == "stopping" and _is_cut(view)):
+        return None
+    if view.status == "stopping":
+        title = "Interrupt the calls in flight now. Text received so far is saved as partial text."
+        return {"label": "Stop now", "now": True, "title": title}
+    title = "Start no more rows, and stop live rows after their calls. Everything is saved."
+    return {"label": "Stop", "now": False, "title": title}
+
+
+def _pause_action(view: SweepView) -> Literal["pause", "unpause", ""]:
+    """Return the action of the second button: "pause", "unpause", or "" for no button."""
+    if view.status == "running":
+        return "pause"
+    return "unpause" if view.status == "paused" else ""
+
+
+def sweep_bundle(
+    view: SweepView, title: str, path: str, table: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the card of a sweep as a mime bundle.
+
+    Args:
+        title: The title of the sweep; see `sweep_title`.
+        path: The sweep's directory, as shown to the user.
+        table: Records of the rows, as returned by `Sweep.table`, or of the first rows. Empty while
+            the sweep is live.
+
+    Returns:
+        A mime bundle: text/html, text/plain and `SWEEP_MIME`.
+    """
+    card = _card(view, title, path, table)
+    html = card_template("sweep.html.j2", __package__).render(card=card, text=text, as_html=as_html)
+    return sanitize(
+        {
+            "text/html": with_stylesheet(html),
+            "text/plain": _text(card),
+            SWEEP_MIME: _data(view, card, path),
+        }
+    )
+
+
+def sweep_text(
+    view: SweepView,
+    title: str,
+    path: str,
+    table: Sequence[Mapping[str, Any]],
+    entry_point: EntryPoint,
+) -> str:
+    """Return the card of a sweep as text, with the commands of an interface.
+
+    The other arguments are the same as for `sweep_bundle`.
+    """
+    return _text(_card(view, title, path, table, entry_point))
+
+
+def _data(view: SweepView, card: _Card, path: str) -> dict[str, Any]:
+    return {
+        "sweep": view.name,
+        "task": card.title,
+        "state": card.state,
+        "rows": view.total,
+        "done": view.completed,
+        "failed": view.failed,
+        "tokens": view.tokens,
+        "cost": view.cost,
+        "path": path,
+        "answers": [line.markdown for line in card.lines if line.markdown],
+    }
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A row in the card's table, with its answer on one line and as Markdown, if it has one."""
+
+    name: str
+    status: str
+    tone: str
+    answer: str
+    markdown: str
+    score: str
+    tokens: str
+    cost: str
+
+
+@dataclass(frozen=True)
+class _Card:
+    """The text on a card."""
+
+    title: str
+    state: str
+    summary: str
+    counts: Sequence[tuple[str, str]]
+    score: str
+    failures: Sequence[tuple[str, str, str]]
+    more_failures: int
+    retry: str
+    lines: Sequence[_Line]
+    more_lines: int
+    continuation: str
+    footer: Sequence[str]
+
+
+def _card(
+    view: SweepView,
+    title: str,
+    path: str,
+    table: Sequence[Mapping[str, Any]],
+    entry_point: EntryPoint = CELL,
+) -> _Card:
+    failures = [(f.state, text.clip(f.row, 60), text.clip(f.error, MAX_WHY)) for f in view.failures]
+    lines = [_line(record) for record in table[:MAX_TABLE]]
+    return _Card(
+        text.clip(title, 200),
+        view.state,
+        _summary(view),
+        counts(view),
+        score_of(view),
+        failures[:MAX_FAILURES],
+        view.failed - len(failures[:MAX_FAILURES]),
+        _RETRY if view.is_over and view.failed else "",
+        lines,
+        view.total - len(lines) if lines else 0,
+        _continuation(view, entry_point),
+        [*filter(None, [view.name, text.seconds(view.elapsed_s), spent(view), path])],
+    )
+
+
+def _summary(view: SweepView) -> str:
+    complete = f"{view.completed} of {count(view.total, 'row')} are complete."
+    if not view.is_over:
+        return f"This sweep was live when this was written: {complete}"
+    if view.status == "completed":
+        return ""
+    why = f" ({text.clip(view.reason, 200)})" if view.reason else ""
+    return f"Stopped after {text.seconds(view.elapsed_s)}{why}. {complete} Nothing was lost."
+
+
+def _continuation(view: SweepView, entry_point: EntryPoint) -> str:
+    """Return how to run the missing rows of a sweep, or "" if none are missing."""
+    missing = view.total - view.completed - view.failed
+    if not missing:
+        return ""
+    rows = "the missing row" if missing == 1 else f"the {missing} missing rows"
+    again = f"{entry_point.again} to continue with {rows}. Finished rows are not repeated."
+    if view.is_over:
+        return again
+    return f"If its {entry_point.writer} has ended: {again[0].lower()}{again[1:]}"
+
+
+def _line(record: Mapping[str, Any]) -> _Line:
+    status = "not started" if record["status"] == "waiting" else record["status"]
+    score = record["score"]
+    return _Line(
+        text.clip(str(record["row"]), 60),
+        status,
+        _TONES.get(status, "cut"),
+        text.clip(_answer(record), MAX_ANSWER),
+        _markdown(record),
+        "" if score is None else f"{score:.3g}",
+        text.tokens(record["tokens"]) if record["tokens"] else "",
+        dollars(record["cost"]) if record["tokens"] else "",
+    )
+
+
+def _answer(record: Mapping[str, Any]) -> str:
+    """Return a row's answer, or a recipe's outputs.
+
+    Outputs are the keys between status and error. The error of a complete row concerns its score.
+    Other errors are shown above the table.
+    """
+    if record["status"] == "complete" and record["error"]:
+        return str(record["error"])
+    if record.get("answer") is not None:
+        return str(record["answer"])
+    names = list(record)
+    outputs = names[names.index("status") + 1 : names.index("error")]
+    return " · ".join(f"{name}: {record[name]}" for name in outputs if name not in _OWN_COLUMNS)
+
+
+def _markdown(record: Mapping[str, Any]) -> str:
+    """Return a team's answer as Markdown, or "" if the row has no answer."""
+    if record["status"] == "completed" and record["error"] or record.get("answer") is None:
+        return ""
+    return text.cut(str(record["answer"]).strip(), MAX_ANSWER)
+
+
+def _text(card: _Card) -> str:
+    lines = [f"{card.title} [{card.state}]", "", *filter(None, [card.summary])]
+    lines.append(" · ".join([words for words, _ in card.counts]))
+    lines += [f"Score: {card.score}"] if card.score else []
+    lines += [f"{state.upper()} {row}: {why}" for state, row, why in card.failures]
+    lines += [f"… and {card.more_failures} more without an answer"] if card.more_failures else []
+    lines += [card.retry] if card.retry else []
+    lines += [""] if card.lines else []
+    lines += [" · ".join(filter(None, [f"{x.name}: {x.status}", x.answer])) for x in card.lines]
+    lines += [f"… and {card.more_lines} more rows"] if card.more_lines else []
+    lines += ["", card.continuation] if card.continuation else []
+    return "\n".join([*lines, "", " · ".join(card.footer)])

@@ -1,0 +1,182 @@
+"""The interface of a sweep that runs in this or another process, or has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from nb_agents.cancel import CancellationStatus, StopRequest, StopResult, StopSource
+from nb_agents.errors import UserError
+from nb_agents.extensions.sweeps.notes import SweepStatus
+from nb_agents.extensions.sweeps.sweep_fold import SweepView
+from nb_agents.launch.run import Run
+from nb_agents.loop import redirect_interrupts, wait_interruptibly
+from nb_agents.presentation.text import shown_path
+from nb_agents.service_loops import ServiceLoop
+
+
+class SweepHandle(ABC):
+    """Handle of a sweep. Thread-safe.
+
+    Attributes:
+        path: The sweep's directory.
+    """
+
+    path: Path
+    _subscribers: tuple[Callable[[SweepView], object], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Sweep {self.view}>"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        """Return the card without plain text, so that front ends show the repr instead."""
+        return {k: v for k, v in self._card().items() if k != "text/plain"}
+
+    def _mime_(self) -> tuple[str, str]:
+        """Return the card in marimo's format."""
+        return "text/html", self._card()["text/html"]
+
+    def _card(self) -> dict[str, Any]:
+        return bundle_of(self, self.view)
+
+    @property
+    def name(self) -> str:
+        """The sweep's name, which is the name of its directory."""
+        return self.path.name
+
+    @property
+    @abstractmethod
+    def view(self) -> SweepView:
+        """The sweep's current state."""
+
+    @property
+    def status(self) -> SweepStatus:
+        """The sweep's status. User interfaces show `SweepView.state` instead."""
+        return self.view.status
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether the sweep has ended and everything is written."""
+
+    @property
+    @abstractmethod
+    def runs(self) -> Mapping[str, Run]:
+        """The current runs, by their rows' names."""
+
+    @property
+    @abstractmethod
+    def done(self) -> Future[None]:
+        """A future that is resolved when the sweep has ended."""
+
+    @abstractmethod
+    def table(self) -> Sequence[dict[str, Any]]:
+        """Return a record for each known row."""
+
+    def wait(self, timeout: float | None = None) -> SweepView:
+        """Block until the sweep ends. An interrupt stops the sweep but not the wait.
+
+        Args:
+            timeout: Maximum seconds to wait, or None. The sweep is not affected.
+
+        Returns:
+            The final state. A stop or failed rows do not raise an error.
+
+        Raises:
+            TimeoutError: The sweep did not end within ``timeout``.
+        """
+        wait_interruptibly(self.done, self.press, timeout)
+        return self.view
+
+    def __await__(self) -> Generator[Any, None, SweepView]:
+        return self._wait_async().__await__()
+
+    async def _wait_async(self) -> SweepView:
+        with redirect_interrupts(self.press):
+            await asyncio.wrap_future(self.done)
+        return self.view
+
+    def stop(
+        self,
+        now: bool = False,
+        row: str | None = None,
+        reason: str = "",
+        *,
+        source: StopSource = "api",
+    ) -> StopResult:
+        """Request a stop of the sweep or of one row. Returns immediately. Idempotent.
+
+        Args:
+            now: Whether to interrupt work in progress instead of letting it finish.
+            row: The name of one row to stop. The others are not affected.
+            reason: The reason, to record.
+            source: The interface from which the request came, to record.
+
+        Returns:
+            Whether this changed anything, and the sweep's state.
+
+        Raises:
+            UserError: No such row is running.
+            StorageError: The request can't be passed to another process.
+        """
+        if row is not None:
+            if (run := self.runs.get(row)) is None:
+                raise UserError(f"Sweep {self.name} has no running row {row!r}.")
+            return run.stop(now, reason=reason, source=source)
+        if self.is_over:
+            return StopResult(False, "finished")
+        level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
+        return self._request_stop(StopRequest(level, source, reason))
+
+    @abstractmethod
+    def _request_stop(self, request: StopRequest) -> StopResult: ...
+
+    @abstractmethod
+    def press(self) -> None:
+        """Handle an interrupt: the first one stops gracefully, the next immediately."""
+
+    def pause(self) -> None:
+        """Start no more rows, and pause the running ones at their next boundary."""
+        self.hold(True)
+
+    @abstractmethod
+    def hold(self, is_paused: bool) -> bool:
+        """Pause or unpause the sweep. Returns whether it is running.
+
+        Raises:
+            StorageError: The request can't be passed to another process.
+        """
+
+    def subscribe(self, callback: Callable[[SweepView], object]) -> Callable[[], None]:
+        """Call a function with the view, at most five times a second, and at the end.
+
+        Args:
+            callback: Called in the sweep's thread, so it must not wait for the sweep.
+
+        Returns:
+            A function that unsubscribes.
+        """
+        self._subscribers = (*self._subscribers, callback)
+
+        def end() -> None:
+            self._subscribers = tuple(s for s in self._subscribers if s is not callback)
+
+        return end
+
+    def _publish(self) -> None:
+        view = self.view
+        for callback in self._subscribers:
+            with ServiceLoop.VIEWS.item():
+                callback(view)
+
+
+def bundle_of(sweep: SweepHandle, view: SweepView) -> dict[str, Any]:
+    """Return the card of a sweep as a mime bundle."""
+    from nb_agents.extensions.sweeps.sweep_card import sweep_bundle, sweep_title  # for notebooks
+
+    table = sweep.table() if view.is_over else []
+    return sweep_bundle(view, sweep_title(sweep.path), shown_path(sweep.path), table)

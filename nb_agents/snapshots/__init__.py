@@ -1,0 +1,1 @@
+"""Stored contents of workspaces and user files, and how a rewind restores them."""

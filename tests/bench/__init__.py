@@ -1,1 +1,0 @@
-"""Benchmarks: they print tables and assert nothing. `python -m tests.bench [name ...]`."""

@@ -1,0 +1,76 @@
+"""Agents that read cells of the notebook and propose changes."""
+
+from nb_agents.config.team import TeamSpec
+from nb_agents.config.tools import ToolRule
+from nb_agents.extensions.notebook_cells import cell_tools
+from nb_agents.extensions.notebook_cells.applied import (
+    AppliedChange,
+    TurnRecord,
+    applied_changes,
+    changes_after,
+)
+from nb_agents.extensions.notebook_cells.blame import blame as blamed_lines
+from nb_agents.extensions.notebook_cells.blame_verb import blame
+from nb_agents.extensions.notebook_cells.cell_events import (
+    CellsRead,
+    CellsState,
+    ChangeDecided,
+    ChangeProposed,
+    ChangesReverted,
+    Proposal,
+    cells_of,
+)
+from nb_agents.extensions.notebook_cells.cell_verbs import (
+    cells_decide,
+    cells_revert,
+    cells_reverted,
+    cells_run,
+    state_of,
+)
+from nb_agents.extensions.notebook_cells.cells import Cell, cells_in, digest
+from nb_agents.extensions.notebook_cells.changes import apply_changes
+from nb_agents.extensions.notebook_cells.late_events import FILE as LATE_FILE
+from nb_agents.extensions.notebook_cells.late_events import add_late_event, late_events
+from nb_agents.extensions.notebook_cells.reverting import apply_steps, plan_revert
+from nb_agents.presentation.asking import CELL, TERMINAL
+from nb_agents.session.layout import TurnPaths
+from nb_agents.turns.awaited import waiting_for
+from nb_agents.verbs.verb import Caller
+
+__all__ = [
+    "AppliedChange",
+    "CELL",
+    "Caller",
+    "Cell",
+    "CellsRead",
+    "CellsState",
+    "ChangeDecided",
+    "ChangeProposed",
+    "ChangesReverted",
+    "LATE_FILE",
+    "Proposal",
+    "TERMINAL",
+    "TeamSpec",
+    "TurnPaths",
+    "TurnRecord",
+    "add_late_event",
+    "applied_changes",
+    "apply_changes",
+    "apply_steps",
+    "blame",
+    "blamed_lines",
+    "ToolRule",
+    "cell_tools",
+    "cells_decide",
+    "cells_in",
+    "cells_of",
+    "cells_revert",
+    "cells_reverted",
+    "changes_after",
+    "cells_run",
+    "digest",
+    "late_events",
+    "plan_revert",
+    "state_of",
+    "waiting_for",
+]

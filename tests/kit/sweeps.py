@@ -1,0 +1,92 @@
+"""Sweeps, their notes and their rows."""
+
+from nb_agents.extensions.sweeps import mapping, sweep, sweep_cells
+from nb_agents.extensions.sweeps.manifest import has_died, is_live_sweep, owner_lock
+from nb_agents.extensions.sweeps.notes import (
+    ROWS,
+    Note,
+    RowBegan,
+    RowResult,
+    SweepBegan,
+    SweepChanged,
+)
+from nb_agents.extensions.sweeps.notes import _note_type as note_type
+from nb_agents.extensions.sweeps.row_session import result_of_turn
+from nb_agents.extensions.sweeps.source import Row, read_rows
+from nb_agents.extensions.sweeps.sweep import Sweep
+from nb_agents.extensions.sweeps.sweep_card import (
+    MAX_FAILURES,
+    MAX_LIVE,
+    MAX_TABLE,
+    SWEEP_MIME,
+    OpenedRow,
+    sweep_bundle,
+    sweep_notices,
+    sweep_state,
+    sweep_text,
+    sweep_title,
+)
+from nb_agents.extensions.sweeps.sweep_cells import _scorer as scorer
+from nb_agents.extensions.sweeps.sweep_facts import sweep_facts
+from nb_agents.extensions.sweeps.sweep_feed import SweepFeed
+from nb_agents.extensions.sweeps.sweep_file import SWEEP_FILE, is_sweep, sweep_paths
+from nb_agents.extensions.sweeps.sweep_fold import (
+    FIRST_ROWS,
+    PROCESS_DIED,
+    LiveRow,
+    SweepFold,
+    SweepView,
+    fold_notes,
+)
+from nb_agents.extensions.sweeps.sweep_reader import SweepReader
+from nb_agents.extensions.sweeps.sweep_table import row_record
+from nb_agents.extensions.sweeps.waiting_rows import WaitingRows
+from nb_agents.session.prune import PruneSpec
+from nb_agents.turns.groups import prune
+
+__all__ = [
+    "MAX_FAILURES",
+    "MAX_LIVE",
+    "MAX_TABLE",
+    "SWEEP_MIME",
+    "OpenedRow",
+    "sweep_bundle",
+    "sweep_notices",
+    "sweep_state",
+    "sweep_text",
+    "sweep_title",
+    "FIRST_ROWS",
+    "note_type",
+    "LiveRow",
+    "Note",
+    "PROCESS_DIED",
+    "PruneSpec",
+    "ROWS",
+    "Row",
+    "RowBegan",
+    "RowResult",
+    "Sweep",
+    "SWEEP_FILE",
+    "SweepBegan",
+    "SweepChanged",
+    "SweepFeed",
+    "SweepFold",
+    "SweepReader",
+    "SweepView",
+    "fold_notes",
+    "has_died",
+    "is_live_sweep",
+    "is_sweep",
+    "mapping",
+    "owner_lock",
+    "prune",
+    "read_rows",
+    "result_of_turn",
+    "row_record",
+    "scorer",
+    "sweep",
+    "sweep_cells",
+    "sweep_facts",
+    "sweep_paths",
+    "WaitingRows",
+]

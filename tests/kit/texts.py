@@ -1,0 +1,12 @@
+"""Unicode, control characters and JSON."""
+
+from nb_agents.nouns import dollars
+from nb_agents.unicode import TOO_DEEP, json_text, well_formed, without_controls
+
+__all__ = [
+    "TOO_DEEP",
+    "dollars",
+    "json_text",
+    "well_formed",
+    "without_controls",
+]
