@@ -101,10 +101,10 @@ def test_budget_of_a_detached_run_is_raised_to_the_given_amount(
     asking: Path, server: ModelServer
 ) -> None:
     listed = ToolCall("list_files", {})
-    server.script("m", Reply(tool_calls=(listed,), input_tokens=300), answer("done"))
-    limits = ("--max-tokens", "200", "--on-budget", "ask")
+    server.script("m", Reply(tool_calls=(listed,), input_tokens=3000), answer("done"))
+    limits = ("--max-tokens", "2000", "--on-budget", "ask")
     call("run", "-c", "team.yaml", "--detach", "-s", "dear", *limits, "Paint it.")
-    wait_asked("dear", "Raise the budget to 400 tokens?")
+    wait_asked("dear", "Raise the budget to 4000 tokens?")
     assert len(server.requests) == 1
     call_here("approve", "dear", "90000")
     assert told_here("wait", "dear")["result"] == "done"

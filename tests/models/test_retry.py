@@ -201,15 +201,16 @@ def test_immediate_stop_leaves_a_silent_server(
 def test_silent_server_is_a_clear_error(
     tmp_path: Path, server: ModelServer, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(providers, "MAX_SILENCE_S", 0.05)
+    monkeypatch.setattr(providers, "MAX_SILENCE_S", 0.25)
     server.script("m", Reply(text="one two three", hang_after=2))
     run = finish(_start(tmp_path, server, kind))
     where = f"m: The server {_host(server.url)} "
     assert run.view.agents["a"].error == (
-        f"{where}sent nothing for 0.05 s (`max_silence` of `retry`)."
+        f"{where}sent nothing for 0.25 s (`max_silence` of `retry`)."
     )
-    # A busy server may read a request after its client has disconnected.
-    server.wait_until(lambda: server.count() == TRIES)
+    assert len(events(run, ev.ModelFailed)) == TRIES
+    # A busy server may not read a request whose client has already disconnected.
+    assert server.count() <= TRIES
 
 
 def test_max_silence_comes_from_team_or_options(tmp_path: Path, server: ModelServer) -> None:

@@ -17,8 +17,10 @@ from tests.kit.views import fold
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import WAIT_S, events, finish
 
-LIMIT = 400
-READ = Reply(tool_calls=(ToolCall("list_files", {}),), input_tokens=140, output_tokens=1)
+# A reply reports more tokens than its prompt is estimated at, because an estimate can be counted
+# before the report arrives.
+LIMIT = 4000
+READ = Reply(tool_calls=(ToolCall("list_files", {}),), input_tokens=1400, output_tokens=1)
 ANSWER = Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),), input_tokens=7)
 
 
@@ -48,12 +50,12 @@ def test_approval_doubles_the_budget_and_the_run_continues(
 ) -> None:
     server.script("a", READ, READ, READ, ANSWER)
     run = begin(tmp_path, team_of(server))
-    assert wait_asked(run).startswith("423 tokens used. Raise the budget to 800 tokens?")
+    assert wait_asked(run).startswith("4203 tokens used. Raise the budget to 8000 tokens?")
     assert (len(server.requests), is_clock_stopped(run.view)) == (3, True)
     run.approve()
     assert finish(run).result == "done"
     [raised] = events(run, ev.BudgetRaised)
-    assert (raised.max_tokens, raised.max_cost) == (800, None)
+    assert (raised.max_tokens, raised.max_cost) == (8000, None)
 
 
 def test_denial_is_a_graceful_stop(tmp_path: Path, server: ModelServer) -> None:
@@ -66,7 +68,7 @@ def test_denial_is_a_graceful_stop(tmp_path: Path, server: ModelServer) -> None:
         "budget",
         "requested",
     )
-    assert "423 of 400 tokens" in run.receipt.reason and "too dear" in run.receipt.reason
+    assert "4203 of 4000 tokens" in run.receipt.reason and "too dear" in run.receipt.reason
     assert len(server.requests) == 3
 
 
@@ -76,10 +78,10 @@ def test_approval_with_an_amount_raises_to_it_and_asks_again_there(
     server.script("a", READ)
     run = begin(tmp_path, team_of(server))
     wait_asked(run)
-    run.approve("500")
+    run.approve("5000")
     wait_until(lambda: len(server.requests) == 4, WAIT_S)
     wait_until(lambda: len(run.view.approvals) == 1 and bool(run.view.gates), WAIT_S)
-    assert "tokens used. Raise the budget to 1000 tokens?" in wait_asked(run)
+    assert "tokens used. Raise the budget to 10000 tokens?" in wait_asked(run)
     run.deny()
     assert finish(run).receipt.source == "budget"
 
@@ -114,7 +116,7 @@ def test_resume_of_a_run_that_was_asking_asks_again_before_any_request(
     assert any(gate.about == "budget" for gate in run.view.gates.values())
     server.script("a", ANSWER)
     resumed = run.resume()
-    assert wait_asked(resumed).startswith("423 tokens used.")
+    assert wait_asked(resumed).startswith("4203 tokens used.")
     assert len(server.requests) == 3
     resumed.approve()
     assert finish(resumed).result == "done"
@@ -124,25 +126,25 @@ def test_resume_keeps_the_raised_budget(tmp_path: Path, server: ModelServer) -> 
     server.script("a", READ, READ, READ, Reply("word", hang_after=1))
     run = begin(tmp_path, team_of(server))
     wait_asked(run)
-    run.approve("5000")
+    run.approve("50000")
     wait_until(lambda: run.view.agents["a"].partial == "word", WAIT_S)
     run.stop(now=True)
     finish(run)
     server.script("a", ANSWER)
     resumed = finish(run.resume())
-    assert (resumed.result, resumed.view.max_tokens) == ("done", 5000)
+    assert (resumed.result, resumed.view.max_tokens) == ("done", 50000)
 
 
 def test_resume_keeps_the_options_of_the_start(tmp_path: Path, server: ModelServer) -> None:
     server.script("a", READ)
-    team = team_of(server, max_tokens=9000, on_budget="stop")
-    run = finish(begin(tmp_path, team, max_tokens=100, on_budget="stop"))
+    team = team_of(server, max_tokens=90_000, on_budget="stop")
+    run = finish(begin(tmp_path, team, max_tokens=1000, on_budget="stop"))
     assert run.receipt.source == "budget"
     options = RunOptions(session_root=tmp_path)
-    with pytest.raises(UserError, match="141 of 100 tokens"):
+    with pytest.raises(UserError, match="1401 of 1000 tokens"):
         nb_agents.resume("s", options=options)
     asking = nb_agents.resume("s", options=RunOptions(session_root=tmp_path, on_budget="ask"))
-    assert wait_asked(asking).startswith("141 tokens used. Raise the budget to 200 tokens?")
+    assert wait_asked(asking).startswith("1401 tokens used. Raise the budget to 2000 tokens?")
     asking.stop(now=True)
     finish(asking)
 
