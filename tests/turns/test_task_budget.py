@@ -172,7 +172,9 @@ def test_limits_are_options_of_start_and_resume_in_cells_and_terminals(interface
 def test_limit_in_the_changed_team_counts(tmp_path: Path, server: ModelServer) -> None:
     run = spend_all(tmp_path, server)
     server.script("a", ANSWER)
-    raised = nb_agents.resume("s", team_of(server, 90_000), options=RunOptions(session_root=tmp_path))
+    raised = nb_agents.resume(
+        "s", team_of(server, 90_000), options=RunOptions(session_root=tmp_path)
+    )
     assert finish(raised).result == "done"
     assert used(raised) > used(run)
 
