@@ -118,19 +118,23 @@ endif
 # The longest comes first, so that what is left when it ends is short.
 SIDE_BY_SIDE := --jobs=2 --output-sync=target browser-test kernel-test
 
+# On a shared machine, a test can fail because the machine is busy. CI runs it once more, and lists it
+# as "RERUN": a defect of the test or the product, but no reason to test everything again.
+RERUNS := $(if $(CI),--reruns=1 -rsR)
+
 unit-test: .venv/.test $(PANEL) readers
-	$(BIN)/python -m pytest --ignore=tests/kernel --ignore=tests/browser --numprocesses=4 --dist=worksteal --durations=15
+	$(BIN)/python -m pytest --ignore=tests/kernel --ignore=tests/browser --numprocesses=4 --dist=worksteal --durations=15 $(RERUNS)
 	$(took)
 
 kernel-test: .venv/.test $(PANEL)
-	$(BIN)/python -m pytest tests/kernel --numprocesses=3 --dist=worksteal --durations=10
+	$(BIN)/python -m pytest tests/kernel --numprocesses=3 --dist=worksteal --durations=10 $(RERUNS)
 	$(took)
 
 # File by file: some have a JupyterLab of their own, which takes long to start and to load. Chromium
 # is no prerequisite, or else what comes after would begin before.
 browser-test: .venv/.test $(PANEL) $(HUB_PROXY)
 	@$(MAKE) --no-print-directory chromium
-	$(BIN)/python -m pytest tests/browser --numprocesses=2 --dist=loadfile --durations=10
+	$(BIN)/python -m pytest tests/browser --numprocesses=2 --dist=loadfile --durations=10 $(RERUNS)
 	$(took)
 
 # tests.conftest takes the developer's keys out of the kernels' environment; tests.notebooks keeps

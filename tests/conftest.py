@@ -132,6 +132,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     """Fail a test that has logged or printed a canary."""
     report = yield
+    if report.when == "call" and report.failed:
+        _end_runs()
     # A half of a character can't be sent to xdist's controller.
     report.sections = [(title, _encodable(text)) for title, text in report.sections]
     output = "".join(text for _, text in report.sections)  # at teardown: that of all phases
@@ -139,6 +141,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} has logged or printed {', '.join(found)}."
     return report
+
+
+def _end_runs() -> None:
+    """Stop the runs that a failed test left behind, which later tests would find."""
+    for run in getattr(sys.modules.get("nb_agents.turns.live_runs"), "live_runs", tuple)():
+        run.stop(True)
 
 
 def _encodable(text: str) -> str:
