@@ -103,6 +103,8 @@ const KEPT: Readonly<Record<string, RegExp>> = {
 /** Classes of the editor's colours, of diagrams and of code. */
 const CLASS = /^(?:language-[\w+#.-]+|cm-[\w-]+|ͼ\w+|tok-[\w-]+|jp-RenderedMermaid|jp-mod-warning)$/;
 const ABSOLUTE = /^(?:https?:\/\/|mailto:)/i;
+/** Images within the text, which cause no request. The same kinds as in `workspace_images.py`. */
+const DATA_IMAGE = /^data:image\/(?:png|jpeg|gif|webp);base64,[\w+/=]{1,400000}$/i;
 const DIAGRAM_IMAGE = /^data:image\/svg\+xml,/;
 
 /** The same list as in `stylesheet.py`. */
@@ -157,11 +159,11 @@ function clean(element: Element, files: Files): Element[] {
   return [...element.children];
 }
 
-/** Keep images of the workspace and diagrams. Replace other images by their source as text. */
+/** Keep images of the workspace and within the text, and diagrams. Replace other images by their source as text. */
 function cleanImage(image: Element, files: Files): boolean {
   const src = image.getAttribute("src") ?? "";
   const isDiagram = DIAGRAM_IMAGE.test(src) && image.closest(".jp-RenderedMermaid") !== null;
-  const address = isDiagram ? src : files.image(pathOf(src));
+  const address = isDiagram || DATA_IMAGE.test(src) ? src : files.image(pathOf(src));
   image.removeAttribute("src");
   if (address) image.setAttribute("src", address);
   else image.replaceWith(document.createTextNode(`![${image.getAttribute("alt") ?? ""}](${src})`));

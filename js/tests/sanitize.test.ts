@@ -53,6 +53,13 @@ test("only images and files of the workspace are shown", () => {
   expect(body.querySelectorAll("a[href]")).toHaveLength(2);
 });
 
+test("images within the text are shown, except those that could contain a request", () => {
+  const kinds = ["png", "jpeg", "gif", "webp", "svg+xml"];
+  const html = sanitize(kinds.map((kind) => `<img src="data:image/${kind};base64,AAAA">`).join(""), NONE);
+  expect(html.match(/<img/g)).toHaveLength(4);
+  expect(html).toContain("![](data:image/svg+xml;base64,AAAA)");
+});
+
 test("MathJax finds no formula that writes styles, and no others than the parser", () => {
   expect(sanitize("<p>$\\style{a}{b}$ $\\frac12$</p>", NONE)).toBe("<p>$<span>\\</span>style{a}{b}$ $\\frac12$</p>");
   expect(withoutMath("<p>$5 and $7 @@0@@</p>")).toBe("<p><span>$</span>5 and <span>$</span>7 @@0@@</p>");

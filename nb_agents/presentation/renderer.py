@@ -1,9 +1,9 @@
 r"""Renders Markdown on cards, with the syntax of JupyterLab's Markdown cells, as static HTML.
 
 Raw HTML is shown as text. Images are shown as text as well, because they would cause requests to a
-server. Only files in the agent's workspace are embedded. Math keeps its delimiters for the page's
-MathJax. A dollar sign that does not start math ("costs $5 here and $7 there") is hidden from
-MathJax. Code is coloured with the page's colours.
+server. Only files in the agent's workspace and images within the text are embedded. Math keeps its
+delimiters for the page's MathJax. A dollar sign that does not start math ("costs $5 here and $7
+there") is hidden from MathJax. Code is coloured with the page's colours.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _MARGINS = {
     "heading_open": "10px 0 4px",
 }
 _CELL = "word-break:normal;overflow-wrap:normal"
+_WIDE = "overflow-x:auto"
+_CODE = f"{_WIDE};white-space:pre"
 
 _COLOURS = {
     kinds.Comment: ("comment", "#408080"),
@@ -62,8 +64,11 @@ IMAGES = "images"
 @cache
 def renderer() -> MarkdownIt:
     """Return the renderer. It has no state, so threads can share it."""
-    parser = MarkdownIt("commonmark", {"html": False, "highlight": _highlight})
-    parser.enable(["table", "strikethrough"])
+    parser = MarkdownIt("commonmark", {"html": False, "highlight": _highlight, "linkify": True})
+    parser.enable(["table", "strikethrough", "linkify"])
+    assert parser.linkify is not None  # a dependency of ours
+    # Only addresses with a scheme, because "setup.py" and "a.me" would be links to servers.
+    parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})
     dollarmath_plugin(
         parser, allow_labels=False, allow_space=False, allow_digits=False, double_inline=True
     )
@@ -116,9 +121,9 @@ _Rule = Callable[[RendererHTML, Sequence[Token], int, Any, Any], str]
 _DELIMITERS = {
     "math_inline": ("$", "$"),
     "math_inline_double": ("$$", "$$"),
-    "math_block": ("<p>$$", "$$</p>\n"),
+    "math_block": (f'<p style="{_WIDE}">$$', "$$</p>\n"),
     "math_brackets": ("", ""),
-    "amsmath": ("<p>", "</p>\n"),
+    "amsmath": (f'<p style="{_WIDE}">', "</p>\n"),
 }
 
 
@@ -167,7 +172,21 @@ def _table(
     return f'<div style="overflow-x:auto;margin:8px 0">{opened}'
 
 
+def _code(rule: str) -> _Rule:
+    """Return a rule that renders a code block, whose long lines scroll."""
+
+    def code(
+        renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any
+    ) -> str:
+        html: str = getattr(renderer, rule)(tokens, index, options, env)
+        return html.replace("<pre>", f'<pre style="{_CODE}">', 1)
+
+    return code
+
+
 _RULES: dict[str, _Rule] = {
+    "fence": _code("fence"),
+    "code_block": _code("code_block"),
     "text": _text,
     "text_special": _text,
     "image": _image,

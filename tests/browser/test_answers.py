@@ -81,6 +81,15 @@ ANSWER = """The **memory-mapped** store wins, by $x^2$.
 
 Read `data.csv`, [the notebook](run.ipynb) and [elsewhere](https://example.org/).
 """
+GIF = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
+WIDE = f"""See https://example.org/ and ![a dot](data:image/gif;base64,{GIF}).
+
+```python
+result = {" + ".join(f"measure_of_run_number({n})" for n in range(20))}
+```
+
+$${" + ".join(f"x_{{{n}}}" for n in range(60))}$$
+"""
 
 
 def complete(story: Story, server: ModelServer, answer: str, view: str = "lab/tree") -> int:
@@ -115,6 +124,22 @@ def test_an_answer_shows_an_image_of_its_workspace_and_opens_its_files(
     story.card(i).locator(".nb-path").click()
     listing = main.locator(".jp-FileBrowser .jp-DirListing-content")
     expect(listing.get_by_text("workspaces")).to_be_visible()
+
+
+def test_code_and_formulas_of_an_answer_scroll_in_a_narrow_window(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    i = complete(story, server, WIDE)
+    page = story.page.page
+    page.set_viewport_size({"width": 720, "height": 900})
+    shown = story.card(i).locator(".nb-answer .jp-RenderedMarkdown").first
+    expect(shown.get_by_alt_text("a dot")).to_have_js_property("naturalWidth", 1)
+    expect(shown.get_by_role("link", name="https://example.org/")).to_be_visible()
+    for wide in (shown.locator("pre"), shown.locator('mjx-container[display="true"]')):
+        story.page.wait_until(lambda: wide.evaluate("el => el.scrollWidth > el.clientWidth + 100"))
+        assert wide.evaluate("el => getComputedStyle(el).overflowX") == "auto"
+        assert wide.evaluate("el => el.scrollHeight <= el.clientHeight + 1")
+    shoot(story, artifacts, "wide-answer", i)
 
 
 def test_long_answer_is_folded_until_opened(story: Story, server: ModelServer) -> None:

@@ -133,3 +133,14 @@ def test_task_lists_and_strikethrough_are_rendered() -> None:
     assert html.count('type="checkbox"') == 2
     assert html.count('checked="checked"') == 1
     assert "<s>gone</s>" in html
+
+
+def test_addresses_with_a_scheme_are_links() -> None:
+    html = as_html("see https://example.org/a_b, setup.py, a.me, me@example.org and `http://e`")
+    assert html.count("<a ") == 1
+    assert '<a href="https://example.org/a_b">https://example.org/a_b</a>,' in html
+
+
+def test_long_lines_of_code_and_formulas_scroll() -> None:
+    for block in ("```py\nx = 1\n```", "    indented", "$$\nx\n$$", "\\begin{align}x\\end{align}"):
+        assert "overflow-x:auto" in as_html(block)

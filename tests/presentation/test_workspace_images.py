@@ -119,3 +119,21 @@ def test_repeated_image_in_an_answer_is_limited(tmp_path: Path) -> None:
     assert [bool(image("a.png")) for _ in range(MAX_IMAGES + 2)] == [True] * MAX_IMAGES + [
         False
     ] * 2
+
+
+def test_answer_shows_images_within_its_text_up_to_the_limits(tmp_path: Path) -> None:
+    images = WorkspaceImages(view_of(), tmp_path)
+    image = images.in_answer("ada")
+
+    def address(kind: str, data: bytes) -> str:
+        return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+    for kind, data in (
+        ("svg+xml", b"<svg></svg>"),
+        ("png", b"<script>"),
+        ("png", PNG + bytes(MAX_BYTES)),
+    ):
+        assert image(address(kind, data)) == ""
+    assert image("data:image/png;base64,#") == image("data:text/html;base64,PHA+") == ""
+    gif = address("gif", b"GIF89a" + bytes(9))
+    assert [image(gif) for _ in range(MAX_IMAGES + 1)] == [gif] * MAX_IMAGES + [""]
