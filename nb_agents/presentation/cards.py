@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from nb_agents.errors import error_message
 from nb_agents.events import ContextChanged, FileInfo
@@ -582,5 +582,6 @@ def _environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breaks"] = lambda path: escape(path).replace("/", Markup("/<wbr>"))
     environment.filters["no_math"] = lambda words: Markup(hide_from_mathjax(words))
     return environment

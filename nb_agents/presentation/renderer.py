@@ -148,7 +148,9 @@ def _image(_: RendererHTML, tokens: Sequence[Token], index: int, __: Any, env: A
     data = env[IMAGES](address) if IMAGES in env else ""
     if not data:
         return hide_from_mathjax(f"![{about}]({address})")
-    named = f'alt="{escape(about)}" title="{escape(address)}"'
+    named = f'alt="{escape(about)}"'
+    if data != address:  # the page finds an image of the workspace by its address
+        named += f' title="{escape(address)}"'
     return f'<img src="{data}" {named} style="max-width:100%;max-height:400px">'
 
 

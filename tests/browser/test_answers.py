@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -136,7 +137,8 @@ def test_code_and_formulas_of_an_answer_scroll_in_a_narrow_window(
     expect(shown.get_by_alt_text("a dot")).to_have_js_property("naturalWidth", 1)
     expect(shown.get_by_role("link", name="https://example.org/")).to_be_visible()
     for wide in (shown.locator("pre"), shown.locator('mjx-container[display="true"]')):
-        story.page.wait_until(lambda: wide.evaluate("el => el.scrollWidth > el.clientWidth + 100"))
+        exceeds = partial(wide.evaluate, "el => el.scrollWidth > el.clientWidth + 100")
+        story.page.wait_until(exceeds)
         assert wide.evaluate("el => getComputedStyle(el).overflowX") == "auto"
         assert wide.evaluate("el => el.scrollHeight <= el.clientHeight + 1")
     shoot(story, artifacts, "wide-answer", i)
