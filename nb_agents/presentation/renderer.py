@@ -66,7 +66,7 @@ def renderer() -> MarkdownIt:
     """Return the renderer. It has no state, so threads can share it."""
     parser = MarkdownIt("commonmark", {"html": False, "highlight": _highlight, "linkify": True})
     parser.enable(["table", "strikethrough", "linkify"])
-    assert parser.linkify is not None  # a dependency of ours
+    assert parser.linkify is not None  # a required dependency
     # Only addresses with a scheme, because "setup.py" and "a.me" would be links to servers.
     parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})
     dollarmath_plugin(

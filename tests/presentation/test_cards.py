@@ -23,7 +23,7 @@ from tests.presentation.recipe_views import again, began, finished, over, recipe
 EVIL = (
     "<script>alert(1)</script><img src=x onerror=alert(1)> [x](javascript:alert(1)) ![i](http://e)"
 )
-VOID = {"br", "hr", "img", "input", "meta", "link"}
+VOID = {"br", "hr", "img", "input", "meta", "link", "wbr"}
 
 
 class Page(HTMLParser):
