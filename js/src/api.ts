@@ -38,6 +38,8 @@ export interface Turn {
   /** Unix seconds. */
   readonly updated_at: number | null;
   readonly cost: number | null;
+  /** What to do instead of a resume if a conversation is too long for its model; otherwise "". */
+  readonly instead?: string;
 }
 
 export interface Session {

@@ -140,9 +140,9 @@ function makeActions(
 async function resumeLast({ list, resume }: Actions): Promise<void> {
   await attempt(async () => {
     const last = (await list()).flatMap(({ turns }) => turns.slice(-1));
-    const left = last.filter((turn) => turn.state !== "complete" && !turn.is_live);
+    const left = last.filter((turn) => turn.state !== "complete" && !turn.is_live && !turn.instead);
     const [latest] = left.sort((a, b) => (b.updated_at ?? 0) - (a.updated_at ?? 0));
-    if (!latest) throw new Refused("There is nothing to resume. The last turn of every session is complete or live.");
+    if (!latest) throw new Refused("There is nothing to resume. The last turn of every session is complete or live, or too long for its model.");
     await resume(latest.id);
   });
 }

@@ -186,7 +186,8 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
   });
   const resume = pressable("Resume", "Resume this turn. Finished work is not repeated.", () => shown && actions.resume(shown.id));
   const back = pressable("Go back…", "Choose a checkpoint, and continue from there", () => shown && actions.rewind(shown.id));
-  const el = list.appendChild(make("li", "", open, state, facts, stop, resume, back));
+  const instead = make("p", "note");
+  const el = list.appendChild(make("li", "", open, state, facts, stop, resume, back, instead));
   return {
     el,
     draw(turn, live, isLast) {
@@ -202,7 +203,9 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
       setText(facts, [place, from, dollars(run?.cost ?? turn.cost), ago(turn.updated_at)].filter(Boolean).join(" · "));
       setText(stop, now ? "Stop now" : "Stop");
       setHidden(stop, !run && !turn.is_live);
-      setHidden(resume, !isLast || !!run || turn.state === "complete" || turn.is_live);
+      const isResumable = isLast && !run && turn.state !== "complete" && !turn.is_live;
+      setHidden(resume, !isResumable || !!turn.instead);
+      setTextOrHide(instead, isResumable ? (turn.instead ?? "") : "");
     },
   };
 }

@@ -93,6 +93,17 @@ test("only the last turn is resumed, and only when it is incomplete", async () =
   expect(buttons()).not.toContain("Resume");
 });
 
+test("a turn that is too long for its model offers what to do instead of a resume", async () => {
+  const instead = "Fold it, use another model, or go back.";
+  const long = turn("s/turn_1", { state: "failed", instead });
+  const { buttons, widget, sessions } = await show([{ id: "s", session: "s", turns: [long] }]);
+  expect(buttons()).toEqual(["1. Compare caches", "Go back…", "Continue…", "Rename…", "Export", "Delete…"]);
+  expect(visibleText(widget.node)).toContain(instead);
+  sessions[0] = { id: "s", session: "s", turns: [long, turn("s/turn_2", { turn: 2 })] };
+  await widget.refresh();
+  expect(visibleText(widget.node)).not.toContain(instead);
+});
+
 test("turns are opened and sessions deleted by their id", async () => {
   const { press, actions, sessions } = await show([{ id: "s", session: "s", turns: [turn("s/turn_1")] }]);
   press("1. Compare caches");

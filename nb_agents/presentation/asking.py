@@ -82,6 +82,29 @@ TERMINAL = EntryPoint(
 )
 
 
+def advice_on_length(turn: str, agents: Sequence[str], entry_point: EntryPoint) -> str:
+    """Return how to continue after a refusal for length, with commands that work as they are.
+
+    Args:
+        turn: The turn, as ``SESSION/TURN``.
+        agents: Ids of the agents whose conversations are too long. Without any, returns "".
+        entry_point: The command syntax.
+    """
+    if not agents:
+        return ""
+    at_end = [turn, "--to", "the end"]
+    fold = entry_point.line("rewind", [*at_end, "--config", "FILE"])
+    model = entry_point.line("rewind", [*at_end, "--model", "PROVIDER:MODEL"])
+    start = entry_point.line("rewind", [turn, "--to", "the start"])
+    return (
+        f"The conversation of {clip(', '.join(agents), 200)} is too long for its model, and a "
+        "resume would send it again. Fold it (set `context: {fold: summary}` in the team file, "
+        f"then `{fold}`), use a model with a larger context window (`{model}`), or go back to an "
+        f"earlier checkpoint (such as `{start}`; `{entry_point.line('log', [turn])}` lists all "
+        "events by number)."
+    )
+
+
 def question(gate: GateView) -> str:
     """Return the question of an open gate, as a sentence."""
     return f"The gate {gate.address!r} asks: “{clip(gate.prompt, 200)}”"

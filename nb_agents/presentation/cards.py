@@ -26,7 +26,13 @@ from nb_agents.nouns import count
 from nb_agents.plugins import ExtensionPoint
 from nb_agents.presentation import steps_card, text, timeline_picture
 from nb_agents.presentation.answer_diffs import revisions
-from nb_agents.presentation.asking import CELL, EntryPoint, how_to_answer, question
+from nb_agents.presentation.asking import (
+    CELL,
+    EntryPoint,
+    advice_on_length,
+    how_to_answer,
+    question,
+)
 from nb_agents.presentation.markdown import as_html, marked, sanitize
 from nb_agents.presentation.panel_parts import panel_parts
 from nb_agents.presentation.renderer import hide_from_mathjax
@@ -309,7 +315,7 @@ def _notes(view: RunView, entry_point: EntryPoint) -> list[str]:
     notices = (notice for notice in view.notices if notice.strip())
     retried = [entry_point.retried] if view.status == "completed" and not view.is_saved else []
     changes = map(_changes, view.context_changes)
-    advice = _advice_on_length(view, entry_point)
+    advice = filter(None, [advice_on_length(_address(view), view.too_long, entry_point)])
     asked = _budget_questions(view)
     return [*notices, *asked, *retried, *advice, *changes, *unread, *_ends(view)]
 
@@ -322,28 +328,6 @@ def _budget_questions(view: RunView) -> Iterator[str]:
                 f"{question(gate)} A resume with the higher limit that is shown here raises the "
                 "budget. A resume without it asks again."
             )
-
-
-def _too_long(view: RunView) -> list[str]:
-    """Return the agents that failed because their conversations are too long."""
-    return [a.id for a in view.agents.values() if a.is_too_long and a.error]
-
-
-def _advice_on_length(view: RunView, entry_point: EntryPoint) -> Iterator[str]:
-    """Yield how to continue after a refusal for length, with commands that work as they are."""
-    if agents := _too_long(view):
-        turn = f"{view.session}/{view.turn}"
-        at_end = [turn, "--to", "the end"]
-        fold = entry_point.line("rewind", [*at_end, "--config", "FILE"])
-        model = entry_point.line("rewind", [*at_end, "--model", "PROVIDER:MODEL"])
-        start = entry_point.line("rewind", [turn, "--to", "the start"])
-        yield (
-            f"The conversation of {text.clip(', '.join(agents), 200)} is too long for its model, "
-            "and a resume would send it again. Fold it (set `context: {fold: summary}` in the "
-            f"team file, then `{fold}`), use a model with a larger context window (`{model}`), or "
-            f"go back to an earlier checkpoint (such as `{start}`; "
-            f"`{entry_point.line('log', [turn])}` lists all events by number)."
-        )
 
 
 def _ends(view: RunView) -> Iterator[str]:
@@ -385,7 +369,7 @@ def _resume(
     # The directory of another user's session may have a name like "--trust".
     if not view.seq or view.session.startswith("-") or '"' in view.session:
         return []
-    if _too_long(view):  # the same request would be refused again
+    if view.too_long:  # the same request would be refused again
         return []
     comment = f"; runs again: {text.clip(again.runs_again, 200)}" if again else ""
     if again and again.not_again:

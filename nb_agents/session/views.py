@@ -133,6 +133,8 @@ def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]
         data["phase"] = view.phase
         data["voting_complete"] = view.phase == "presenting"
         data["reason"] = _reason(view)
+        if view.too_long:
+            data["too_long"] = view.too_long
     data["run_status"] = view.status
     if view.point:
         data["rewinds"], data["at"] = view.resumes, view.point

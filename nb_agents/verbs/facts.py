@@ -14,6 +14,7 @@ from typing import Any
 
 from nb_agents.launch.run import Run
 from nb_agents.presentation import text
+from nb_agents.presentation.asking import CELL, EntryPoint, advice_on_length
 from nb_agents.session.history import resumed_in
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.views import read_json
@@ -95,6 +96,8 @@ class PastTurnFacts:
         notebook: File name of the notebook that started the turn, or "".
         updated_at: Time in Unix seconds, or None if unknown.
         tokens, cost: Totals from the receipt, or None if there is no receipt.
+        instead: What to do instead of a resume if a conversation is too long for its model, with
+            commands; otherwise "".
     """
 
     turn: int
@@ -107,6 +110,7 @@ class PastTurnFacts:
     updated_at: float | None
     tokens: int | None
     cost: float | None
+    instead: str = ""
 
 
 @dataclass(frozen=True)
@@ -164,14 +168,21 @@ def _turn_fields(view: RunView, path: Path, is_live: bool, where: str, task: str
     }
 
 
-def session_facts(path: Path) -> SessionFacts:
-    """Return a session and its turns. Reads only metadata files, because journals may be long."""
+def session_facts(path: Path, entry_point: EntryPoint = CELL) -> SessionFacts:
+    """Return a session and its turns. Reads only metadata files, because journals may be long.
+
+    Args:
+        path: The session's directory.
+        entry_point: The syntax of commands in advice.
+    """
     turns = turns_of(path)
-    facts = tuple(_past_turn(paths, paths == turns[-1]) for paths in turns)
+    facts = tuple(_past_turn(paths, paths == turns[-1], entry_point) for paths in turns)
     return SessionFacts(path.name, str(path), facts)
 
 
-def _past_turn(paths: TurnPaths, is_last: bool) -> PastTurnFacts:
+def _past_turn(
+    paths: TurnPaths, is_last: bool, entry_point: EntryPoint = CELL
+) -> PastTurnFacts:
     metadata = read_json(paths.metadata)
     is_complete = bool(metadata) and metadata.get("status") != "incomplete"
     # Completion is recorded last, so a complete turn does not have to be checked for a live writer.
@@ -188,6 +199,9 @@ def _past_turn(paths: TurnPaths, is_last: bool) -> PastTurnFacts:
         updated_at=_unix_seconds(metadata.get("timestamp")),
         tokens=spent.get("tokens"),
         cost=spent.get("cost"),
+        instead=advice_on_length(
+            f"{paths.session}/{paths.number}", metadata.get("too_long") or (), entry_point
+        ),
     )
 
 

@@ -45,7 +45,7 @@ def sessions(root: Path, caller: Caller, *, all: bool = False) -> Table:
             command = caller.entry_point.line(f"{kind.noun}s", [])
             notes.append(f"`{command}` lists {kind.noun}s.")
     empty = "" if rows or notes else f"No sessions in {text.shown_path(root)}."
-    facts = [session_facts(root / row[0]) for row in rows]
+    facts = [session_facts(root / row[0], caller.entry_point) for row in rows]
     return Table(HEADS, rows, facts, notes, empty)
 
 

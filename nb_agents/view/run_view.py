@@ -439,6 +439,11 @@ class RunView:
         return self.cost_before + sum(agent.cost or 0.0 for agent in self.agents.values())
 
     @property
+    def too_long(self) -> list[str]:
+        """Ids of agents that failed because their conversations are too long for their models."""
+        return [agent.id for agent in self.agents.values() if agent.is_too_long and agent.error]
+
+    @property
     def is_estimated(self) -> bool:
         """Whether the tokens and cost are partly estimated."""
         return any(agent.is_estimated for agent in self.agents.values())

@@ -84,6 +84,12 @@ def test_card_of_a_refused_request_offers_no_resume(card: str) -> None:
     assert "nb-agents resume" not in call_here("show")
 
 
+def test_session_list_offers_the_same_as_the_card(card: str) -> None:
+    (session,) = json.loads(call_here("sessions", "--json"))
+    (turn,) = session["turns"]
+    assert turn["instead"] in " ".join(card.split())
+
+
 def test_offered_fold_continues_the_refused_turn(
     place: Path, server: ModelServer, card: str
 ) -> None:
