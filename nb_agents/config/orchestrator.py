@@ -5,6 +5,8 @@ Source: MassGen 0.1.97, `agent_config.py` (defaults), `config_validator.py` (val
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -98,6 +100,11 @@ class ContextPath(Spec):
         with suppress(RuntimeError):  # an unknown ~user, which is reported as a missing path
             return str(as_on_disk(start_directory() / Path(value).expanduser()))
         return value
+
+
+def absolute_paths(paths: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Return the absolute forms of context paths, each once."""
+    return tuple(dict.fromkeys(ContextPath(path=os.fspath(path)).path for path in paths))
 
 
 class BackgroundSpec(Spec):

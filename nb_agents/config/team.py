@@ -44,6 +44,7 @@ from nb_agents.config.orchestrator import (
     OrchestratorSpec,
     RetrySpec,
     TimeoutSpec,
+    absolute_paths,
 )
 from nb_agents.config.spec import Grace, SafeName, Spec, start_directory
 from nb_agents.config.tools import NotebookAccess
@@ -396,7 +397,8 @@ class TeamSpec(Spec):
 
     def reading(self, paths: Iterable[str | os.PathLike[str]]) -> TeamSpec:
         """Return the team with these files and directories added to its context paths."""
-        added = tuple(ContextPath(path=os.fspath(path)) for path in paths)
+        known = {each.path for each in self.orchestrator.context_paths}
+        added = tuple(ContextPath(path=path) for path in absolute_paths(paths) if path not in known)
         if not added:
             return self
         context_paths = (*self.orchestrator.context_paths, *added)

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast, get_args
 
+from nb_agents.config.orchestrator import absolute_paths
 from nb_agents.config.secrets import snapshot
 from nb_agents.config.spec import Spec
 from nb_agents.config.team import TeamSpec
@@ -71,8 +72,8 @@ class ContinuingRequest(RunRequest):
             raise UserError("from_turn can only be used with start and continue_.")
         turn, session = self.find()
         events = turn.events
-        options = _with_notebook_of(started_of(events), with_budget_of(turn.view, self.options))
-        team = self.team_of(events).with_notebook(options.notebook)
+        options = with_options_of(turn, self.options)
+        team = self.team_of(events).with_options(options)
         resumption = self.resumption(events, team.spec)
         if resumption.going.stuck:
             raise RecipeError(resumption.going.stuck)
@@ -327,16 +328,32 @@ class ResumedTeam(NamedTuple):
     path: str = ""
     notices: tuple[str, ...] = ()
 
-    def with_notebook(self, access: NotebookAccess | None) -> ResumedTeam:
-        """Return the team with this access to the notebook, if given."""
-        return self._replace(spec=self.spec.with_notebook(access))
+    def with_options(self, options: RunOptions) -> ResumedTeam:
+        """Return the team with the access to files and to the notebook that the options give."""
+        spec = self.spec.reading(options.context_paths).with_notebook(options.notebook)
+        return self._replace(spec=spec)
 
 
-def _with_notebook_of(started: TurnStarted, options: RunOptions) -> RunOptions:
-    """Return the options of a resume. If they don't set the notebook access, the task keeps its."""
-    if options.notebook is not None or started.notebook not in get_args(NotebookAccess):
-        return options
-    return replace(options, notebook=cast(NotebookAccess, started.notebook))
+def with_options_of(turn: PastTurn, options: RunOptions) -> RunOptions:
+    """Return the options of a new turn of a task, with those that apply to the whole task.
+
+    These are the budget, the limit of waits for providers, the access to the notebook, and the
+    context paths that still exist. Other options apply to one turn.
+
+    Args:
+        turn: The turn to continue from.
+        options: The options of the new turn. Its context paths are added to the task's.
+    """
+    started, options = started_of(turn.events), with_budget_of(turn.view, options)
+    access = started.notebook if started.notebook in get_args(NotebookAccess) else None
+    limit_s = started.wait_for_quota if options.wait_for_quota is None else options.wait_for_quota
+    paths = (path for path in started.context_paths if os.path.exists(path))
+    return replace(
+        options,
+        notebook=options.notebook or cast(NotebookAccess | None, access),
+        wait_for_quota=limit_s,
+        context_paths=absolute_paths([*paths, *options.context_paths]),
+    )
 
 
 def _team(config: str | os.PathLike[str] | TeamSpec | None, events: Sequence[Event]) -> ResumedTeam:

@@ -15,7 +15,7 @@ from nb_agents.agents import planning, spawning, subagents
 from nb_agents.agents.replay import Past
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.decision_tools import OF_MEMBERS
-from nb_agents.config.orchestrator import DEFAULT_ORCHESTRATOR_TIMEOUT_S
+from nb_agents.config.orchestrator import DEFAULT_ORCHESTRATOR_TIMEOUT_S, absolute_paths
 from nb_agents.config.secrets import secrets_of_environment, secrets_of_team, snapshot
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.disk.names import as_on_disk
@@ -288,6 +288,8 @@ class TurnSpec:
             max_tokens=self.options.max_tokens,
             on_budget=self.options.on_budget or "",
             notebook=self.options.notebook or "",
+            context_paths=absolute_paths(self.options.context_paths),
+            wait_for_quota=self.options.wait_for_quota,
         )
 
 

@@ -180,9 +180,7 @@ def session_facts(path: Path, entry_point: EntryPoint = CELL) -> SessionFacts:
     return SessionFacts(path.name, str(path), facts)
 
 
-def _past_turn(
-    paths: TurnPaths, is_last: bool, entry_point: EntryPoint = CELL
-) -> PastTurnFacts:
+def _past_turn(paths: TurnPaths, is_last: bool, entry_point: EntryPoint = CELL) -> PastTurnFacts:
     metadata = read_json(paths.metadata)
     is_complete = bool(metadata) and metadata.get("status") != "incomplete"
     # Completion is recorded last, so a complete turn does not have to be checked for a live writer.

@@ -208,6 +208,7 @@ class RecipeTool:
             approval=options.approval,
             cancel=CancelPolicy(grace_timeout_s=grace_s),
             context_paths=options.context_paths,
+            wait_for_quota=options.wait_for_quota,
             detach=False,
         )
 
