@@ -1,8 +1,9 @@
 """The live view of a run in a terminal: a row for each agent, and open gates.
 
-If stderr is a terminal, the rows are redrawn there and disappear when the run ends. Questions and
-the progress of a stop are printed once, as permanent lines. `activity_lines` returns the rows for
-output that can't be redrawn, such as a file or a pipe.
+If stderr is a terminal, the rows are redrawn there and disappear when the run ends. Notices, such
+as the estimate of the cost, are printed above them. Questions and the progress of a stop are
+printed once, as permanent lines. `activity_lines` returns the rows for output that can't be
+redrawn, such as a file or a pipe.
 """
 
 from __future__ import annotations
@@ -40,21 +41,23 @@ MAX_TAIL = 20_000
 
 @contextmanager
 def live_view(run: Run, *, asks: bool = True, draws: bool = True) -> Iterator[Console]:
-    """Show the state of a run on stderr during the block: its rows, questions and stops.
+    """Show the state of a run on stderr during the block: notices, rows, questions and stops.
 
     Args:
         asks: Whether to print the run's questions, with the commands that answer them.
-        draws: Whether to draw the rows and read keys if stderr is a terminal.
+        draws: Whether to print notices, draw the rows and read keys if stderr is a terminal.
 
     Yields:
         The console, for other output during the block.
     """
     console = Console(stderr=True)
+    is_drawn = draws and console.is_terminal
     printed: set[str] = set()
 
     def tell(view: RunView) -> None:
         gates = view.gates.values() if asks else ()
-        lines = {line: line for line in (gate_prompt(run, gate) for gate in gates)}
+        lines = {line: shown(line) for line in view.notices if is_drawn and line.strip()}
+        lines |= {line: line for line in (gate_prompt(run, gate) for gate in gates)}
         if view.stop and (waits := text.waits_for(view)):
             lines[view.stop.level] = waits  # once per level, although the list shrinks later
         for key, news in lines.items():
@@ -70,7 +73,6 @@ def live_view(run: Run, *, asks: bool = True, draws: bool = True) -> Iterator[Co
         refresh_per_second=REDRAWS,
         transient=True,
     )
-    is_drawn = draws and console.is_terminal
     key_input = keys(controls.press) if is_drawn else nullcontext()
     with rows if is_drawn else nullcontext(), key_input:
         unsubscribe = run.subscribe(tell)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.cli.calls import CLI, call, call_here
 from tests.cli.conftest import write_team
 from tests.kit.terminal import COMPLETE, INCOMPLETE
-from tests.model_server import ModelServer, Reply, wait_until
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.processes import Terminal
 from tests.team_kit import WAIT_S
 
@@ -100,6 +100,23 @@ def test_keys_open_an_agent_send_a_message_and_stop(place: Path, server: ModelSe
         )
         run.type("s")
         run.wait_text(STOPPING)
+        run.type("S")
+        assert run.wait_end() == INCOMPLETE
+    finally:
+        run.close()
+
+
+def test_terminal_shows_the_estimate_while_the_run_works(place: Path, server: ModelServer) -> None:
+    write_team(place, server)
+    server.script("m", Reply(tool_calls=(ToolCall("new_answer", {"content": "Done."}),)))
+    arguments = ["run", "-c", "team.yaml", "--max-tokens", "90000", "What is it?"]
+    call_here(*arguments)
+    server.script("m", Reply("words", hang_after=1))
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200", "LINES": "30"}
+    run = Terminal([*CLI, *arguments], place, env)
+    try:
+        run.wait_text("Estimate: 1 agent, about 1 model call. The last completed run of this team")
+        run.wait_text("1-9 open an agent")
         run.type("S")
         assert run.wait_end() == INCOMPLETE
     finally:

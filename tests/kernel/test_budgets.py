@@ -34,6 +34,19 @@ def test_card_of_a_used_up_budget_offers_a_resume_with_a_higher_one(notebook: No
     assert again.metadata["run_status"] == "completed"
 
 
+def test_panel_of_the_next_session_shows_the_estimate(notebook: Notebook) -> None:
+    notebook.start("--max-tokens 90000").wait_over()
+    second = notebook.start("--max-tokens 90000")
+    notices = lambda: notebook.panel(second).state["state"]["notices"]  # noqa: E731
+    start = "Estimate: 3 agents, about "
+    notebook.kernel.wait_until(lambda: notices()[-1:], 60, "the notices", notices)
+    [estimate] = [each for each in notices() if each.startswith(start)]
+    assert "The last completed run of this team used " in estimate
+    second.wait_over()
+    [card] = notebook.kernel.run("%agents show").displays
+    assert estimate in card.data["text/plain"]
+
+
 @pytest.mark.parametrize("line", ["%agents approve lab 90000", "nb-agents approve lab 90000"])
 def test_question_outlives_the_kernel(open_notebook: Open, server: ModelServer, line: str) -> None:
     first = open_notebook()

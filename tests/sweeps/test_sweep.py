@@ -359,7 +359,7 @@ def test_frame_is_available_anytime_and_round_trips_through_files(
     sweep = sweep.resume()
     sweep.wait(WAIT_S)
     frame = sweep.to_frame()
-    own = ["error", "tokens", "cost", "seconds", "score", "session"]
+    own = ["error", "tokens", "cost", "is_estimated", "seconds", "score", "session"]
     assert [*frame.columns] == ["says", "go", "row.error", "row", "status", "said", *own]
     assert [json.loads(cell) for cell in frame.said[1:]] == [[1, 2], {"a": [True]}, 7]
     csv, parquet = tmp_path / "table.csv", tmp_path / "table.parquet"
@@ -773,6 +773,28 @@ def test_row_that_spends_the_budget_stops_the_others(
     sweep.wait(WAIT_S)
     assert statuses(sweep) == {"stopped": 2, "waiting": 4}
     assert len(priced.requests) == 3
+
+
+def test_table_tells_whether_the_cost_of_a_row_is_estimated(
+    options: RunOptions, priced: ModelServer
+) -> None:
+    done = Reply(tool_calls=(ToolCall("new_answer", {"content": "Done."}),))
+    priced.script(PRICED, done, Reply("two words", hang_after=1))
+    sweep = nb_agents.map(
+        numbered(2), TASK, team_with_a_price(priced), limit=1, name="ask", options=options
+    )
+
+    def is_writing_second() -> bool:
+        agents = [a for row in sweep.view.live for a in row.view.agents.values()]
+        return any("two" in agent.partial for agent in agents)
+
+    wait_until(is_writing_second, WAIT_S)
+    assert [row["is_estimated"] for row in sweep.table()] == [False, False]
+    sweep.stop(True)
+    sweep.wait(WAIT_S)
+    assert [row["is_estimated"] for row in sweep.table()] == [False, True]
+    noted = fold_notes(sweep.path).results.values()
+    assert [result.is_estimated for result in noted] == [False, True]
 
 
 def test_cost_of_a_killed_row_counts_before_another_starts(

@@ -282,3 +282,23 @@ def test_command_line_and_cell_use_the_session_root_of_their_caller(
     run_once(root, server)
     found = check(file_of(tmp_path, team_of(server)), Caller("cli", CELL, root))
     assert found.reply.facts["estimate"]["runs"] == 1
+
+
+def test_recipe_is_estimated_from_its_own_runs(tmp_path: Path, server: ModelServer) -> None:
+    root, recipe = tmp_path / "sessions", tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "name: facts\ndescription: d\nversion: 1.0.0\n"
+        "steps: [{id: one, agent: a0, prompt: Say., output: said}]\n"
+    )
+    team, options = team_of(server), RunOptions(session_root=root)
+    run_once(root, server)  # of the same team, but not of the recipe
+    arguments: dict[str, Any] = {"config": team, "recipe": recipe, "options": options}
+    for _ in range(2):
+        server.script(MODEL, Reply("done", input_tokens=80_000, output_tokens=0))
+        run = finish(nb_agents.start(**arguments))
+    expected = "Estimate: 1 agent, about 1 model call. The last completed run of this recipe "
+    assert [each for each in run.view.notices if "Estimate" in each] == [f"{expected}cost $0.20."]
+    report = check_file(str(recipe), file_of(tmp_path, team), root=root)
+    expected = "Estimate: 1 agent, about 1 model call. The last 2 completed runs of this recipe "
+    assert [each for each in report.lines if "Estimate" in each] == [f"{expected}cost $0.20."]
+    assert report.estimate is not None and report.estimate.facts()["runs"] == 2

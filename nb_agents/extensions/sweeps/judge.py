@@ -50,12 +50,14 @@ class Judgement(NamedTuple):
         error: Why there is no score.
         tokens: Tokens that the judge used.
         cost: Cost in US dollars, or None if the price of its model is unknown.
+        is_estimated: Whether the tokens and cost are partly estimated.
     """
 
     score: float | None
     error: str
     tokens: int
     cost: float | None
+    is_estimated: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class JudgeAgent:
         elif score is None:
             line = _last_line(view.answer)[:100]
             error = f"The judge {self.agent!r} returned no number: its last line is {line!r}."
-        return Judgement(score, error, view.tokens, total_cost(view))
+        return Judgement(score, error, view.tokens, total_cost(view), view.is_estimated)
 
 
 def score_in(answer: str) -> float | None:

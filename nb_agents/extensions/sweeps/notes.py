@@ -52,6 +52,7 @@ class RowResult:
         seconds: Duration of the row's last turn.
         score: The answer's score.
         timed_out: Whether a time limit ended the row.
+        is_estimated: Whether the tokens and cost are partly estimated.
     """
 
     row: str
@@ -63,6 +64,7 @@ class RowResult:
     seconds: float = 0.0
     score: float | None = None
     timed_out: bool = False
+    is_estimated: bool = False
 
     @property
     def state(self) -> RunState:

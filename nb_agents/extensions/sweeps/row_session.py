@@ -85,6 +85,7 @@ def result_of_turn(name: str, view: RunView, path: Path, first_turn: int = 1) ->
         sum_of(list(map(total_cost, views))),
         round((view.ended_at or view.started_at) - view.started_at, 3),
         timed_out=view.ending == "timed out",
+        is_estimated=any(each.is_estimated for each in views),
     )
 
 

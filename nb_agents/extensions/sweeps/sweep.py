@@ -565,7 +565,12 @@ class Sweep(SweepHandle):
             self._scoring -= 1
             return
         cost = sum_of([result.cost, judgement.cost])
-        spent = replace(result, tokens=result.tokens + judgement.tokens, cost=cost)
+        spent = replace(
+            result,
+            tokens=result.tokens + judgement.tokens,
+            cost=cost,
+            is_estimated=result.is_estimated or judgement.is_estimated,
+        )
         self._on_score(spent, judgement.score, judgement.error)
         self._check_budget(self._fold.spent)
 

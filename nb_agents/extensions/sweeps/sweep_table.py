@@ -12,7 +12,18 @@ from nb_agents.errors import UserError
 from nb_agents.extensions.sweeps.notes import RowResult
 
 COLUMNS = frozenset(
-    {"row", "status", "answer", "error", "tokens", "cost", "seconds", "score", "session"}
+    {
+        "row",
+        "status",
+        "answer",
+        "error",
+        "tokens",
+        "cost",
+        "is_estimated",
+        "seconds",
+        "score",
+        "session",
+    }
 )
 """Columns of a sweep's table other than those of its source and a recipe's outputs."""
 
@@ -35,6 +46,7 @@ def row_record(row: str, status: str, result: RowResult | None, session: Path) -
         "error": result.error if result else "",
         "tokens": result.tokens if result else 0,
         "cost": result.cost if result else 0.0,
+        "is_estimated": bool(result and result.is_estimated),
         "seconds": result.seconds if result else None,
         "score": result.score if result else None,
         "session": str(session),
