@@ -45,7 +45,7 @@ from nb_agents.models.backend import (
     ending_of,
     open_request,
 )
-from nb_agents.models.failures import describe, is_throttled, is_too_long
+from nb_agents.models.failures import QuotaLimit, describe, is_throttled, is_too_long
 from nb_agents.models.message_order import TEAM_MESSAGES_NOTE
 from nb_agents.models.retry import Wait, pace_of
 from nb_agents.models.streamed_calls import with_unique_ids
@@ -281,9 +281,10 @@ class ModelRound:
                 is_new = self._folder.window != known
                 failed_at = clock() if failed_at is None else failed_at
                 waited_s = earlier_s + clock() - failed_at
-                retry_after = current_policy().retry_after
-                wait = Wait(0.0) if why else await retry_after(exc, attempt, waited_s)
-                error = describe(exc, self._streamed)
+                policy = current_policy()
+                wait = Wait(0.0) if why else await policy.retry_after(exc, attempt, waited_s)
+                limit = QuotaLimit(policy.quota_wait_s, waited_s, is_final=wait is None)
+                error = describe(exc, self._streamed, limit)
                 if is_throttled(exc) and wait is not None:
                     self._pace.throttled(anyio.current_time(), 0.0 if wait.reason else wait.delay_s)
                 self._emit(

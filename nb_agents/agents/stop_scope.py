@@ -132,6 +132,7 @@ class RunPolicy:
         spending: The state of the run's budget.
         windows: The context windows in tokens that the run has learned from errors of servers, by
             the names of their models.
+        quota_wait_s: Seconds that a model call may wait for its provider.
     """
 
     hold: PauseGate = field(default_factory=PauseGate)
@@ -139,6 +140,7 @@ class RunPolicy:
     wake: Callable[[], None] = lambda: None
     spending: Spending = field(default_factory=Spending)
     windows: dict[str, int] = field(default_factory=dict)
+    quota_wait_s: float = 0.0
 
 
 _current: ContextVar[RunPolicy | None] = ContextVar("nb_agents_run_policy", default=None)

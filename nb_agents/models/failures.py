@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from nb_agents.config.model_keys import ModelKeys
@@ -25,11 +26,38 @@ MAX_QUOTE = 300
 """The maximum length of the quoted text. `MAX_MESSAGE` limits the rest of the message."""
 
 
-def describe(error: Exception, arrived: int = 0) -> str:
+@dataclass(frozen=True, slots=True)
+class QuotaLimit:
+    """How long a failed call may wait for its provider.
+
+    Attributes:
+        limit_s: The value of `wait_for_quota`, in seconds.
+        waited_s: Seconds since the call first failed.
+        is_final: Whether the call is given up.
+    """
+
+    limit_s: float = 0.0
+    waited_s: float = 0.0
+    is_final: bool = True
+
+    def advice(self, asked_s: float) -> str:
+        """Return a sentence about the wait that a server asks for, or ""."""
+        left_s = max(0.0, self.limit_s - self.waited_s)
+        asked = f"It asks to wait {asked_s:,.0f} s"
+        if not self.is_final or 0 < asked_s <= left_s:
+            return f"{asked}."
+        if not self.limit_s:
+            return f"{asked}. To allow that, set `wait_for_quota`."
+        more = f"{left_s:,.0f} s more" if self.waited_s >= 1 else f"{self.limit_s:,.0f} s"
+        return f"{asked}, but `wait_for_quota` allows only {more}."
+
+
+def describe(error: Exception, arrived: int = 0, quota: QuotaLimit = QuotaLimit()) -> str:
     """Return the message of a failed model call.
 
     Args:
         arrived: Number of words of the reply that had been received.
+        quota: How long the call may wait for its provider.
 
     Returns:
         At most `MAX_MESSAGE` characters, not counting the quoted text.
@@ -39,7 +67,7 @@ def describe(error: Exception, arrived: int = 0) -> str:
     too_long = limit_in(error)
     status = status_of(too_long or error)
     if status is not None:
-        return _refused(status, too_long or error)
+        return _refused(status, too_long or error, quota)
     if too_long or isinstance(error, BrokenReplyError):
         return str(too_long or error)
     import httpx2
@@ -58,7 +86,7 @@ def describe(error: Exception, arrived: int = 0) -> str:
     return f"The call failed with {type(cause).__name__}."[:MAX_MESSAGE]
 
 
-def _refused(status: int, error: Exception) -> str:
+def _refused(status: int, error: Exception, quota: QuotaLimit) -> str:
     from pydantic_ai import exceptions as px
 
     # Google reports an invalid key with status 400.
@@ -70,7 +98,7 @@ def _refused(status: int, error: Exception) -> str:
     quote = str(error) if isinstance(error, ReplyTooLongError) else _quote(error)
     sentences = [f"{text} (HTTP {status})."]
     if wait_s := getattr(error, "retry_after", None):
-        sentences.append(f"It asks to wait {wait_s:.0f} s. To allow that, set `wait_for_quota`.")
+        sentences.append(quota.advice(wait_s))
     if not is_key:
         sentences += [
             quote,

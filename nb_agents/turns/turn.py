@@ -485,6 +485,7 @@ class TurnWriter:
                 self._wake,
                 self._limits.budget.spending,
                 dict(resumed.past.windows) if resumed else {},
+                self._spec.quota_wait_s,
             )
             with bind(self._token), bind_policy(terms), bind_asker(self.ask_for_text):
                 deps = with_agent_tools(self._driver_deps())

@@ -176,7 +176,7 @@ def test_too_long_retry_after_is_reported(tmp_path: Path, server: ModelServer, k
     server.script("m", Reply(status=429, headers={"Retry-After": "3600"}))
     run = finish(_start(tmp_path, server, kind))
     assert (run.status, server.count()) == ("failed", 1)
-    asks = "It asks to wait 3600 s. To allow that, set `wait_for_quota`."
+    asks = "It asks to wait 3,600 s. To allow that, set `wait_for_quota`."
     assert asks in run.view.agents["a"].error
 
 

@@ -88,6 +88,30 @@ def test_longer_wait_than_the_limit_fails_immediately(
     assert (run.status, server.count()) == ("failed", 1)
 
 
+@pytest.mark.parametrize(
+    ("limit", "advice"),
+    [
+        (3600, "It asks to wait 9,000 s, but `wait_for_quota` allows only 3,600 s."),
+        (0, "It asks to wait 9,000 s. To allow that, set `wait_for_quota`."),
+    ],
+)
+def test_error_of_a_longer_wait_names_the_limit(
+    tmp_path: Path, server: ModelServer, limit: float, advice: str
+) -> None:
+    server.script("m", _quota(9000))
+    assert advice in finish(_start(tmp_path, server, limit=limit)).view.agents["m"].error
+
+
+def test_error_of_a_call_that_waits_gives_no_advice(tmp_path: Path, server: ModelServer) -> None:
+    server.script("m", _quota(3000))
+    run = _start(tmp_path, server)
+    _waiting(run)
+    [failed] = events(run, ev.ModelFailed)
+    run.stop(now=True)
+    finish(run)
+    assert "It asks to wait 3,000 s." in failed.error and "wait_for_quota" not in failed.error
+
+
 def test_without_a_limit_a_call_fails_after_its_retries(
     tmp_path: Path, server: ModelServer
 ) -> None:
