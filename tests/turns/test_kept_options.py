@@ -1,4 +1,4 @@
-"""Which options of a start the later turns of its task keep, and which each turn gets anew."""
+"""Which options of a start the later turns of its task keep, and which apply to one turn."""
 
 from collections.abc import Callable
 from dataclasses import fields
