@@ -301,6 +301,12 @@ class _Wire:
         return self.request.chunks_sent if given is None else given
 
     @property
+    def tier(self) -> dict[str, Any]:
+        """The service tier of the reply, if the request has one, as OpenAI reports it."""
+        body = self.request.body
+        return {"service_tier": body["service_tier"]} if "service_tier" in body else {}
+
+    @property
     def reason(self) -> str:
         """The finish reason."""
         if self.reply.finish:
@@ -344,7 +350,7 @@ class _OpenAIWire(_Wire):
 
     def _frame(self, **fields: Any) -> bytes:
         head = {"id": self.response_id, "object": "chat.completion.chunk", "created": 0}
-        return _data({**head, "model": self.request.model, **fields})
+        return _data({**head, "model": self.request.model, **self.tier, **fields})
 
     def _choice(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
@@ -397,7 +403,8 @@ class _ResponsesWire(_Wire):
     def _response(self, status: str, **fields: Any) -> dict[str, Any]:
         head = {"id": self.response_id, "object": "response", "created_at": 0, "status": status}
         given = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-        return {**head, **given, "model": self.request.model, "output": self._items, **fields}
+        whole = {**head, **given, "model": self.request.model, "output": self._items}
+        return {**whole, **self.tier, **fields}
 
     def _open(self, index: int) -> bytes:
         frames = b"" if self._items else self._begin()

@@ -63,9 +63,16 @@ def _price(backend: BackendSpec) -> Price | None:
                 model_name=model.model_name,
                 provider_name=model.system,
                 provider_url=model.base_url,
+                provider_details=_tier_of(backend),
             )
         )
         for usage in (RequestUsage(input_tokens=_MILLION), RequestUsage(output_tokens=_MILLION))
     ]
     sent, received = costs
     return None if sent is None or received is None else Price(sent, received)
+
+
+def _tier_of(backend: BackendSpec) -> dict[str, str]:
+    """Return the service tier that a backend requests, as a reply reports it."""
+    tiers = (each.value for each in backend.assignments if each.key == "service_tier")
+    return {"service_tier": str(tier) for tier in tiers}

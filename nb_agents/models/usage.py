@@ -7,8 +7,10 @@ every event. Whatever a provider has not reported is estimated from the text sen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.events import Usage
@@ -45,12 +47,38 @@ def usage_of(response: ModelResponse, *, is_free: bool = False) -> Usage:
 
 
 def cost_of(response: ModelResponse) -> float | None:
-    """Return the cost of a response in US dollars, or None if the model's price is unknown."""
+    """Return the cost of a response in US dollars, or None if the model's price is unknown.
+
+    The price is that of the service tier with which the provider says it made the reply.
+    """
     try:
-        return float(response.cost().total_price)
+        cost = float(response.cost().total_price)
+        # genai-prices has the prices of most tiers; without one, it uses the standard price.
+        share = _share_of_tier(response)
+        if share < 1 and cost == float(replace(response, provider_details=None).cost().total_price):
+            cost *= share
     except (LookupError, AssertionError, ValueError):
         # ValueError: the server sent no usage, because some local ones do.
         return None
+    return cost
+
+
+_TIER_SHARES = {("google", "service_tier", "flex"): 0.5}
+"""The price of a tier as a share of the standard price, if genai-prices doesn't have it.
+
+The keys are the provider, and a key and value of the details that it reports with a reply.
+
+Source: https://ai.google.dev/gemini-api/docs/flex-inference
+"""
+
+
+def _share_of_tier(response: ModelResponse) -> float:
+    details = response.provider_details or {}
+    return math.prod(
+        share
+        for (provider, key, value), share in _TIER_SHARES.items()
+        if (response.provider_name or "").startswith(provider) and details.get(key) == value
+    )
 
 
 def estimated_tokens(chars: int) -> int:

@@ -29,6 +29,7 @@ from nb_agents.models.providers import (
 )
 from nb_agents.testing import Answer, ScriptedModel, scripted_team
 from tests.kit.models import check_start
+from tests.kit.teams import prices_of
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.team_kit import events, finish, outcome
 
@@ -245,6 +246,32 @@ def test_cost_of_a_known_model_is_summed(tmp_path: Path, server: ModelServer) ->
     run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
     assert run.receipt.tokens == 1100
     assert run.receipt.cost is None or run.receipt.cost == pytest.approx(0.0035)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [("openai", "gpt-5-mini"), ("responses", "gpt-5-mini"), ("gemini", "gemini-2.5-flash")],
+)
+def test_flex_calls_cost_half_as_much(
+    tmp_path: Path, server: ModelServer, kind: str, model: str
+) -> None:
+    done = ToolCall("new_answer", {"content": "done"})
+    costs, prices = [], []
+    for tier in ("default", "flex"):
+        # OpenAI repeats the tier in the reply's body; Google reports it in a header.
+        header = {"x-gemini-service-tier": tier}
+        reply = Reply(tool_calls=(done,), input_tokens=1000, output_tokens=100, headers=header)
+        server.script(model, reply)
+        backend = server.backend(kind, model=model, service_tier=tier)
+        team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
+        run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
+        costs.append(run.receipt.cost)
+        price = prices_of(team.agents)[model]
+        assert price is not None
+        prices.append(price)
+    assert costs[0]
+    assert costs[1] == pytest.approx(costs[0] / 2)
+    assert prices[1] == pytest.approx([each / 2 for each in prices[0]])
 
 
 LIMIT_FIELDS = {
