@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from bench.table import print_table
 from tests.kills.shapes import SHAPES
-from tests.kills.stage import Played, Stage, every_event, kills_for, stage
+from tests.kills.stage import FOLD, Played, Stage, at_each, every_event, kills_for, stage
 from tests.kills.understudy import Kill
 
 MANY = 14
@@ -37,7 +37,10 @@ def main(keys: list[str]) -> None:
 def _rows(here: Stage, key: str) -> list[list[str]]:
     _, events = here.whole(key)
     many = [kills for n in (2, 3) for kills in kills_for(events, MANY, n, seed=0)]
+    folds = here.count(key, FOLD)
+    at_folds = [kills for is_stop in (0, 1) for kills in at_each(FOLD, folds, bool(is_stop))]
     return [
+        *([_row(here, key, "stop and kill -9 at folds", at_folds)] if folds else []),
         _row(here, key, "immediate stop", every_event(events, is_stop=True)),
         _row(here, key, "kill -9", every_event(events, is_stop=False)),
         _row(here, key, "kill -9, two or three times", many),

@@ -30,7 +30,7 @@ from tests.kit.tools import ToolContext
 from tests.kit.views import RunView
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 
-__all__ = ["SHAPES", "TOOLS_URL", "Shape", "do", "events_of", "turns_in"]
+__all__ = ["FOLDED", "SHAPES", "TOOLS_URL", "Shape", "do", "events_of", "turns_in"]
 
 SESSION = "s"
 TASKS = ("First one.", "Then two.", "Then three.", "Or else four.")
@@ -397,6 +397,14 @@ def _recipe_says(request: Request) -> Reply:
     return Reply("The end." if "End with" in request.prompt else "A thought.")
 
 
+FOLDED = (
+    ("folded", "claude", "folded twice (Anthropic)"),
+    ("folded-chat", "vllm", "folded twice (Chat Completions)"),
+    ("folded-responses", "responses", "folded twice (Responses)"),
+    ("folded-google", "gemini", "folded twice (Google)"),
+)
+"""The key, kind of model and title of each shape whose conversation is folded."""
+
 SHAPES = {
     "anthropic": Shape("signed thinking (Anthropic)", plain, WORKS, partial(_one, "claude")),
     "responses": Shape("reasoning items (Responses)", plain, WORKS, partial(_one, "responses")),
@@ -414,12 +422,10 @@ SHAPES = {
     "nested": Shape("the same in a nested recipe", in_recipe, _calls_others, _tree, NESTED),
     "mcp": Shape("MCP over HTTP in flight", plain, WRITES, _with_tools),
     "function": Shape("repeatable function in flight", measuring, MEASURES, partial(_one, "vllm")),
-    "folded": Shape(
-        "folded twice (Anthropic)",
-        measuring,
-        _reads_much,
-        partial(_one, "claude", context_window=WINDOW),
-    ),
+    **{
+        key: Shape(title, measuring, _reads_much, partial(_one, kind, context_window=WINDOW))
+        for key, kind, title in FOLDED
+    },
     "gate": Shape("approval of a recipe", approved, _recipe_says, partial(_one, "vllm"), RECIPE),
 }
 

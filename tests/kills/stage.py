@@ -25,8 +25,10 @@ from tests.processes import line, python
 from tests.recipes.live import commands_alive
 from tests.turns.proof import files_of, without_time
 
-__all__ = ["Outcome", "Played", "Stage", "every_event", "kills_for", "stage"]
+__all__ = ["FOLD", "Outcome", "Played", "Stage", "at_each", "every_event", "kills_for", "stage"]
 
+FOLD = "context_folded"
+"""The kind of the event that ends a fold."""
 LINES = "lines.txt"
 _TOOLS = """
 import os, runpy, sys
@@ -120,7 +122,7 @@ class Stage:
         self._server = server
         self._forks = forks
         self._place = place
-        self._wholes: dict[str, tuple[Outcome, int]] = {}
+        self._wholes: dict[str, tuple[Outcome, Counter[str]]] = {}
         self._count = 0
 
     def whole(self, key: str) -> tuple[Outcome, int]:
@@ -131,8 +133,14 @@ class Stage:
             events = events_of(root)
             tools = [e for e in events if isinstance(e, ev.ToolFinished)]
             assert not (wrong := [e for e in tools if e.outcome != "ok"]), wrong
-            self._wholes[key] = self._outcome(root), len(events)
-        return self._wholes[key]
+            self._wholes[key] = self._outcome(root), Counter(event.kind for event in events)
+        outcome, kinds = self._wholes[key]
+        return outcome, kinds.total()
+
+    def count(self, key: str, kind: str) -> int:
+        """Return the number of a shape's events of a kind, without kills."""
+        self.whole(key)
+        return self._wholes[key][1][kind]
 
     def play(self, key: str, kills: Sequence[Kill]) -> Played:
         """Kill the first processes of a shape, let the next one resume, and compare."""
@@ -227,6 +235,13 @@ def _first(whole: Any, other: Any) -> str:
 def every_event(events: int, is_stop: bool) -> Iterator[tuple[Kill, ...]]:
     """Return kills or stops, one after each event."""
     return (tuple([Kill(after, is_stop=is_stop)]) for after in range(1, events + 1))
+
+
+def at_each(kind: str, count: int, is_stop: bool) -> Iterator[tuple[Kill, ...]]:
+    """Return kills or stops at each event of a kind: immediately, and up to 30 ms later."""
+    for number in range(1, count + 1):
+        for delay_ms in (0, 5, 30):
+            yield tuple([Kill(number, delay_ms, is_stop, kind)])
 
 
 def kills_for(events: int, count: int, in_a_row: int, seed: int) -> Iterator[tuple[Kill, ...]]:

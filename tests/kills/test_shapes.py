@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kills.shapes import SHAPES
-from tests.kills.stage import Stage, stage
+from tests.kills.shapes import FOLDED, SHAPES
+from tests.kills.stage import FOLD, Stage, stage
 from tests.kills.understudy import Kill
 from tests.samples import IS_FULL
 
@@ -16,7 +16,11 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield made
 
 
-@pytest.mark.parametrize("key", SHAPES)
+FOLDED_KEYS = [key for key, *_ in FOLDED]
+OFTEN = [key for key in SHAPES if IS_FULL or key not in FOLDED_KEYS[1:]]
+
+
+@pytest.mark.parametrize("key", OFTEN)
 @pytest.mark.timeout(300)
 def test_work_killed_up_to_three_times_ends_like_work_never_killed(here: Stage, key: str) -> None:
     _, events = here.whole(key)
@@ -32,3 +36,12 @@ def test_work_killed_up_to_three_times_ends_like_work_never_killed(here: Stage, 
         played = here.play(key, kills)
         assert not (played.differs or played.error), played
         assert len(played.kills) == len(kills)
+
+
+@pytest.mark.parametrize("key", FOLDED_KEYS)
+@pytest.mark.timeout(300)
+def test_work_killed_at_two_of_its_folds_ends_like_work_never_killed(here: Stage, key: str) -> None:
+    assert here.count(key, FOLD) >= 2
+    played = here.play(key, [Kill(1, kind=FOLD), Kill(1, kind=FOLD)])
+    assert not (played.differs or played.error or played.left), played
+    assert len(played.kills) == 2

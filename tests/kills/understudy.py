@@ -41,11 +41,13 @@ class Kill(NamedTuple):
         after: Number of events after the start of the process; 0 means never.
         delay_ms: Time after that event, in milliseconds.
         is_stop: Whether to stop the runs immediately, so that the process exits by itself.
+        kind: The kind of events that are counted. "*" means all kinds.
     """
 
     after: int = 0
     delay_ms: int = 0
     is_stop: bool = False
+    kind: str = "*"
 
 
 NEVER = Kill()
@@ -63,7 +65,7 @@ class Understudy:
         Returns:
             Whether it ended without being killed or stopped.
         """
-        tell(self._process, " ".join(map(str, (function, *map(int, kill), *args))))
+        tell(self._process, " ".join(map(str, (function, *map(int, kill[:3]), kill.kind, *args))))
         status = line(self._process)
         assert status in ("0", str(_STOPPED), "-9"), status
         return status == "0"
@@ -93,10 +95,10 @@ def serve(kinds: str, *modules: str) -> None:
     gc.freeze()
     gc.disable()
     for told in sys.stdin:
-        function, after, delay_ms, is_stop, *args = told.split()
+        function, after, delay_ms, is_stop, kind, *args = told.split()
         child = os.fork()
         if not child:
-            _play(function, Kill(int(after), int(delay_ms), is_stop == "1"), args)
+            _play(function, Kill(int(after), int(delay_ms), is_stop == "1", kind), args)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
@@ -128,8 +130,8 @@ def _arm(kill: Kill) -> threading.Event:
     def counted(self: Journal, event: Any) -> None:
         nonlocal count
         append(self, event)
-        count += 1
-        if count == kill.after:
+        count += kill.kind in ("*", event.kind)
+        if count == kill.after and kill.kind in ("*", event.kind):
             threading.Timer(kill.delay_ms / 1000, end).start() if kill.delay_ms else end()
 
     Journal.append = counted  # type: ignore[method-assign]
