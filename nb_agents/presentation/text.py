@@ -209,6 +209,9 @@ def prune_summary(done: Pruned, spec: PruneSpec) -> str:
     removed = f"{count(done.sessions, 'session')} and {count(done.rows, 'row')} of sweeps"
     if spec.keep_answers:
         removed = f"all but the answers of {removed}"
+    if done.ledgers:
+        verb = "is" if done.ledgers == 1 else "are"
+        removed += f", and {count(done.ledgers, 'budget ledger')} that {verb} no longer needed"
     verb = "Would remove" if spec.is_dry_run else "Removed"
     lines = [f"{verb} {removed} ({count(done.files, 'file')}, {size(done.size_bytes)})."]
     if done.incomplete:

@@ -43,6 +43,7 @@ class Pruned:
 
     Attributes:
         sessions, rows: Removed sessions: those of the root, and those in groups.
+        ledgers: Removed ledgers of budgets.
         files: Removed files.
         size_bytes: Their total size.
         incomplete: Sessions kept because their last turn can be resumed.
@@ -53,6 +54,7 @@ class Pruned:
 
     sessions: int = 0
     rows: int = 0
+    ledgers: int = 0
     files: int = 0
     size_bytes: int = 0
     incomplete: int = 0
@@ -81,10 +83,12 @@ class Pruning:
 
     Attributes:
         done: The numbers of removed and kept sessions so far.
+        removed: The removed sessions. In a dry run, those that would be removed.
     """
 
     def __init__(self, spec: PruneSpec) -> None:
         self.spec, self.done = spec, Pruned()
+        self.removed = set[Path]()
 
     def remove_sessions(self, root: Path) -> None:
         """Remove the old sessions in a session root."""
@@ -116,6 +120,8 @@ class Pruning:
         except (UserError, OSError) as exc:
             self.done.unread.append(f"Session {session.name} was not removed: {exc}")
             return False
+        if not self.spec.keep_answers:
+            self.removed.add(session)
         self.done.files += len(sizes)
         self.done.size_bytes += sum(sizes)
         return bool(parts)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from nb_agents.cancel import StopResult, StopSource
 from nb_agents.errors import UserError
 from nb_agents.plugins import ExtensionPoint
-from nb_agents.session.prune import Pruned, PruneSpec, Pruning
+from nb_agents.session.prune import Pruning
 
 
 @dataclass(frozen=True)
@@ -278,20 +278,3 @@ def facts_at(path: Path, where: str = "") -> GroupFacts:
     kind = kind_at(path)
     assert kind is not None, path
     return kind.facts_at(path, where)
-
-
-def prune(root: Path, spec: PruneSpec) -> Pruned:
-    """Remove old sessions in a session root, and in its groups.
-
-    Args:
-        root: The session root.
-        spec: The sessions to remove.
-
-    Returns:
-        The numbers of removed and kept sessions.
-    """
-    pruning = Pruning(spec)
-    pruning.remove_sessions(root)
-    for kind in kinds():
-        kind.prune(root, pruning)
-    return pruning.done

@@ -70,6 +70,17 @@ class Grant(NamedTuple):
 _ENTRIES = TypeAdapter(dict[str, LedgerEntry], config=ConfigDict(allow_inf_nan=False))
 
 
+def read_entries(path: Path) -> dict[str, LedgerEntry]:
+    """Return the entries in the file of a ledger.
+
+    Raises:
+        ValidationError: The file is damaged.
+        OSError: The file can't be read.
+    """
+    with open_file(path) as file:
+        return _ENTRIES.validate_json(file.read())
+
+
 class Ledger(ABC):
     """What turns have used of a limit that they share.
 
@@ -81,6 +92,11 @@ class Ledger(ABC):
     def __init__(self, folder: Path, final: Callable[[str], float | None]) -> None:
         self._folder = folder
         self._final = final
+
+    @property
+    def folder(self) -> Path:
+        """The directory."""
+        return self._folder
 
     @property
     @abstractmethod
@@ -152,8 +168,7 @@ class Ledger(ABC):
             OSError: The file can't be read.
         """
         try:
-            with open_file(path) as file:
-                return _ENTRIES.validate_json(file.read())
+            return read_entries(path)
         except FileNotFoundError:
             return {}
         except ValidationError:

@@ -48,7 +48,7 @@ def new_task(view: RunView) -> PastTask:
     Args:
         view: The view of the turn after its start.
     """
-    return PastTask(_task_id(view.task, view.started_at))
+    return PastTask(task_id(view.task, view.started_at))
 
 
 def past_task(events: Sequence[Event], turn: PastTurn, session: Session) -> PastTask:
@@ -64,7 +64,7 @@ def past_task(events: Sequence[Event], turn: PastTurn, session: Session) -> Past
         return PastTask()
     chain = _chain(turn.view, {each.paths.number: each.view for each in session.turns})
     return PastTask(
-        _task_id(first.task, first.at), {turn_key(view): usage_of_turn(view) for view in chain}
+        task_id(first.task, first.at), {turn_key(view): usage_of_turn(view) for view in chain}
     )
 
 
@@ -82,7 +82,8 @@ def turn_key(view: RunView) -> str:
     return f"{view.turn}@{view.started_at:.6f}"
 
 
-def _task_id(task: str, started_at: float) -> str:
+def task_id(task: str, started_at: float) -> str:
+    """Return a task's id, from the text and start of its first turn."""
     text = f"{started_at:.6f} {task}"
     return sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 

@@ -19,7 +19,7 @@ from nb_agents.session.layout import LISTED, sessions_in
 from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.session.prune import PruneSpec, parse_age
 from nb_agents.turns.groups import kinds
-from nb_agents.turns.groups import prune as prune_root
+from nb_agents.turns.ledger_prune import prune as prune_root
 from nb_agents.verbs.facts import session_facts
 from nb_agents.verbs.outcome import CheckReport, Reply, Table
 from nb_agents.verbs.verb import Caller

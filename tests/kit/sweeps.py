@@ -42,7 +42,7 @@ from nb_agents.extensions.sweeps.sweep_reader import SweepReader
 from nb_agents.extensions.sweeps.sweep_table import row_record
 from nb_agents.extensions.sweeps.waiting_rows import WaitingRows
 from nb_agents.session.prune import PruneSpec
-from nb_agents.turns.groups import prune
+from nb_agents.turns.ledger_prune import prune
 
 __all__ = [
     "MAX_FAILURES",
