@@ -1,10 +1,13 @@
 """Turns whose process ended while they waited for a provider are resumed when the wait is over."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -19,12 +22,7 @@ from tests.kit.terminal import FAILED, quota_waiting
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import kill_writers
 
-TEAM = """
-agents:
-  - id: a
-    backend: {{type: vllm, model: m, base_url: "{url}", api_key: k}}
-retry: {{attempts: 0}}
-"""
+QUOTA = Reply(status=429, headers={"Retry-After": "3600"}, error="Out of quota.")
 
 
 def _terminate(root: Path) -> None:
@@ -38,13 +36,18 @@ def _stop(root: Path) -> None:
 
 
 def _wait_then(
-    end: Callable[[Path], None], tmp_path: Path, root: Path, server: ModelServer
+    end: Callable[[Path], None],
+    tmp_path: Path,
+    root: Path,
+    server: ModelServer,
+    kind: str = "vllm",
+    quota: Reply = QUOTA,
 ) -> float:
     """Start a detached run that waits for an hour, end it, and return when its wait is over."""
     file = tmp_path / "team.yaml"
-    file.write_text(TEAM.format(url=server.url))
+    agent = {"id": "a", "backend": server.backend(kind, model="m")}
+    file.write_text(json.dumps({"agents": [agent], "retry": {"attempts": 0}}))
     write = ToolCall("write_file", {"path": "a.txt", "content": "written once"})
-    quota = Reply(status=429, headers={"Retry-After": "3600"}, error="Out of quota.")
     answer = ToolCall("new_answer", {"content": "done"})
     server.script("m", Reply(tool_calls=(write,)), quota, Reply(tool_calls=(answer,)))
     options = RunOptions(session_root=root, detach=True, wait_for_quota=4000)
@@ -69,6 +72,59 @@ def test_interrupted_turn_is_resumed_after_its_wait(
     assert run.status == "completed"
     assert server.count() == 3
     assert "written once" in str(server.requests[2].messages)  # the finished call is not repeated
+    assert resume_due_turns(root, until) == []
+
+
+HOUR = timedelta(hours=1)
+
+
+def _until(text: str) -> Callable[[datetime], Reply]:
+    return lambda now: Reply(status=429, error=f"{now + HOUR:{text}}")
+
+
+def _headers(name: str, value: str) -> Callable[[datetime], Reply]:
+    """Return a refusal with headers about two limits, of which one is used up."""
+
+    def reply(now: datetime) -> Reply:
+        reset, remaining = name.format("reset"), name.format("remaining")
+        later = {reset.replace("requests", "tokens"): f"{now + 9 * HOUR:{value}}"}
+        left = {remaining.replace("requests", "tokens"): "5", remaining: "0"}
+        headers = {reset: f"{now + HOUR:{value}}", **left, **later}
+        return Reply(status=429, headers=headers, error="Out of quota.")
+
+    return reply
+
+
+REFUSALS = [
+    ("openai", _until("Out of quota until %H:%M UTC.")),
+    ("responses", _headers("x-ratelimit-{}-requests", "1h0m0s")),
+    ("claude", _headers("anthropic-ratelimit-requests-{}", "%Y-%m-%dT%H:%M:%SZ")),
+    ("gemini", _until("Quota exceeded. Please retry in 3600.5s.")),
+]
+
+
+@pytest.mark.parametrize(("kind", "refusal"), REFUSALS, ids=[kind for kind, _ in REFUSALS])
+def test_killed_wait_ends_at_the_time_that_the_provider_gave(
+    tmp_path: Path,
+    root: Path,
+    server: ModelServer,
+    kind: str,
+    refusal: Callable[[datetime], Reply],
+) -> None:
+    begun = datetime.now(UTC)
+    until = _wait_then(kill_writers, tmp_path, root, server, kind, refusal(begun))
+    expected = (begun + HOUR).timestamp()
+    assert expected - 60 <= until <= expected + (time.time() - begun.timestamp()) + 1
+    waiting = ResumedTurn("waits/1", until)
+    for now in (begun.timestamp(), until - 0.1):
+        assert resume_due_turns(root, now) == [waiting]
+    assert not live_turns(root=root)
+    assert server.count() == 2  # nothing was sent earlier
+    assert resume_due_turns(root, until) == [waiting._replace(resumed="waits/2")]
+    run = find_known("waits/2", root)
+    run.wait(200)
+    assert (run.status, server.count()) == ("completed", 3)
+    assert "written once" in str(server.requests[2].body)  # the finished call is not repeated
     assert resume_due_turns(root, until) == []
 
 
