@@ -2,7 +2,7 @@
 
 import { ServerConnection } from "@jupyterlab/services";
 import type { Change } from "./cell-changes";
-import type { RevertPlan } from "./cell-proposals";
+import type { Claim, RevertPlan } from "./cell-proposals";
 import type { WantedRun } from "./cell-runs";
 import type { Status, Transcript } from "./panel-types";
 
@@ -164,6 +164,11 @@ export class Api {
   /** List the changes of cells that a turn's agents have proposed. */
   async proposals(id: string): Promise<readonly Change[]> {
     return (await this.json<{ readonly proposals: readonly Change[] }>(`runs/${address(id)}/cells`, "POST", {})).proposals;
+  }
+
+  /** Claim a proposal before it is decided. */
+  claim(id: string, body: object): Promise<Claim> {
+    return this.json(`runs/${address(id)}/cells_claim`, "POST", body);
   }
 
   /** Ask how to take back the changes of a rewind. */

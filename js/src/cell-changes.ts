@@ -223,6 +223,17 @@ function cellFrom(json: string): object {
   }
 }
 
+/** Insert a code cell below a cell, or at the end if that is gone. */
+export function insertBelow(notebook: YNotebook, id: string, source: string): string {
+  const index = indexAfter(notebook, id);
+  return insertAt(notebook, index < 0 ? notebook.cells.length : index, { cell_type: "code", source, metadata: {} });
+}
+
+/** Replace the source of a cell, so that the cursor stays and undo takes it back in one step. */
+export function replaceSource(notebook: YNotebook, index: number, source: string): void {
+  setSource(notebook, index, source);
+}
+
 function setSource(notebook: YNotebook, index: number, source: string): void {
   const cell = notebook.getCell(index);
   cell.undoManager?.stopCapturing();

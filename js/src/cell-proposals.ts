@@ -23,6 +23,7 @@ import { diffLines } from "./cell-diff";
 import { CellRuns, type RunPart, type WantedRun } from "./cell-runs";
 import type { Place } from "./cells";
 import { make, setAttr, setHidden, setText } from "./dom";
+import { pageName } from "./page-name";
 import { listen } from "./press";
 
 /** What a turn's state says about cells, as in `nb_agents/extensions/notebook_cells/cell_views.py`. */
@@ -52,7 +53,15 @@ export interface RevertPlan {
   readonly done?: readonly string[];
 }
 
+/** Whether a proposal is still open, and whether this page may decide it. */
+export interface Claim {
+  readonly open: boolean;
+  readonly mine: boolean;
+}
+
 export interface CellsApi {
+  /** Claim a proposal before it is decided. Of several pages, one gets it. */
+  claim(turn: string, body: object): Promise<Claim>;
   /** List the proposals of a turn. */
   proposals(turn: string): Promise<readonly Change[]>;
   /** Ask how to take back the changes of a rewind. One page gets the plan. */
@@ -101,8 +110,8 @@ export class CellProposals {
   }
 }
 
-/** A random name of this page. */
-const PAGE = Math.random().toString(36).slice(2);
+/** Time after which a change that the notebook already contains counts as accepted, even if another page claimed it. */
+const REPORT_MS = 10_000;
 
 const LABELS: Readonly<Record<Change["op"], string>> = {
   insert: "proposes a new cell here",
@@ -122,6 +131,8 @@ const FITS: Readonly<Record<Fit, string>> = {
 class TurnProposals {
   private readonly answered = new Set<number>();
   private readonly decided = new Set<number>();
+  /** The changes that the notebook already contains, which are being reported. */
+  private readonly applied = new Set<number>();
   private changes: readonly Change[] = [];
   private readonly boxes = new Map<number, Box>();
   private readonly bar: Bar;
@@ -142,13 +153,14 @@ class TurnProposals {
       record: (body: object) => api.hasChanged(turn, "cells_run", body),
     };
     this.runs = new CellRuns(place.panel, place.cell.model.id, runs, executor);
-    const all = (act: (change: Change) => Promise<void>) => async (): Promise<void> => {
-      for (const change of this.open) await act(change);
+    const all = (act: (change: Change, claim: Promise<boolean>) => Promise<void>) => async (): Promise<void> => {
+      const claims = this.open.map((change) => [change, this.claim(change)] as const);
+      for (const [change, claim] of claims) await act(change, claim); // in the order of the proposals
     };
     this.bar = makeBar(place.panel, {
       next: () => this.next(),
-      acceptAll: all((change) => this.accept(change)),
-      rejectAll: all((change) => this.decide(change, "rejected")),
+      acceptAll: all((change, claim) => this.accept(change, claim)),
+      rejectAll: all((change, claim) => this.reject(change, claim)),
     });
     place.panel.content.modelContentChanged.connect(() => this.drawSoon());
   }
@@ -178,7 +190,7 @@ class TurnProposals {
     const cells = this.notebook.cells.map((cell) => ({ id: cell.id, type: cell.cell_type, source: cell.getSource() }));
     let plan: RevertPlan;
     try {
-      plan = await this.api.revertPlan(this.turn, { page: PAGE, cells: JSON.stringify(cells), force });
+      plan = await this.api.revertPlan(this.turn, { page: pageName(), cells: JSON.stringify(cells), force });
     } catch (error) {
       this.isReverting = false; // the next state tries again
       this.report(error instanceof Error ? error.message : String(error));
@@ -248,15 +260,16 @@ class TurnProposals {
   private drawChange(change: Change): void {
     const fit = fitOf(this.notebook, change);
     if (fit === "done") {
-      void this.decide(change, "accepted", { cell: change.cell }); // an earlier page changed the cell without reporting it
+      void this.reportApplied(change);
       return;
     }
     let box = this.boxes.get(change.number);
     if (!box) {
       box = makeBox(change, {
         accept: () => this.accept(change),
-        asNew: () => this.decide(change, "inserted", { cell: insertAsNew(this.notebook, change) }),
-        reject: () => this.decide(change, fitOf(this.notebook, change) === "fits" ? "rejected" : "stale"),
+        asNew: () => this.asNew(change),
+        reject: () => this.reject(change),
+        force: () => this.takeOver(change),
       });
       this.boxes.set(change.number, box);
     }
@@ -291,13 +304,68 @@ class TurnProposals {
     boxes[(current + 1) % boxes.length]?.focus();
   }
 
-  private async accept(change: Change): Promise<void> {
-    const applied = applyChange(this.notebook, change);
-    if (applied === undefined) this.draw();
-    else await this.decide(change, "accepted", applied);
+  private accept(change: Change, claim?: Promise<boolean>): Promise<void> {
+    return this.decide(change, "accepted", () => applyChange(this.notebook, change), claim);
   }
 
-  private async decide(change: Change, how: string, applied: Partial<Applied> = {}): Promise<void> {
+  private asNew(change: Change): Promise<void> {
+    return this.decide(change, "inserted", () => ({ cell: insertAsNew(this.notebook, change) }));
+  }
+
+  private reject(change: Change, claim?: Promise<boolean>): Promise<void> {
+    const how = fitOf(this.notebook, change) === "fits" ? "rejected" : "stale";
+    return this.decide(change, how, () => ({}), claim);
+  }
+
+  /** Report a change that an earlier page, or another one, applied without reporting it. */
+  private async reportApplied(change: Change): Promise<void> {
+    if (this.applied.has(change.number)) return;
+    this.applied.add(change.number);
+    if (!(await this.claim(change))) await new Promise((resolve) => setTimeout(resolve, REPORT_MS));
+    const isOpen = this.open.includes(change) && !this.place.panel.isDisposed;
+    if (isOpen && fitOf(this.notebook, change) === "done" && (await this.claim(change, true)))
+      await this.decide(change, "accepted", () => ({ cell: change.cell }));
+    this.applied.delete(change.number);
+  }
+
+  /** Claim a proposal from a page that may be gone. The user decides it then. */
+  private async takeOver(change: Change): Promise<void> {
+    if (await this.claim(change, true)) this.boxes.get(change.number)?.setClaimed(false);
+  }
+
+  /** Return whether this page may decide a proposal. */
+  private async claim(change: Change, force = false): Promise<boolean> {
+    const { number } = change;
+    try {
+      const { open, mine } = await this.api.claim(this.turn, { number, page: pageName(), force });
+      if (open && !mine) this.boxes.get(number)?.setClaimed(true);
+      return mine;
+    } catch (error) {
+      this.report(error instanceof Error ? error.message : String(error));
+      return false;
+    }
+  }
+
+  /**
+   * Decide a proposal, unless another page decides it.
+   *
+   * @param act Changes the notebook in one synchronous step. It returns undefined if nothing was changed.
+   * @param claim Resolves to whether this page may decide the proposal.
+   */
+  private async decide(
+    change: Change,
+    how: string,
+    act: () => Partial<Applied> | undefined,
+    claim = this.claim(change),
+  ): Promise<void> {
+    if (!(await claim)) return;
+    // The claim takes a moment, in which the user may have closed the notebook or clicked again.
+    if (this.decided.has(change.number) || this.place.panel.isDisposed) return;
+    const applied = act();
+    if (applied === undefined) {
+      this.draw();
+      return;
+    }
     this.decided.add(change.number);
     this.draw();
     await this.post("cells_decide", { number: change.number, how, cell: "", ...applied });
@@ -320,6 +388,8 @@ function hasUntrustedOutput(panel: NotebookPanel): boolean {
 interface Box {
   readonly el: HTMLElement;
   draw(fit: Fit, current: string): void;
+  /** Show whether another page decides the proposal. */
+  setClaimed(isClaimed: boolean): void;
   focus(): void;
   remove(): void;
 }
@@ -328,6 +398,7 @@ interface BoxActions {
   accept(): Promise<void>;
   asNew(): Promise<void>;
   reject(): Promise<void>;
+  force(): Promise<void>;
 }
 
 const life = new AbortController().signal;
@@ -336,15 +407,18 @@ function makeBox(change: Change, actions: BoxActions): Box {
   const accept = button("Accept", () => void actions.accept());
   const asNew = button("Insert as a new cell", () => void actions.asNew());
   const reject = button("Reject", () => void actions.reject());
+  const force = button("Decide here", () => void actions.force());
   const title = make("strong");
   title.textContent = `${change.agent} ${LABELS[change.op]}`;
   const why = text("p", "why", change.why ?? "");
   const problem = text("p", "problem", "");
-  const head = make("header", "", title, make("span", "buttons", accept, asNew, reject));
+  const head = make("header", "", title, make("span", "buttons", accept, asNew, reject, force));
+  const claimed = text("p", "problem", "");
+  setHidden(force, true);
   const proposed = makeDiff(change.base ?? "", change.source ?? "");
   const theirs = make("div", "side", caption(`${change.agent}'s changes`), proposed);
   const mine = make("div", "side");
-  const el = make("section", "nba-change", head, why, problem, change.op === "move" ? make("p", "where") : make("div", "sides", mine, theirs));
+  const el = make("section", "nba-change", head, why, problem, claimed, change.op === "move" ? make("p", "where") : make("div", "sides", mine, theirs));
   let shown: string | undefined;
   el.setAttribute("aria-label", `Proposed change ${change.number}`);
   keepKeys(el);
@@ -359,6 +433,11 @@ function makeBox(change: Change, actions: BoxActions): Box {
       setHidden(mine, fit !== "changed");
       if (fit === "changed" && current !== shown)
         mine.replaceChildren(caption("Your changes"), makeDiff(change.base ?? "", (shown = current)));
+    },
+    setClaimed(isClaimed) {
+      setText(claimed, isClaimed ? "Another page decides this proposal." : "");
+      setHidden(claimed, !isClaimed);
+      setHidden(force, !isClaimed);
     },
     focus() {
       el.scrollIntoView({ block: "nearest" });

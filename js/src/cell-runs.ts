@@ -10,6 +10,7 @@ import type { INotebookCellExecutor, NotebookPanel } from "@jupyterlab/notebook"
 import type { Kernel, KernelMessage } from "@jupyterlab/services";
 import { isAllowed } from "./cell-changes";
 import { outputText } from "./cell-outputs";
+import { pageName } from "./page-name";
 
 /** A request to run a cell, as in `nb_agents/extensions/notebook_cells/cell_views.py`. */
 export interface RunPart {
@@ -31,15 +32,6 @@ export interface RunsApi {
   wanted(): Promise<readonly WantedRun[]>;
   /** Record a step. Resolves to whether it was recorded. */
   record(body: object): Promise<boolean>;
-}
-
-const STORED = "nb-agents-page";
-
-/** The name of this page. A reload keeps it. */
-export function pageName(): string {
-  const name = sessionStorage.getItem(STORED) ?? crypto.randomUUID();
-  sessionStorage.setItem(STORED, name);
-  return name;
 }
 
 /** The requests of one turn. */

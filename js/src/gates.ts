@@ -1,6 +1,6 @@
 /** The open gates, each with a text box and two buttons. */
 
-import { make, setAttr, setHidden, setText } from "./dom";
+import { make, setAttr, setHidden, setText, setTextOrHide } from "./dom";
 import { newId } from "./kernel";
 import { PATIENCE_MS, listen } from "./press";
 import type { Asked, GateQuestion } from "./panel-types";
@@ -106,8 +106,10 @@ function makeQuestion({ id, asks }: GateQuestion, life: AbortSignal, decide: Dec
   const input = makeInput(words);
   const approve = makeButton("approve", words.approve.title);
   const deny = makeButton("deny", words.deny.title);
+  const code = make("pre", "code");
+  code.tabIndex = 0; // it scrolls
   const box = make("div", "box", input, approve, deny);
-  const el = make("section", "gate", make("div", "top", title, countdown), prompt, box);
+  const el = make("section", "gate", make("div", "top", title, countdown), prompt, code, box);
   el.setAttribute("role", "group");
   el.setAttribute("aria-labelledby", title.id);
   let sent: boolean | null = null;
@@ -143,10 +145,17 @@ function makeQuestion({ id, asks }: GateQuestion, life: AbortSignal, decide: Dec
     draw(gate) {
       setText(title, words.title(gate.name));
       setText(countdown, gate.countdown);
-      setText(prompt, gate.prompt);
-      setHidden(prompt, gate.prompt === "");
+      const [about, source] = asks === "approval" ? splitCode(gate.prompt) : [gate.prompt, ""];
+      setTextOrHide(prompt, about);
+      setTextOrHide(code, source);
     },
   };
+}
+
+/** Split a question into its first line and the code below it, such as that of a cell. */
+function splitCode(prompt: string): readonly [string, string] {
+  const end = prompt.indexOf(":\n");
+  return end < 0 ? [prompt, ""] : [prompt.slice(0, end + 1), prompt.slice(end + 2)];
 }
 
 /** Enter moves the focus to the button instead of approving. Shift-Enter would run the cell. */

@@ -15,6 +15,8 @@ import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { IStatusBar } from "@jupyterlab/statusbar";
 import { Api, type Session } from "./api";
 import { makeTurnFiles } from "./files";
+import { codeActions } from "./answer-code";
+import { offerAskTeam } from "./ask-team";
 import { CellProposals } from "./cell-proposals";
 import { Cells } from "./cells";
 import { makeCheck } from "./checking";
@@ -67,6 +69,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const cells = new Cells(notebooks, (path) => contents.localPath(path));
     const report = (problem: string): string => Notification.error(problem, { autoClose: PROBLEM_MS });
     const proposals = new CellProposals(api, report, executor);
+    if (notebooks) offerAskTeam(notebooks);
     const notebookOf = (output: Node): NotebookPanel | undefined =>
       notebooks?.find((panel) => panel.node.contains(output));
     const surroundings = {
@@ -83,6 +86,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       continue_: (turn: string) => void actions.continue_(sessionOf(turn)),
       attempt: attemptWithTrust,
       link: (command: string, args: string) => void app.commands.execute(command, JSON.parse(args)),
+      code: codeActions(notebooks, (output) => cells.of(output), report),
       runAgain: (output: Node) => runAgain(cells, output),
       followLive: (id: string, life: AbortSignal, told: (isLive: boolean) => void) => {
         const tell = (): void => told(runs.live.some((run) => run.id === id));

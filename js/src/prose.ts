@@ -16,8 +16,8 @@ export type Kind = "task" | "values" | "";
 
 const MIME_TYPES = { task: "text/x-ipythongfm", values: "text/x-yaml" };
 
-/** Matches a variable, `{{name}}`, and a file that the agents may read, `@path`. */
-export const MARKED = /(?<!\\)\{\{\s*[^\W\d]\w*[^{}\n]*\}\}|(?<![\w@.])@[~\w./-]*[\w/]/g;
+/** Matches a variable, `{{name}}`, and a file or cell that the agents may read, `@path` or `@cell:3`. */
+export const MARKED = /(?<!\\)\{\{\s*[^\W\d]\w*[^{}\n]*\}\}|(?<![\w@.])@(?:cell:[\w-]+|[~\w./-]*[\w/])/g;
 
 /** Return the kind of a cell from its first line, or "" for other cells. */
 export function kindOf(firstLine: string): Kind {

@@ -10,6 +10,7 @@ import type { PanelState, SweepState } from "./panel-types";
 import { type IRenderMimeRegistry, MimeModel } from "@jupyterlab/rendermime";
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { Panel, type Widget } from "@lumino/widgets";
+import { type CodeActions, addCodeButtons } from "./answer-code";
 import { drawAnswer, typeset } from "./answers";
 import { type Api, serverId } from "./api";
 import { type Target, makeRequests } from "./requests";
@@ -74,6 +75,8 @@ export interface Surroundings {
   attempt<T>(act: (trust: boolean) => Promise<T>): Promise<T | undefined>;
   /** Run the JupyterLab commands of a card's button. */
   link(command: string, args: string): void;
+  /** Put code blocks of answers into the notebook. */
+  readonly code: CodeActions;
   /** Run the cell of an output again, ignoring an earlier result. */
   runAgain(output: Node): void;
   /** Call back with whether a turn is live, now and at each change. */
@@ -353,6 +356,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private async drawAt(host: HTMLElement, markdown: string, files: Files): Promise<void> {
     try {
       const drawn = await drawAnswer(this.app.rendermime, this.how, markdown, files);
+      if (drawn && this.notebook()) addCodeButtons(drawn, this.app.code);
       if (drawn) host.replaceChildren(drawn);
     } catch (error) {
       console.debug("nb_agents: an answer is shown as it was written.", error);

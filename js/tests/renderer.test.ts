@@ -64,6 +64,7 @@ function make(hasKernel = true) {
     rewind: vi.fn(),
     continue_: vi.fn(),
     addCell: vi.fn(),
+    code: { insert: vi.fn(), replace: vi.fn(), target: vi.fn(() => "") },
     left: vi.fn(),
     runAgain: vi.fn(),
     open: vi.fn(),

@@ -164,9 +164,10 @@ def _parts(url: str) -> SplitResult:
 
 
 _MENTION = re.compile(
-    r"""(?<![\w\\])@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>[^\s@:"]+?))(?P<write>:w)?"""
+    r"""(?<![\w\\])@(?!cell:\w)(?:"(?P<quoted>[^"\n]+)"|(?P<plain>[^\s@:"]+?))(?P<write>:w)?"""
     r"(?=\s|$|[,;!?)}\]>:]|\.(?=\s|$))"
 )
+_CELL = re.compile(r"(?<![\w\\])@(?:cell:(?P<name>[\w-]+)|cells)(?![\w./:-]*[\w/])")
 _ESCAPED = re.compile(r"\\@(?=\S)")
 _RELATIVE = re.compile(r"\.{1,2}/|~/")
 _SUFFIX = re.compile(r"[^/]\.\w{1,8}$")
@@ -187,6 +188,16 @@ class Mentions(NamedTuple):
 
     task: str
     paths: tuple[str, ...]
+
+
+def cell_mentions(task: str) -> tuple[str, ...]:
+    """Return the cells of the notebook that a task mentions: positions, ids, or "" for all cells.
+
+    Example:
+        >>> cell_mentions("Compare @cell:3 with @cells.")
+        ('3', '')
+    """
+    return tuple(dict.fromkeys(match["name"] or "" for match in _CELL.finditer(task)))
 
 
 def mentions(task: str, folder: Path | None = None) -> Mentions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from nb_agents.config.spec import Spec
 from nb_agents.config.team import TeamSpec
-from nb_agents.config.uploads import mentions
+from nb_agents.config.uploads import cell_mentions, mentions
 from nb_agents.errors import SessionBusyError, TaskError, UserError
 from nb_agents.launch.estimate import Estimate, start_lines
 from nb_agents.launch.here import Loaded, RunRequest, absolute, launch
@@ -170,6 +170,7 @@ class StartRequest(RunRequest):
             notices=(
                 *notices,
                 *fit,
+                *_unread_cells(title or task, team),
                 *work_notices,
                 *session.restored(),
                 *past,
@@ -258,6 +259,11 @@ def team_for(
     if options.cluster is None:
         check_start(spec)
     return spec, notices
+
+
+def _unread_cells(task: str, team: TeamSpec) -> Iterator[str]:
+    if cell_mentions(task) and not any(agent.backend.notebook for agent in team.everyone):
+        yield "No agent can read the cells that the task mentions. Add --notebook read."
 
 
 def demo_team() -> TeamSpec:

@@ -86,6 +86,12 @@ class Handler(APIHandler):
         self._body = b""
 
     @property
+    def user_name(self) -> str:
+        """The name with which the user has signed in, or "" for one that Jupyter made up."""
+        name = str(getattr(self.current_user, "name", ""))
+        return "" if name.startswith("Anonymous ") else name[:200]
+
+    @property
     def places(self) -> NameResolver:
         """The resolver of names in requests."""
         return self._shared.places

@@ -148,7 +148,7 @@ async def ask(request: Handler, name: str) -> None:
         file = request.places.file(path.parents[2], config)
         body = body.model_copy(update={"config": str(file)})
     # In a thread, because it waits for the writer's reply.
-    _reply(request, path, *await to_thread(_ask, path, verb, body))
+    _reply(request, path, *await to_thread(_ask, path, verb, body, request.user_name))
 
 
 def _reply(request: Handler, path: Path, status: int, content: _Content) -> None:
@@ -158,18 +158,21 @@ def _reply(request: Handler, path: Path, status: int, content: _Content) -> None
     request.reply({"id": request.places.name(path), **content})
 
 
-def _ask(path: Path, verb: str, body: Any) -> tuple[int, _Content]:
+def _ask(path: Path, verb: str, body: Any, user: str = "") -> tuple[int, _Content]:
     """Carry out a verb. Returns the HTTP status and the content of the reply."""
     work = open_group(path) or attach(path)
     # The group may stop the run before the run gets the command, which has then taken effect.
     is_group_stopped = verb == "stop" and _stop_group(path, body)
     if verb == "stop" and target_of(work).has_agents:  # an unknown agent is an invalid request
-        return _act(work, verb, body, is_group_stopped)
-    return _refusable(work, lambda: _act(work, verb, body, is_group_stopped))
+        return _act(work, verb, body, user, is_group_stopped)
+    return _refusable(work, lambda: _act(work, verb, body, user, is_group_stopped))
 
 
-def _act(work: Work, verb: str, body: Any, is_group_stopped: bool) -> tuple[int, _Content]:
-    caller, target = CALLER._replace(source=getattr(body, "source", "rest")), target_of(work)
+def _act(
+    work: Work, verb: str, body: Any, user: str, is_group_stopped: bool
+) -> tuple[int, _Content]:
+    caller = CALLER._replace(source=getattr(body, "source", "rest"), user=user)
+    target = target_of(work)
     act, of_turn = ROUTES[verb].act, ROUTES[verb].on == "turn"
     match act(target.run if of_turn else work, caller, **values_of(body)):
         case NewRun(begin):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import anyio
 from anyio import to_thread
@@ -91,6 +91,15 @@ class ExtensionTools(Protocol):
         ...
 
 
+@runtime_checkable
+class PromptTools(Protocol):
+    """Extension tools that also add to the prompts of a team's members."""
+
+    async def prompt_text(self, agent: str) -> str:
+        """Return text for the end of each of an agent's prompts, or ""."""
+        ...
+
+
 MemberTools = ExtensionTools
 """The name of `ExtensionTools` for tools that only the members of a team get."""
 
@@ -147,6 +156,9 @@ class _MemberNotes(Capability):
 
     def note(self, agent: str) -> Results:
         return self._tools.note(agent)
+
+    async def shown(self, agent: str, labels: Mapping[str, str]) -> str:
+        return await self._tools.prompt_text(agent) if isinstance(self._tools, PromptTools) else ""
 
 
 _KINDS = ExtensionPoint[DriverMaker]("work_kinds", {TEAM: TeamDrivers()})

@@ -30,6 +30,7 @@ class Caller(NamedTuple):
         root: The session root to search, or None for all runs that this process can see.
         confirm: Asks the user a yes/no question.
         names: The variables of the notebook.
+        user: The name with which the user has signed in to the Jupyter server, or "".
     """
 
     source: StopSource
@@ -37,6 +38,7 @@ class Caller(NamedTuple):
     root: str | os.PathLike[str] | None = None
     confirm: Callable[[str], bool] = lambda question: True
     names: Mapping[str, Any] = {}
+    user: str = ""
 
 
 REQUIRED = object()

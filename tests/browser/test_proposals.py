@@ -7,10 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import BrowserContext, Locator, expect
 
+from tests.browser.lab import Lab, NotebookPage
 from tests.browser.story import Story, server_team
 from tests.browser.test_cells import shoot
+from tests.kit.notebook_cells import (
+    CELL,
+    Caller,
+    TurnPaths,
+    attach,
+    cells_claim,
+    late_events,
+)
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 
 LOOP = "total = 0\nfor n in numbers:\n    total += n"
@@ -171,3 +180,89 @@ def test_proposal_is_decided_after_the_end_and_survives_a_reload(
     story.page.reload()
     expect(boxes(story)).to_have_count(1)
     assert sources(story)[3] == CHECK
+
+
+def test_change_is_applied_once_if_two_pages_accept_it(
+    story: Story, server: ModelServer, lab: Lab, browser: BrowserContext
+) -> None:
+    i = start(story, server, proposing(replaces, inserts, until="."))
+    story.wait_card(i, "complete")
+    story.page.save()
+    with NotebookPage(lab, browser) as other:
+        other.open_notebook(f"{story.folder.name}/story.ipynb")
+        pages = [story.page.page, other.page]
+        for page in pages:
+            expect(page.locator(".nba-change:visible")).to_have_count(2)
+        accept = "document.querySelectorAll('.nba-changes button')[1].click()"
+        for page in pages:
+            page.evaluate(accept)
+        story.page.wait_until(lambda: len(late_decisions(story)) == 2, what="the decisions")
+        found = [tab.cell_source(n) for tab in (story.page, other) for n in (2, 3)]
+        assert (found.count(SUM), found.count(CHECK)) == (1, 1)
+
+
+def test_proposal_that_another_page_has_claimed_is_decided_only_after_a_question(
+    story: Story, server: ModelServer
+) -> None:
+    i = start(story, server, proposing(replaces, until="."))
+    story.wait_card(i, "complete")
+    run = attach(story.turn())
+    cells_claim(run, Caller("rest", CELL), number=1, page="a page that is gone")
+    box = boxes(story).first
+    box.get_by_role("button", name="Accept").click()
+    expect(box).to_contain_text("Another page decides this proposal.")
+    assert sources(story)[2] == LOOP
+    box.get_by_role("button", name="Decide here").click()
+    expect(box).not_to_contain_text("Another page")
+    box.get_by_role("button", name="Accept").click()
+    expect(boxes(story)).to_have_count(0)
+    assert sources(story)[2] == SUM
+
+
+def late_decisions(story: Story) -> list[str]:
+    return [each.how for each in late_events(TurnPaths(story.turn())) if hasattr(each, "how")]
+
+
+def test_team_is_asked_about_an_error_and_its_code_goes_into_cells(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    prompts: list[str] = []
+
+    def reply(request: Request) -> Reply:
+        prompts.append(request.prompt)
+        answer = "Use another divisor:\n\n```python\nratio = 1 / 2\n```\n"
+        return Reply(text="", tool_calls=(ToolCall("new_answer", {"content": answer}),))
+
+    server.script("m", reply)
+    team = story.team(server_team(server, ada="m"))
+    story.open("divisor = 0", "ratio = 1 / divisor", f"%%agents {team}\nLater")
+    page = story.page.page
+    for number in (1, 2):
+        story.page.run_cell(number)
+    ask = page.get_by_role("button", name="Ask the team")
+    expect(ask).to_have_count(1)
+    shoot(story, artifacts, "ask-team")
+    ask.click()
+    expect(page.locator(".jp-Notebook > .jp-WindowedPanel-outer .jp-Cell")).to_have_count(5)
+    task = story.page.cell_source(3)
+    assert task.startswith(f"%%agents {team} --notebook propose\nExplain this error of @cell:3")
+    assert "@cell:2 and @cell:5" in task and "ZeroDivisionError" in task
+    assert not server.count()
+
+    story.page.run_cell(3)
+    card = story.wait_card(3, "complete")
+    for source in ("=== cell", "divisor = 0", "ratio = 1 / divisor", "Later"):
+        assert source in prompts[0]
+    card.get_by_role("button", name="Insert below").click()
+    assert sources(story)[4] == "ratio = 1 / 2"
+    shoot(story, artifacts, "answer-code")
+
+    story.page.cell(2).locator(".cm-content").first.click()
+    replace = card.get_by_role("button", name="Replace cell")
+    replace.hover()
+    expect(replace).to_have_attribute("title", re.compile("Replaces cell 3"))
+    replace.click()
+    assert sources(story)[2] == "ratio = 1 / 2"
+    story.page.cell(2).locator(".cm-content").first.click()
+    page.keyboard.press("Control+z")
+    assert sources(story)[2] == "ratio = 1 / divisor"

@@ -2,6 +2,7 @@
 
 from nb_agents.config.team import TeamSpec
 from nb_agents.config.tools import ToolRule
+from nb_agents.config.uploads import cell_mentions
 from nb_agents.extensions.notebook_cells import cell_tools
 from nb_agents.extensions.notebook_cells.applied import (
     AppliedChange,
@@ -21,6 +22,7 @@ from nb_agents.extensions.notebook_cells.cell_events import (
     cells_of,
 )
 from nb_agents.extensions.notebook_cells.cell_verbs import (
+    cells_claim,
     cells_decide,
     cells_revert,
     cells_reverted,
@@ -32,6 +34,8 @@ from nb_agents.extensions.notebook_cells.changes import apply_changes
 from nb_agents.extensions.notebook_cells.late_events import FILE as LATE_FILE
 from nb_agents.extensions.notebook_cells.late_events import add_late_event, late_events
 from nb_agents.extensions.notebook_cells.reverting import apply_steps, plan_revert
+from nb_agents.extensions.notebook_cells.task_cells import find_cells, task_cells_text
+from nb_agents.launch.finding import attach
 from nb_agents.presentation.asking import CELL, TERMINAL
 from nb_agents.session.layout import TurnPaths
 from nb_agents.turns.awaited import waiting_for
@@ -57,10 +61,13 @@ __all__ = [
     "applied_changes",
     "apply_changes",
     "apply_steps",
+    "attach",
     "blame",
     "blamed_lines",
     "ToolRule",
+    "cell_mentions",
     "cell_tools",
+    "cells_claim",
     "cells_decide",
     "cells_in",
     "cells_of",
@@ -69,8 +76,10 @@ __all__ = [
     "changes_after",
     "cells_run",
     "digest",
+    "find_cells",
     "late_events",
     "plan_revert",
     "state_of",
+    "task_cells_text",
     "waiting_for",
 ]

@@ -26,6 +26,7 @@ from tests.kit.notebook_cells import (
     TeamSpec,
     TurnPaths,
     add_late_event,
+    cells_claim,
     cells_decide,
     cells_of,
     late_events,
@@ -109,6 +110,35 @@ def test_agent_gets_an_outline_and_whole_cells_from_the_page(started: Any) -> No
     assert "a.ipynb: 2 cells" in first and "plot [code, 2 lines] df.plot()" in first
     assert "plt.show()" not in first
     assert f"=== cell load [code] digest {LOAD.digest}\n{LOAD.source}" in second
+
+
+def test_one_of_two_pages_gets_a_proposal(started: Any) -> None:
+    run = started(READ, propose(REPLACE, {"op": "insert", "source": "x = 1"}), Answer("Done."))
+    Page(run, LOAD)
+    run.wait()
+
+    def claim(number: int, page: str, force: bool = False) -> tuple[Any, Any]:
+        facts = cells_claim(run, CALLER, number=number, page=page, force=force).facts
+        return facts["open"], facts["mine"]
+
+    with ThreadPoolExecutor(8) as pool:
+        pages = [f"page {n}" for n in range(8)]
+        claims = [*pool.map(lambda page: claim(1, page), pages)]
+    assert sorted(claims) == [(True, False)] * 7 + [(True, True)]
+    winner = pages[claims.index((True, True))]
+    assert claim(1, winner) == (True, True)
+    assert claim(2, "other") == (True, True)
+    assert claim(1, "other", force=True) == (True, True)
+    decide(run, 1, "accepted", "load")
+    assert claim(1, winner) == (False, False)
+
+
+def test_decision_names_the_user_who_is_signed_in(started: Any) -> None:
+    run = started(READ, propose(REPLACE), Answer("Done."))
+    Page(run, LOAD)
+    run.wait()
+    cells_decide(run, CALLER._replace(user="Ada L."), number=1, how="rejected", cell="")
+    assert [each.by for each in late_events(TurnPaths(run.path))] == ["Ada L."]
 
 
 def test_agent_without_the_key_has_no_notebook_tools(started: Any) -> None:

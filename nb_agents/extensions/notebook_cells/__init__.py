@@ -13,6 +13,7 @@ EXTENSION = Extension(
         "cells_requested": f"{_EVENTS}:CellsRequested",
         "cells_read": f"{_EVENTS}:CellsRead",
         "change_proposed": f"{_EVENTS}:ChangeProposed",
+        "change_claimed": f"{_EVENTS}:ChangeClaimed",
         "change_decided": f"{_EVENTS}:ChangeDecided",
         "revert_requested": f"{_EVENTS}:RevertRequested",
         "revert_started": f"{_EVENTS}:RevertStarted",
@@ -24,7 +25,10 @@ EXTENSION = Extension(
     },
     user_events={
         **dict.fromkeys(
-            ("cells_read", "change_decided", "revert_started", "changes_reverted"),
+            (
+                *("cells_read", "change_claimed", "change_decided"),
+                *("revert_started", "changes_reverted"),
+            ),
             f"{_EVENTS}:may_record",
         ),
         "cell_run_queued": f"{_EVENTS}:may_queue",
@@ -39,6 +43,7 @@ EXTENSION = Extension(
         "blame": f"{__name__}.blame_verb:BLAME",
         "cells": f"{__name__}.cell_verbs:CELLS",
         "cells_read": f"{__name__}.cell_verbs:CELLS_READ",
+        "cells_claim": f"{__name__}.cell_verbs:CELLS_CLAIM",
         "cells_decide": f"{__name__}.cell_verbs:CELLS_DECIDE",
         "cells_revert": f"{__name__}.cell_verbs:CELLS_REVERT",
         "cells_reverted": f"{__name__}.cell_verbs:CELLS_REVERTED",

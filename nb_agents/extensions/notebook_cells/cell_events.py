@@ -60,6 +60,7 @@ class CellsRequested(Event, ignored_by=_OTHER_FOLDS):
         ids: The ids of the cells to read. () asks for an outline of all cells.
         outputs: Whether the agent may read the outputs, too.
         untrusted: Whether the user has allowed to read a notebook that is not trusted.
+        for_task: Whether the task mentions the cells, so the prompt contains them.
     """
 
     agent: str
@@ -67,6 +68,7 @@ class CellsRequested(Event, ignored_by=_OTHER_FOLDS):
     ids: tuple[str, ...] = ()
     outputs: bool = False
     untrusted: bool = False
+    for_task: bool = False
 
 
 class CellsRead(Event, ignored_by=_OTHER_FOLDS):
@@ -119,6 +121,20 @@ class ChangeProposed(Event, ignored_by=_OTHER_FOLDS):
     source: str = ""
     cell_type: str = "code"
     why: str = ""
+
+
+class ChangeClaimed(Event, ignored_by=_OTHER_FOLDS):
+    """A page is about to decide a proposal, so no other page applies the change.
+
+    Attributes:
+        number: The number of the proposal.
+        page: A random name of the page.
+        is_forced: Whether the user asks this page although another one has claimed the proposal.
+    """
+
+    number: Count
+    page: str
+    is_forced: bool = False
 
 
 class ChangeDecided(Event, ignored_by=_OTHER_FOLDS):
@@ -257,10 +273,11 @@ class CellRun:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A proposed change, and its decision or None."""
+    """A proposed change, its decision or None, and the page that has claimed it or ""."""
 
     change: ChangeProposed
     decided: ChangeDecided | None = None
+    page: str = ""
 
 
 @dataclass(frozen=True)
@@ -278,6 +295,9 @@ class CellsState:
         started_at: When the turn of this state started, in Unix seconds.
         revert: The changes that a rewind takes back, or None.
         runs: All requests to run a cell, by number.
+        task_outline: The answer with the outline at which the task's mentions were looked up, or
+            None.
+        task_cells: The answer with the cells that the task mentions, or None.
     """
 
     requests: Mapping[int, CellsRequested] = field(default_factory=lambda: MappingProxyType({}))
@@ -288,6 +308,8 @@ class CellsState:
     earlier: Mapping[int, Proposal] = field(default_factory=lambda: MappingProxyType({}))
     started_at: float = 0.0
     revert: Revert | None = None
+    task_outline: CellsRead | None = None
+    task_cells: CellsRead | None = None
 
     @property
     def is_revert_open(self) -> bool:
@@ -367,6 +389,11 @@ def may_record(view: RunView, event: Event) -> bool:
             proposal = state.proposals.get(event.number)
             is_by_user = event.how != "withdrawn" and not event.turn
             return is_by_user and proposal is not None and counts(proposal, event)
+        case ChangeClaimed():
+            proposal = state.proposals.get(event.number)
+            if proposal is None or proposal.decided is not None:
+                return False
+            return event.is_forced or proposal.page in ("", event.page)
         case RevertStarted():
             is_free = state.revert is not None and state.revert.page in ("", event.page)
             return state.is_revert_open and (is_free or event.is_forced)
@@ -423,10 +450,16 @@ def _read(view: RunView, event: CellsRead) -> RunView:
     requests = {n: each for n, each in state.requests.items() if n != event.number}
     cells = {each.id: each for each in event.cells}
     read_cells = {**state.read_cells, **cells} if request.ids else state.read_cells
-    seen_ids = state.seen_ids | cells.keys()
-    return _with_state(
-        view, replace(state, requests=requests, read_cells=read_cells, seen_ids=seen_ids)
+    is_for_task = request.for_task and event.is_trusted and not event.problem
+    state = replace(
+        state,
+        requests=requests,
+        read_cells=read_cells,
+        seen_ids=state.seen_ids | cells.keys(),
+        task_outline=event if is_for_task and not request.ids else state.task_outline,
+        task_cells=event if is_for_task and request.ids else state.task_cells,
     )
+    return _with_state(view, state)
 
 
 @VIEW.on(ChangeProposed)
@@ -434,6 +467,16 @@ def _proposed(view: RunView, event: ChangeProposed) -> RunView:
     state = cells_of(view)
     proposals = {**state.proposals, event.number: Proposal(event)}
     return _with_state(view, replace(state, proposals=proposals))
+
+
+@VIEW.on(ChangeClaimed)
+def _claimed(view: RunView, event: ChangeClaimed) -> RunView:
+    state = cells_of(view)
+    proposal = state.proposals.get(event.number)
+    if proposal is None:
+        return view
+    claimed = {**state.proposals, event.number: replace(proposal, page=event.page)}
+    return _with_state(view, replace(state, proposals=claimed))
 
 
 @VIEW.on(ChangeDecided)

@@ -11,6 +11,7 @@ from anyio import to_thread
 
 from nb_agents.agents.capabilities import Results
 from nb_agents.config.tools import ToolKeys, ToolRule, rule_for
+from nb_agents.config.uploads import cell_mentions
 from nb_agents.disk.directory import read_file
 from nb_agents.disk.private import write_private
 from nb_agents.errors import UserError
@@ -40,6 +41,11 @@ from nb_agents.extensions.notebook_cells.changes import (
     describe,
     patch_text,
 )
+from nb_agents.extensions.notebook_cells.task_cells import (
+    MAX_IDS,
+    find_cells,
+    task_cells_text,
+)
 from nb_agents.tools.base import BuiltInTool, Tool, ToolError, current_call, declare
 from nb_agents.turns.drivers import DriverDeps
 from nb_agents.turns.turn_spec import Resumed
@@ -53,8 +59,6 @@ READ, PROPOSE, RUN = declare(
 
 MAX_FILE_BYTES = 50_000_000
 """Maximum size of a notebook's file that is read when no page is open."""
-MAX_IDS = 50
-"""Maximum number of cells that a call reads."""
 PATCH = "cells.patch"
 """The name of the file in the turn's directory with the proposals."""
 
@@ -86,6 +90,8 @@ class NotebookTools:
         self._reported = set[int]()
         self._noted = set[str]()
         self._runs = CellRuns(deps)
+        self._readers = {each.id for each in deps.spec.team.everyone if each.backend.notebook}
+        self._reading_for_task = anyio.Lock()
         deps.observe(self._on_event)
 
     def tools(self, keys: ToolKeys) -> list[Tool]:
@@ -120,6 +126,29 @@ class NotebookTools:
                 yield _decision_text(each.change, _WITHDRAWN)
             elif each.decided.turn:
                 yield _decision_text(each.change, each.decided)
+
+    async def prompt_text(self, agent: str) -> str:
+        """Return the cells that the task mentions, for an agent that may read the notebook.
+
+        They are read once. A resume uses what was read.
+        """
+        if agent not in self._readers or not cell_mentions(self._spec.task):
+            return ""
+        async with self._reading_for_task:
+            try:
+                return await self._task_cells(agent)
+            except ToolError as exc:
+                return f"The cells that the task mentions can't be read: {exc}"
+
+    async def _task_cells(self, agent: str) -> str:
+        outline = self._state.task_outline or await self._read(agent, (), False, for_task=True)
+        _check_read(outline)
+        found = find_cells(self._spec.task, outline.cells)
+        if not found.ids:
+            return task_cells_text(outline.notebook, (), found)
+        read = self._state.task_cells or await self._read(agent, found.ids, False, for_task=True)
+        _check_read(read)
+        return task_cells_text(read.notebook, read.cells, found)
 
     async def read(self, ids: tuple[str, ...], *, outputs: bool) -> CellsRead:
         """Return cells, or an outline without ids.
@@ -182,7 +211,9 @@ class NotebookTools:
         is_notebook = self._spec.origin.startswith("notebook:") and hasattr(main, "get_ipython")
         return variables_text(dict(vars(main))) if main and is_notebook else ""
 
-    async def _read(self, agent: str, ids: tuple[str, ...], outputs: bool) -> CellsRead:
+    async def _read(
+        self, agent: str, ids: tuple[str, ...], outputs: bool, *, for_task: bool = False
+    ) -> CellsRead:
         number = self._state.last_request + 1
         answered = self._waiting[number] = anyio.Event()
         request = CellsRequested(
@@ -191,6 +222,7 @@ class NotebookTools:
             ids=ids,
             outputs=outputs,
             untrusted=self._may_read_untrusted,
+            for_task=for_task,
         )
         self._emit(request)
         if not self._is_without_page:
@@ -244,6 +276,13 @@ class NotebookTools:
         for number, request in self._state.requests.items():
             if number in self._waiting and (not agent or request.agent == agent):
                 self._waiting[number].set()
+
+
+def _check_read(read: CellsRead) -> None:
+    if not read.is_trusted:
+        raise ToolError("the notebook is not trusted. notebook_read asks the user.")
+    if read.problem:
+        raise ToolError(read.problem)
 
 
 def _state_at_start(resumed: Resumed | None) -> CellsState:

@@ -15,6 +15,7 @@ from nb_agents.extensions.notebook_cells.cell_events import (
     CellRunStarted,
     CellsRead,
     CellsState,
+    ChangeClaimed,
     ChangeDecided,
     ChangesReverted,
     Decision,
@@ -81,6 +82,19 @@ def cells_read(
     return Reply("Sent." if changed else "The request is no longer open.", {"changed": changed})
 
 
+def cells_claim(run: Run, caller: Caller, *, number: int, page: str, force: bool = False) -> Reply:
+    """Claim a proposal before it is decided. Of several pages, one gets it."""
+    if record(run, ChangeClaimed(number=number, page=page, is_forced=force)):
+        return Reply(f"Proposal {number} is this page's.", {"open": True, "mine": True})
+    proposal = state_of(run).proposals.get(number)
+    if proposal is None:
+        raise UserError(f"Run {run.id} has no proposal {number}.")
+    if proposal.decided is not None:
+        text = f"Proposal {number} is already {proposal.decided.how}."
+        return Reply(text, {"open": False, "mine": False})
+    return Reply(f"Another page decides proposal {number}.", {"open": True, "mine": False})
+
+
 def cells_decide(
     run: Run,
     caller: Caller,
@@ -101,7 +115,7 @@ def cells_decide(
     event = ChangeDecided(
         number=number,
         how=decision,
-        by=getuser(),
+        by=caller.user or getuser(),
         cell=cell,
         removed=removed,
         above=tuple(above.split()[:MAX_ABOVE]),
@@ -169,7 +183,8 @@ def cells_revert(run: Run, caller: Caller, *, page: str, cells: str, force: bool
 
 def cells_reverted(run: Run, caller: Caller, *, changes: str, kept: str) -> Reply:
     """Record which changes a page took back. Pages use this after they changed the notebook."""
-    event = ChangesReverted(changes=tuple(changes.split()), kept=tuple(kept.split()), by=getuser())
+    user = caller.user or getuser()
+    event = ChangesReverted(changes=tuple(changes.split()), kept=tuple(kept.split()), by=user)
     is_new = record(run, event)
     return Reply("Recorded." if is_new else "It was recorded before.", {"changed": is_new})
 
@@ -206,6 +221,18 @@ CELLS_READ = Verb(
         Parameter("untrusted", "whether the notebook is not trusted", False, kind=bool),
     ),
     route="cells_read",
+    interfaces=_HTTP,
+)
+CELLS_CLAIM = Verb(
+    "cells_claim",
+    cells_claim,
+    "turn",
+    (
+        Parameter("number", "the number of the proposal", REQUIRED, kind=int),
+        Parameter("page", "a random name of the page", REQUIRED),
+        Parameter("force", "take over from another page", False, is_option=True),
+    ),
+    route="cells_claim",
     interfaces=_HTTP,
 )
 CELLS_DECIDE = Verb(

@@ -165,7 +165,13 @@ def outline_text(notebook: str, cells: Iterable[Cell], count: int) -> str:
     return "\n".join([f"{notebook}: {count} cells. {DATA_NOTICE}", *rows, *more])
 
 
-def cells_text(notebook: str, cells: Iterable[Cell], ids: Iterable[str], offset: int = 0) -> str:
+def cells_text(
+    notebook: str,
+    cells: Iterable[Cell],
+    ids: Iterable[str],
+    offset: int = 0,
+    max_cell: int = MAX_READ,
+) -> str:
     """Return sources as text for a model, with the digest of each cell.
 
     Args:
@@ -173,6 +179,7 @@ def cells_text(notebook: str, cells: Iterable[Cell], ids: Iterable[str], offset:
         cells: The cells that were found.
         ids: The ids that the model asked for.
         offset: Where to start in each source, in characters.
+        max_cell: Maximum number of characters of each source.
     """
     parts, remaining = [f"{notebook}. {DATA_NOTICE}"], MAX_READ
     cells_by_id = {each.id: each for each in cells}
@@ -181,7 +188,7 @@ def cells_text(notebook: str, cells: Iterable[Cell], ids: Iterable[str], offset:
         if cell is None:
             parts.append(f"=== cell {name}: there is no such cell")
             continue
-        text = cell.source[offset : offset + remaining]
+        text = cell.source[offset : offset + min(remaining, max_cell)]
         remaining -= len(text)
         parts.append(f"=== cell {cell.id} [{_facts(cell)}] digest {cell.digest}\n{text}")
         if offset + len(text) < len(cell.source):

@@ -1,0 +1,103 @@
+/** Buttons that put the code blocks of an answer into the notebook, where the user may run them. */
+
+import type { YNotebook } from "@jupyter/ydoc";
+import type { INotebookTracker, NotebookPanel } from "@jupyterlab/notebook";
+import { insertBelow, replaceSource } from "./cell-changes";
+import type { Place } from "./cells";
+import { make } from "./dom";
+import { listen } from "./press";
+
+const life = new AbortController().signal;
+
+/** Puts code into the notebook of an output. */
+export interface CodeActions {
+  insert(output: Node, code: string): void;
+  replace(output: Node, code: string): void;
+  /** Name the cell that `replace` would change, such as "cell 3", or "". */
+  target(output: Node): string;
+}
+
+/** Add the buttons to each code block of an answer. */
+export function addCodeButtons(answer: HTMLElement, actions: CodeActions): void {
+  for (const block of answer.querySelectorAll("pre")) {
+    const code = (block.textContent ?? "").replace(/\n$/, "");
+    if (code.trim() === "" || block.closest(".jp-RenderedMermaid")) continue;
+    const insert = button("Insert below", () => actions.insert(block, code));
+    insert.title = "Adds a cell with this code below the cell of the run.";
+    const replace = button("Replace cell", () => actions.replace(block, code));
+    const name = (): void => {
+      const target = actions.target(block);
+      replace.title = target ? `Replaces ${target}, the last one that you selected. Undo takes it back.` : "Select a cell first.";
+    };
+    for (const kind of ["pointerenter", "focus"]) replace.addEventListener(kind, name);
+    const bar = make("div", "nba-code-buttons", insert, replace);
+    bar.setAttribute("data-lm-suppress-shortcuts", "true");
+    bar.addEventListener("keydown", (event) => event.stopPropagation());
+    // A click must not select the cell of the run.
+    bar.addEventListener("mousedown", (event) => {
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    block.after(bar);
+  }
+}
+
+function button(label: string, press: () => void): HTMLButtonElement {
+  const element = make("button");
+  element.type = "button";
+  element.textContent = label;
+  listen(element, life, press);
+  return element;
+}
+
+/**
+ * Return the actions in the open notebooks.
+ *
+ * @param find Finds the cell of an output.
+ * @param report Shows a message to the user.
+ */
+export function codeActions(
+  notebooks: INotebookTracker | null,
+  find: (output: Node) => Place | undefined,
+  report: (message: string) => void,
+): CodeActions {
+  // The ids of the last two selected cells. The last one may be that of the run, for example after a click.
+  const selected = new WeakMap<NotebookPanel, readonly string[]>();
+  notebooks?.activeCellChanged.connect((_, cell) => {
+    const panel = notebooks.find((each) => each.content.activeCell === cell);
+    if (!panel || !cell) return;
+    const earlier = (selected.get(panel) ?? []).filter((id) => id !== cell.model.id);
+    selected.set(panel, [cell.model.id, ...earlier].slice(0, 2));
+  });
+  const targetOf = ({ panel, cell }: Place): number => {
+    const id = selected.get(panel)?.find((each) => each !== cell.model.id);
+    return panel.content.widgets.findIndex(({ model }) => model.id === id);
+  };
+  return {
+    insert(output, code) {
+      const place = find(output);
+      if (!place) return;
+      insertBelow(notebookOf(place), place.cell.model.id, code);
+      place.panel.content.activeCellIndex = place.panel.content.widgets.indexOf(place.cell) + 1;
+    },
+    replace(output, code) {
+      const place = find(output);
+      const index = place ? targetOf(place) : -1;
+      if (!place || index < 0) {
+        report("Select the cell to replace, then press Replace cell.");
+        return;
+      }
+      replaceSource(notebookOf(place), index, code);
+      place.panel.content.activeCellIndex = index;
+    },
+    target(output) {
+      const place = find(output);
+      const index = place ? targetOf(place) : -1;
+      return index < 0 ? "" : `cell ${index + 1}`;
+    },
+  };
+}
+
+function notebookOf({ panel }: Place): YNotebook {
+  return panel.content.model!.sharedModel as YNotebook;
+}
