@@ -13,6 +13,9 @@ export type Asked = "stage" | "approval" | "text" | "budget";
 "writing" is an unfinished answer, "call" the arguments of a tool call. */
 export type PieceKind = "text" | "thought" | "writing" | "call" | "tool" | "output" | "answer" | "vote" | "note";
 
+/** The state of a listed row of a sweep. "waiting" is for the user. */
+export type RowState = "running" | "waiting" | "complete" | "failed" | "timed out" | "stopped";
+
 /** The stop level that a row's Stop button requests. */
 export interface RowStop {
   readonly now: boolean;
@@ -122,16 +125,21 @@ export interface PanelState {
   readonly summary?: string;
 }
 
-/** A live row of a sweep. */
+/** A row of a sweep that is live or has ended. */
 export interface SweepRow extends AgentRow {
   /** The id of the row's run. */
   readonly run: string;
+  readonly state: RowState;
+  readonly tokens: number;
+  readonly score: number | null;
 }
 
 /** The number of rows in a state, as text. */
 export interface RowCount {
   readonly text: string;
   readonly tone: Tone | "";
+  /** The state, if rows in it are listed. */
+  readonly state: RowState | "";
 }
 
 /** A row that failed. */
@@ -143,6 +151,7 @@ export interface RowFailure {
 /** The open row, with the state of its panel. */
 export interface OpenRow {
   readonly row: string;
+  readonly title: string;
   readonly state: PanelState;
 }
 
@@ -162,7 +171,7 @@ export interface SweepState {
   readonly failures: readonly RowFailure[];
   /** The number of failures that are not listed, as text. */
   readonly more_failures: string;
-  /** The live rows. */
+  /** The live rows, and the rows that ended last, newest first. */
   readonly rows: readonly SweepRow[];
   readonly more_rows: string;
   readonly open: OpenRow | null;

@@ -25,6 +25,7 @@ export interface ServerSweep {
 /** The open row. */
 interface Opened {
   readonly row: string;
+  readonly title: string;
   /** The server's id of its turn. */
   readonly turn: string;
   state: PanelState | null;
@@ -48,10 +49,10 @@ export function makeServerSweep(
   };
   const open = (row: string): void => {
     close();
-    const run = state?.rows.find((each) => each.id === row)?.run;
-    if (run) {
-      const turn = turnOf(id, run);
-      const taken: Opened = { row, turn, state: null, end: watcher.watch(turn, (news) => take(taken, news)) };
+    const found = state?.rows.find((each) => each.id === row);
+    if (found?.run) {
+      const turn = turnOf(id, found.run);
+      const taken: Opened = { row, title: found.name ?? row, turn, state: null, end: watcher.watch(turn, (news) => take(taken, news)) };
       opened = taken;
     }
     redraw();
@@ -85,7 +86,7 @@ function withOpened(state: SweepState, opened: Opened | null): SweepState {
   return {
     ...state,
     rows: state.rows.map((row) => ({ ...row, current: row.id === opened?.row })),
-    open: opened?.state ? { row: opened.row, state: opened.state } : null,
+    open: opened?.state ? { row: opened.row, title: opened.title, state: opened.state } : null,
   };
 }
 

@@ -1,5 +1,6 @@
 /** The panel of a sweep: numbers of all rows, a list of live rows, and the panel of an open row. */
 
+import { type ListTools, makeListTools } from "./sweep-list";
 import { make, setAttr, setClass, setHidden, setLines, setText, setTextOrHide } from "./dom";
 import { TONES, keepFocus, makeCard, makeHeader, makeMeter } from "./draw";
 import { type RunRequests, type LivePanel, makeLivePanel, makeStopPress, withHint } from "./live";
@@ -7,7 +8,7 @@ import { listen } from "./press";
 import { makeRows } from "./rows";
 import { drawWhileVisible } from "./visibility";
 import { isFinal } from "./state";
-import type { PanelState, SweepState } from "./panel-types";
+import type { PanelState, RowCount, SweepState } from "./panel-types";
 
 /** Sends the user's requests. None of the functions may throw. */
 export interface SweepRequests {
@@ -38,7 +39,10 @@ export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): Swee
   let state: SweepState | null = null;
   const header = makeHeader();
   const meter = makeMeter();
-  const counts = makeCounts(life, () => state?.hold ?? "", requests);
+  const tools = makeListTools(life, () => {
+    draw();
+  });
+  const counts = makeCounts(life, () => state?.hold ?? "", requests, tools);
   const failures = makeFailures();
   const rows = makeRows(
     life,
@@ -50,20 +54,25 @@ export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): Swee
       toggle: (row) => requests.open(state?.open?.row === row ? "" : row),
       isOpen: (row) => state?.rows.some((each) => each.id === row && each.current) ?? false,
     },
-    { label: "Rows at work", columns: COLUMNS, stop: "Stop only this row, after its calls." },
+    { label: "Rows", columns: COLUMNS, stop: "Stop only this row, after its calls." },
   );
   const more = make("p", "more");
   const opened = makeOpened(life, requests);
   const notices = make("div", "notices");
   notices.setAttribute("aria-live", "polite");
   const footer = make("footer");
-  const parts = [counts.el, failures.el, rows.el, more, opened.el, notices, footer];
+  const parts = [counts.el, failures.el, tools.el, rows.el, more, opened.el, notices, footer];
   const live = make("div", "live", header.el, meter.el, ...parts);
   const card = makeCard();
   const el = make("div", "nba sweep", live, card.el);
   el.setAttribute("role", "group");
   el.tabIndex = -1;
 
+  const drawRows = (shown: SweepState): void => {
+    const listed = tools.listed(shown.rows);
+    rows.draw(listed);
+    setTextOrHide(more, listed.length < shown.rows.length ? `${listed.length} of ${shown.rows.length} rows shown` : shown.more_rows);
+  };
   const announce = (shown: SweepState): void => {
     header.announce(shown, TONES[shown.status]);
     setLines(notices, shown.notices, "p");
@@ -76,9 +85,8 @@ export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): Swee
       announce(shown);
       header.draw(shown, stop.pending(shown));
       meter.draw(shown);
-      for (const part of [counts, failures, opened]) part.draw(shown);
-      rows.draw(shown.rows);
-      setTextOrHide(more, shown.more_rows);
+      for (const part of [tools, counts, failures, opened]) part.draw(shown);
+      drawRows(shown);
       setLines(footer, shown.footer, "span");
       card.draw(shown.card);
       // The chip stays in the document, visually hidden, so the end is announced.
@@ -102,9 +110,19 @@ export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): Swee
   };
 }
 
-/** The numbers of rows by state, and the button that pauses all rows. */
-function makeCounts(life: AbortSignal, hold: () => SweepState["hold"], requests: SweepRequests): Part {
+/** The numbers of rows by state, which filter the list, and the button that pauses all rows. */
+function makeCounts(life: AbortSignal, hold: () => SweepState["hold"], requests: SweepRequests, tools: ListTools): Part {
   const list = make("span", "counts");
+  list.setAttribute("role", "group");
+  list.setAttribute("aria-label", "Filter by state");
+  const chips = new Map<string, HTMLElement>();
+  const makeChip = (state: RowCount["state"]): HTMLElement => {
+    if (!state) return make("span", "chip");
+    const chip = make("button", "chip");
+    chip.type = "button";
+    listen(chip, life, () => tools.toggle(state));
+    return chip;
+  };
   const button = make("button", "one");
   button.type = "button";
   listen(button, life, () => {
@@ -113,10 +131,19 @@ function makeCounts(life: AbortSignal, hold: () => SweepState["hold"], requests:
   return {
     el: make("div", "tally", list, button),
     draw(state) {
-      setLines(list, state.counts.map((each) => each.text), "span");
-      state.counts.forEach((each, i) => {
-        setClass(list.children[i] as HTMLElement, each.tone ? `chip ${each.tone}` : "chip");
-      });
+      const shown = new Set<HTMLElement>();
+      let next = list.firstElementChild;
+      for (const each of state.counts) {
+        const chip = chips.get(each.state) ?? makeChip(each.state);
+        chips.set(each.state, chip);
+        shown.add(chip);
+        if (chip === next) next = next.nextElementSibling;
+        else list.insertBefore(chip, next);
+        setText(chip, each.text);
+        setClass(chip, each.tone ? `chip ${each.tone}` : "chip");
+        if (each.state) setAttr(chip, "aria-pressed", String(tools.isOnly(each.state)));
+      }
+      for (const chip of chips.values()) if (!shown.has(chip)) chip.remove();
       setHidden(button, state.hold === "");
       const isPaused = state.hold === "unpause";
       setText(button, isPaused ? "Continue" : "Pause");
@@ -182,7 +209,7 @@ function makeOpened(life: AbortSignal, requests: SweepRequests): Part {
       setHidden(el, open === null);
       if ((open?.state.run ?? "") !== shown) replace(open?.state);
       if (!open) return;
-      setText(name, open.row);
+      setText(name, open.title);
       panel?.draw(open.state);
     },
   };

@@ -131,6 +131,9 @@ export function visibleText(el: HTMLElement): string {
 export const sweepRow = (id: string, more: Partial<SweepRow> = {}): SweepRow => ({
   ...agent(id, { stop: { now: false }, current: false }),
   run: `run-${id}`,
+  state: "running",
+  tokens: 0,
+  score: null,
   ...more,
 });
 
@@ -146,10 +149,10 @@ export const SWEEP: SweepState = {
   elapsed: "34 s · about 2 min 0 s to go",
   cost: "8214 tok · $0.041",
   counts: [
-    { text: "1 failed", tone: "err" },
-    { text: "2 at work", tone: "run" },
-    { text: "2 complete", tone: "ok" },
-    { text: "7 to go", tone: "" },
+    { text: "1 failed", tone: "err", state: "failed" },
+    { text: "2 at work", tone: "run", state: "running" },
+    { text: "2 complete", tone: "ok", state: "complete" },
+    { text: "7 to go", tone: "", state: "" },
   ],
   failures: [{ row: "bad-1", why: "The key is refused." }],
   more_failures: "",

@@ -70,9 +70,9 @@ test("a row is stopped by its turn's id, not by its name", async () => {
 test("all rows are paused and unpaused through the server", async () => {
   const { panel, q, post, report } = shown();
   post.mockResolvedValue("It is over.");
-  q(".tally button").click();
+  q(".tally button.one").click();
   panel.draw({ ...LIVE, hold: "unpause" });
-  q(".tally button").click();
+  q(".tally button.one").click();
   await settle();
   expect(post.mock.calls).toEqual([
     ["a/asked", "pause", {}],

@@ -12,7 +12,7 @@ const STOPPING: SweepState = {
 const OPEN: SweepState = {
   ...SWEEP,
   rows: [row("sky", { current: true }), row("moon")],
-  open: { row: "sky", state: { ...RUNNING, run: "run-sky", task: "Why is the sky blue?" } },
+  open: { row: "sky", title: "sky", state: { ...RUNNING, run: "run-sky", task: "Why is the sky blue?" } },
 };
 
 beforeEach(() => document.body.replaceChildren());
@@ -55,7 +55,7 @@ describe("the panel of a sweep", () => {
       task: evil,
       failures: [{ row: evil, why: evil }],
       rows: [row(evil, { says: evil, model: evil })],
-      open: { row: evil, state: { ...RUNNING, task: evil } },
+      open: { row: evil, title: evil, state: { ...RUNNING, task: evil } },
     });
     expect(el.querySelector("img")).toBeNull();
     expect(visibleText(el)).toContain(evil);
@@ -82,13 +82,13 @@ describe("the panel of a sweep", () => {
     expect(el.querySelector(".opened .nba")).toBeNull();
   });
 
-  test("has no buttons after the end of the kernel, and says how to continue", () => {
+  test("has no requests after the end of the kernel, and says how to continue", () => {
     const kernel = new MockKernel();
     const { el, q } = show(OPEN, { kernel });
     kernel.statusChanged.emit(kernel, "dead");
     expect(q(".notices").textContent).toContain("run the cell again");
     const shown = [...el.querySelectorAll("button")].filter((each) => !each.closest("[hidden]"));
-    expect(shown.map((each) => each.className)).toEqual(["open", "open"]);
+    expect(shown.map((each) => each.className)).toEqual(["chip err", "chip run", "chip ok", "open", "open"]);
     expect(el.querySelector(".caret:not([hidden])")).toBeNull();
   });
 
@@ -104,6 +104,59 @@ describe("the panel of a sweep", () => {
     model.send.mockClear();
     for (const each of document.querySelectorAll("button")) each.click();
     expect(model.send).not.toHaveBeenCalled();
+  });
+});
+
+describe("the list of rows", () => {
+  const ROWS = [
+    row("moon-1", { name: "How far is the moon?", tokens: 5 }),
+    row("sky-2", { name: "Why is the sky blue?", state: "complete", chip: "complete", tone: "ok", stop: null, tokens: 90, score: 1 }),
+    row("emma-3", { name: "Who wrote Emma?", state: "complete", chip: "complete", tone: "ok", stop: null, tokens: 40, score: 7 }),
+    row("bad-4", { name: "Bad key", state: "failed", chip: "failed", tone: "err", stop: null }),
+    row("pnp-5", { name: "Is P = NP?", model: "lang: de" }),
+  ];
+  const MANY: SweepState = { ...SWEEP, rows: ROWS };
+  const titles = (el: HTMLElement): unknown[] => [...el.querySelectorAll(".rows .id")].map((each) => each.textContent);
+  const choose = (q: (selector: string) => HTMLElement, order: string): void => {
+    (q(".find select") as HTMLSelectElement).value = order;
+    q(".find select").dispatchEvent(new Event("change"));
+  };
+
+  test("is titled by the rows' values, and is filtered by the chips of states", () => {
+    const { el, model } = show(MANY);
+    expect(titles(el)).toContain("Who wrote Emma?");
+    const chip = (): HTMLButtonElement => el.querySelector(".counts button.ok") as HTMLButtonElement;
+    expect(chip().getAttribute("aria-pressed")).toBe("false");
+    chip().click();
+    expect(titles(el)).toEqual(["Why is the sky blue?", "Who wrote Emma?"]);
+    expect(chip().getAttribute("aria-pressed")).toBe("true");
+    expect(visibleText(el)).toContain("2 of 5 rows shown");
+    model.update({ ...MANY, rows: ROWS.slice(1) });
+    expect(titles(el)).toEqual(["Why is the sky blue?", "Who wrote Emma?"]);
+    chip().click();
+    expect(titles(el)).toHaveLength(4);
+  });
+
+  test("is searched in titles, other values and answers", () => {
+    const { el, q } = show(MANY);
+    const search = q(".find input") as HTMLInputElement;
+    search.value = "np DE";
+    search.dispatchEvent(new Event("input"));
+    expect(titles(el)).toEqual(["Is P = NP?"]);
+  });
+
+  test("is sorted by title, tokens or score", () => {
+    const { el, q } = show(MANY);
+    choose(q, "tokens");
+    expect(titles(el).slice(0, 2)).toEqual(["Why is the sky blue?", "Who wrote Emma?"]);
+    choose(q, "score");
+    expect(titles(el)[0]).toBe("Who wrote Emma?");
+    choose(q, "title");
+    expect(titles(el)[0]).toBe("Bad key");
+  });
+
+  test("of a small sweep has no search", () => {
+    expect(show(SWEEP).q(".find").hidden).toBe(true);
   });
 });
 
@@ -137,7 +190,7 @@ describe("requests for a sweep", () => {
 
   test("all rows are paused and unpaused", () => {
     const { model, q } = show(SWEEP);
-    const button = q(".tally button");
+    const button = q(".tally button.one");
     expect(button.textContent).toBe("Pause");
     button.click();
     model.update({ ...SWEEP, chip: "paused", hold: "unpause" });
@@ -185,7 +238,7 @@ describe("requests for a sweep", () => {
     const { model, q } = show(OPEN);
     const first = q(".opened .nba");
     q(".opened header button").click();
-    model.update({ ...OPEN, open: { row: "moon", state: { ...STOPPED, run: "run-moon" } } });
+    model.update({ ...OPEN, open: { row: "moon", title: "moon", state: { ...STOPPED, run: "run-moon" } } });
     expect(q(".opened .nba")).not.toBe(first);
     expect(q(".opened header .chip").textContent).toBe("stopped");
   });

@@ -22,6 +22,10 @@ PieceKind = Literal[
 """
 
 
+RowState = Literal["running", "waiting", "complete", "failed", "timed out", "stopped"]
+"""The state of a listed row of a sweep. "waiting" is for the user."""
+
+
 class RowStop(TypedDict):
     """The stop level that a row's Stop button requests."""
 
@@ -140,10 +144,13 @@ class PanelState(TypedDict):
 
 
 class SweepRow(AgentRow):
-    """A live row of a sweep."""
+    """A row of a sweep that is live or has ended."""
 
     run: str
     """The id of the row's run."""
+    state: RowState
+    tokens: int
+    score: float | None
 
 
 class RowCount(TypedDict):
@@ -151,6 +158,8 @@ class RowCount(TypedDict):
 
     text: str
     tone: Tone | Literal[""]
+    state: RowState | Literal[""]
+    """The state, if rows in it are listed."""
 
 
 class RowFailure(TypedDict):
@@ -164,6 +173,7 @@ class OpenRow(TypedDict):
     """The open row, with the state of its panel."""
 
     row: str
+    title: str
     state: PanelState
 
 
@@ -185,7 +195,7 @@ class SweepState(TypedDict):
     more_failures: str
     """The number of failures that are not listed, as text."""
     rows: list[SweepRow]
-    """The live rows."""
+    """The live rows, and the rows that ended last, newest first."""
     more_rows: str
     open: OpenRow | None
     button: StopButton | None

@@ -46,7 +46,8 @@ def wait_card(story: Story, i: int, chip: str) -> Locator:
 
 def rows_of(panel: Locator) -> Locator:
     """Return the running rows on a sweep's panel."""
-    return panel.get_by_role("region", name="Rows at work").first.locator("tbody tr")
+    rows = panel.get_by_role("region", name="Rows", exact=True).first.locator("tbody tr")
+    return rows.filter(has_not=panel.page.locator(".chip:is(.ok, .err, .cut)"))
 
 
 def test_sweep_is_stopped_and_resumed_in_one_cell(
@@ -136,7 +137,7 @@ def test_card_of_an_open_row_is_drawn_like_a_markdown_cell(
     cell = 'nb_agents.map([{"q": "one"}, {"q": "two"}], "Answer: {{q}}", "team.yaml")'
     i = story.run(f"import nb_agents\n{cell}")
     panel = story.page.outputs(i).locator(".nba.sweep")
-    rows_of(panel).filter(has_text="Answer: one").locator("button.open").click()
+    rows_of(panel).locator("button.open").get_by_text("one", exact=True).click()
     opened = panel.locator(".opened .nba")
     expect(opened.locator(".says")).to_contain_text("I look at the question")
     server.release()

@@ -26,8 +26,10 @@ from tests.kit.sweeps import (
     MAX_FAILURES,
     MAX_LIVE,
     MAX_TABLE,
+    EndedRow,
     LiveRow,
     OpenedRow,
+    RowOutcome,
     RowResult,
     Sweep,
     SweepView,
@@ -149,6 +151,41 @@ def test_row_shows_its_activity_and_has_a_stop_button() -> None:
     assert stops == [{"now": False}, {"now": True}, None]
 
 
+def ended(row: str, status: RowOutcome, **more: Any) -> EndedRow:
+    return EndedRow(RowResult(row, status, **more), 1)
+
+
+def test_rows_are_titled_by_their_values() -> None:
+    values = {"row-0": {"q": "", "city": EVIL, "lang": "de"}, "bad-0": {"city": "Bonn"}}
+    state = drawn(live=live(WRITING), failed=1, failures=failures(1), values=values)
+    row = state["rows"][0]
+    assert (row["name"], row["model"]) == (" ".join(EVIL.split())[:60] + "…", "lang: de")
+    assert state["failures"][0]["row"] == "Bonn"
+
+
+def test_ended_rows_are_listed_below_live_ones_with_their_answers() -> None:
+    rows = drawn(
+        live=live(WRITING),
+        completed=1,
+        failed=1,
+        recent=(
+            ended("moon-1", "completed", answer="It is **far**.", tokens=10, score=0.5),
+            ended("bad-2", "failed", error="no key"),
+        ),
+        values={"moon-1": {"q": "How far is the moon?"}},
+    )["rows"]
+    assert [row["state"] for row in rows] == ["running", "complete", "failed"]
+    moon, bad = rows[1:]
+    assert (moon["name"], moon["run"], moon["opens"]) == ("How far is the moon?", "moon-1/1", True)
+    assert (moon["says"], moon["score"], moon["stop"]) == ("It is far.", 0.5, None)
+    assert (bad["name"], bad["says"]) == ("bad-2", "no key")
+
+
+def test_score_that_is_not_finite_is_not_sent() -> None:
+    row = drawn(recent=(ended("a", "completed", score=float("nan")),))["rows"][0]
+    assert row["score"] is None
+
+
 def test_recipe_row_shows_its_current_step() -> None:
     row = drawn(live=live(recipe(*wrote("gather/draft", "so far "))))["rows"][0]
     assert (row["chip"], row["says"]) == ("writing", "so far")
@@ -165,7 +202,10 @@ def test_number_of_rows_sent_is_limited() -> None:
     state = drawn(
         failed=900, failures=failures(80, "why " * 5000), live=live(*[task] * 300), total=5000
     )
-    assert (len(state["rows"]), state["more_rows"]) == (MAX_LIVE, "240 more at work")
+    assert (len(state["rows"]), state["more_rows"]) == (
+        MAX_LIVE,
+        "240 more at work · 900 more ended",
+    )
     assert (len(state["failures"]), state["more_failures"]) == (
         MAX_FAILURES,
         "850 more without an answer",

@@ -27,11 +27,12 @@ from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests import processes
 from tests.kit.cells import handle_page_request
 from tests.kit.runs import Run, StartRequest, registry
-from tests.kit.sessions import sessions_in
+from tests.kit.sessions import sessions_in, turns_of
 from tests.kit.sweeps import (
     Row,
     RowResult,
     SweepFold,
+    SweepReader,
     fold_notes,
     has_died,
     is_live_sweep,
@@ -180,6 +181,9 @@ def test_failed_row_does_not_affect_others_and_is_retried_on_request(
     view = sweep.wait(WAIT_S)
     assert (view.status, view.completed, view.failed) == ("completed", 2, 1)
     assert "The call failed" in view.failures[0].error
+    resumed = sweep.resume(retry_failed=True).wait(WAIT_S)
+    assert (resumed.completed, resumed.failed) == (2, 1)  # it ran again, and failed again
+    assert sum(len(turns_of(sweep.path / row.name)) for row in sweep.rows) == 4
     for is_wanted, left in ((False, "failed"), (True, "complete")):
         again = nb_agents.map(
             rows(3), TASK, answering(), options=options, name="ask", retry_failed=is_wanted
@@ -370,6 +374,34 @@ def test_frame_is_available_anytime_and_round_trips_through_files(
         assert read.said.to_list() == frame.said.to_list()
         assert read.cost.to_list() == frame.cost.to_list()
     assert [row.values["said"] for row in read_rows(parquet)] == frame.said.to_list()
+
+
+def test_numbers_are_numbers_in_the_frame(options: RunOptions, tmp_path: Path) -> None:
+    source = tmp_path / "rows.csv"
+    source.write_text("n,code,price,note\n1,007,9.50,\n2,008,10,10%\n")
+    sweep = nb_agents.map(source, "Say {{n}}", answering(), options=options)
+    sweep.wait(WAIT_S)
+    frame = sweep.to_frame()
+    assert (frame.n.to_list(), frame.price.to_list()) == ([1, 2], [9.5, 10.0])
+    assert frame.code.to_list() == ["007", "008"]  # a number would lose the zeros
+    assert {str(frame[name].dtype) for name in ("tokens", "n")} == {"int64"}
+    assert {str(frame[name].dtype) for name in ("cost", "seconds", "score")} == {"float64"}
+
+
+def test_ended_rows_are_readable_by_their_values_in_any_process(
+    options: RunOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [{"city": "Bonn", "lang": "de", "key": "sk-1f9Qz7LmX02p"}]
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1f9Qz7LmX02p")
+    sweep = nb_agents.map(given, "Describe {{city}}", answering(), options=options)
+    sweep.wait(WAIT_S)
+    for handle in (sweep, SweepReader(sweep.path)):
+        [ended] = handle.view.recent
+        values = {"city": "Bonn", "lang": "de", "key": "[key]"}
+        assert handle.view.values == {ended.result.row: values}
+        run = handle.run_of(ended.result.row)
+        assert run is not None and run.is_over
+        assert handle.run_of("..") is None
 
 
 def test_task_uses_columns_of_any_name(options: RunOptions) -> None:

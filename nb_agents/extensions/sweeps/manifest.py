@@ -172,6 +172,23 @@ def has_died(path: Path, fold: SweepFold) -> bool:
     return any(turn.number >= first for row in unfinished for turn in turns_of(path / row))
 
 
+def turn_of_row(sweep: Path, row: str, number: int) -> TurnPaths | None:
+    """Return a turn of a row's session, or None if the sweep's directory has no such turn.
+
+    Args:
+        sweep: The sweep's directory.
+        row: The row's name, as in a note. Edited files could contain a name or a link that leads
+            outside the sweep.
+        number: The turn's number.
+    """
+    path = sweep / row / f"turn_{number}"
+    with suppress(ValueError):  # the name has characters that are invalid in a path
+        inside = Path(os.path.realpath(sweep), *path.parts[-2:])
+        if Path(os.path.realpath(path)) == inside and os.path.isdir(path):
+            return TurnPaths(path)
+    return None
+
+
 def is_live_sweep(path: Path) -> bool:
     """Return whether a directory contains a sweep that a process is running."""
     return is_sweep(path) and is_held(owner_lock(path))

@@ -6,9 +6,9 @@ readers don't have to open hundreds of sessions. A row without a note is read fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -85,10 +85,12 @@ class RowBegan:
     Attributes:
         row: The row's name.
         turn: The turn's number.
+        values: The row's values as short text, by column; see `shown_values`.
     """
 
     row: str
     turn: PositiveInt
+    values: Mapping[str, str] = field(default_factory=dict)
     kind: Literal["row_began"] = "row_began"
 
 
@@ -102,6 +104,7 @@ class SweepBegan:
         first: The names of the first rows, in the order of the source.
         others: Rows that have a result but are no longer in the source.
         retry_failed: Whether failed rows run again.
+        first_values: The values of the first rows as short text, by column.
     """
 
     at: FiniteFloat
@@ -109,6 +112,7 @@ class SweepBegan:
     first: tuple[str, ...]
     others: tuple[str, ...]
     retry_failed: bool
+    first_values: tuple[Mapping[str, str], ...] = ()
     kind: Literal["sweep_began"] = "sweep_began"
 
 

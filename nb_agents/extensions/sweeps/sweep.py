@@ -28,6 +28,7 @@ from nb_agents.cancel import (
     StopRequest,
     StopResult,
 )
+from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.errors import ClusterLostError, SessionBusyError, UserError, error_message
 from nb_agents.events.turn_events import Continue, Pause
 from nb_agents.extensions.sweeps.heap import less_garbage_collection
@@ -42,6 +43,7 @@ from nb_agents.extensions.sweeps.notes import (
     SweepStatus,
 )
 from nb_agents.extensions.sweeps.row_session import find_row, result_of_turn
+from nb_agents.extensions.sweeps.row_titles import shown_values
 from nb_agents.extensions.sweeps.source import Row
 from nb_agents.extensions.sweeps.sweep_fold import FIRST_ROWS, LiveRow, SweepView, sum_of
 from nb_agents.extensions.sweeps.sweep_handle import SweepHandle
@@ -55,6 +57,7 @@ from nb_agents.extensions.sweeps.sweep_table import (
 from nb_agents.extensions.sweeps.waiting_rows import WaitingRows
 from nb_agents.launch.run import Run
 from nb_agents.loop import interrupt_source
+from nb_agents.masking import Mask
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import has_commands, take_commands
 from nb_agents.session.layout import TurnPaths
@@ -149,6 +152,7 @@ class Sweep(SweepHandle):
         # Rows without a recorded end may still be running in another process.
         self._possibly_running = {row.name for row in self.rows} & self._fold.at_work
         self._by_name = {row.name: row for row in self.rows}
+        self._mask = Mask(secrets_of_environment())
         self._running: dict[str, Run] = {}
         self._beginning: set[str] = set()
         self._away = WaitingRows(spec.limit, _set_paused)
@@ -181,7 +185,11 @@ class Sweep(SweepHandle):
             tuple(names[:FIRST_ROWS]),
             tuple(sorted(other_rows)),
             retry_failed,
+            tuple(self._shown_values(row) for row in self.rows[:FIRST_ROWS]),
         )
+
+    def _shown_values(self, row: Row) -> Mapping[str, str]:
+        return shown_values(row.values, self._mask.text)
 
     # State ----------------------------------------------------------------------------------
 
@@ -258,8 +266,11 @@ class Sweep(SweepHandle):
         self._inbox.put(lambda: self._set_paused(is_paused))
         return not self.is_over
 
-    def resume(self) -> Sweep:
+    def resume(self, retry_failed: bool = False) -> Sweep:
         """Unpause the sweep, or run the remaining rows of one that has ended.
+
+        Args:
+            retry_failed: Whether failed rows of a sweep that has ended also run again.
 
         Returns:
             This sweep if it was paused, or else a new one for the same directory.
@@ -267,7 +278,7 @@ class Sweep(SweepHandle):
         if not self.is_over:
             self.hold(False)
             return self
-        return Sweep(replace(self._spec, retry_failed=False))
+        return Sweep(replace(self._spec, retry_failed=retry_failed))
 
     # The sweep's thread ---------------------------------------------------------------------
 
@@ -465,7 +476,7 @@ class Sweep(SweepHandle):
             self._has_begun_one = True
             self._exit_stack.enter_context(less_garbage_collection())
         self._running[row.name] = run
-        self._record(RowBegan(row.name, run.turn))
+        self._record(RowBegan(row.name, run.turn, self._shown_values(row)))
         run.add_done_callback(lambda: self._handle_later(row, lambda: self._on_end(row)))
         if self._stop is not None:
             self._stop_run(run, self._stop)

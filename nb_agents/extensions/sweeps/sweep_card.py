@@ -5,11 +5,13 @@ The number of listed rows is limited. Further rows are only counted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nb_agents.extensions.sweeps.row_titles import RowTitle, row_title
 from nb_agents.extensions.sweeps.sweep_file import ESTIMATE, SWEEP_FILE
 from nb_agents.nouns import count, dollars
 from nb_agents.presentation import text
@@ -19,6 +21,8 @@ from nb_agents.presentation.markdown import as_html, sanitize
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.presentation.panel_types import (
     OpenRow,
+    RowCount,
+    RowState,
     RowStop,
     StopButton,
     SweepRow,
@@ -32,7 +36,7 @@ from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import AgentView, RunView
 
 if TYPE_CHECKING:
-    from nb_agents.extensions.sweeps.sweep_fold import LiveRow, SweepView
+    from nb_agents.extensions.sweeps.sweep_fold import EndedRow, LiveRow, SweepView
 
 SWEEP_MIME = "application/vnd.nb-agents.sweep+json"
 MAX_LIVE = 60
@@ -42,7 +46,13 @@ MAX_FAILURES = 50
 MAX_WHY = 400
 """Maximum length of the reason for a failure, in characters."""
 MAX_NAME = 60
-"""Maximum length of a row's task below its name, in characters."""
+"""Maximum length of a row's title, in characters."""
+MAX_VALUES = 120
+"""Maximum length of a row's other values below its title, in characters."""
+MAX_VALUE_COLUMNS = 3
+"""Maximum number of the source's columns in the card's table."""
+MAX_VALUE = 80
+"""Maximum length of a value in the card's table, in characters."""
 MAX_NOTICES = 5
 """Maximum number of lines about the cost."""
 MAX_TABLE = 20
@@ -59,6 +69,11 @@ _TONES: dict[str, Tone] = {
     "timed out": "ing",
     "stopped": "cut",
     "running": "run",
+}
+_ROW_STATES: dict[str, RowState] = {
+    "complete": "complete",
+    "failed": "failed",
+    "timed out": "timed out",
 }
 _RETRY = "--retry-failed or retry_failed=True runs failed rows again."
 _OWN_COLUMNS = {"row", "status", "answer", "error", "tokens", "cost", "seconds", "score", "session"}
@@ -105,6 +120,8 @@ def sweep_state(
     ended_count = view.completed + view.failed
     # Rows that are waiting for the user come first.
     live = sorted(view.live, key=lambda row: not row.view.gates)
+    rows = [_row(row, view, opened, now) for row in live[:MAX_LIVE]]
+    rows += [_ended_row(row, view, opened) for row in view.recent]
     return {
         "sweep": view.name,
         "task": text.clip(title, 300),
@@ -116,17 +133,17 @@ def sweep_state(
         "in_flight": _score(view),
         "elapsed": _time(view),
         "cost": spent(view),
-        "counts": [{"text": words, "tone": tone} for words, tone in counts(view)],
+        "counts": row_counts(view),
         "failures": [
-            {"row": text.clip(each.row, MAX_NAME), "why": text.clip(each.error, MAX_WHY)}
+            {"row": _title(each.row, view)[0], "why": text.clip(each.error, MAX_WHY)}
             for each in view.failures[:MAX_FAILURES]
         ],
         "more_failures": _more(
             view.failed - min(len(view.failures), MAX_FAILURES), "without an answer"
         ),
-        "rows": [_row(row, opened, now) for row in live[:MAX_LIVE]],
-        "more_rows": _more(len(live) - MAX_LIVE, "at work"),
-        "open": _open(opened, now),
+        "rows": rows,
+        "more_rows": _more_rows(view),
+        "open": _open(opened, view, now),
         "button": _button(view),
         "hold": _pause_action(view),
         "notices": [*notices],
@@ -157,21 +174,30 @@ def sweep_chip(view: SweepView) -> str:
 
 def counts(view: SweepView) -> list[tuple[str, Tone | Literal[""]]]:
     """Return the number of rows in each state as text, with tones. Zeros are left out."""
+    return [(each["text"], each["tone"]) for each in row_counts(view)]
+
+
+def row_counts(view: SweepView) -> list[RowCount]:
+    """Return the number of rows in each state. Zeros are left out."""
     # A failed row that is running again is counted twice, which can make `stopped` negative.
     failed = view.failed - view.failed_late
     ended_count = view.completed + failed + view.timed_out
     stopped = view.total - ended_count - view.to_go - len(view.live)
     waits = "waits" if view.waiting == 1 else "wait"
-    chips: list[tuple[int, str, Tone | Literal[""]]] = [
-        (failed, "failed", "err"),
-        (view.timed_out, "timed out", "ing"),
-        (view.waiting, f"{waits} for you", "ing"),
-        (len(view.live) - view.waiting, "at work", "run"),
-        (view.completed, "complete", "ok"),
-        (stopped, "stopped", "cut"),
-        (view.to_go, "not started" if view.is_over else "to go", ""),
+    chips: list[tuple[int, str, Tone | Literal[""], RowState | Literal[""]]] = [
+        (failed, "failed", "err", "failed"),
+        (view.timed_out, "timed out", "ing", "timed out"),
+        (view.waiting, f"{waits} for you", "ing", "waiting"),
+        (len(view.live) - view.waiting, "at work", "run", "running"),
+        (view.completed, "complete", "ok", "complete"),
+        (stopped, "stopped", "cut", "stopped"),
+        (view.to_go, "not started" if view.is_over else "to go", "", ""),
     ]
-    return [(f"{number} {words}", tone) for number, words, tone in chips if number > 0]
+    return [
+        {"text": f"{number:,} {words}", "tone": tone, "state": state}
+        for number, words, tone, state in chips
+        if number > 0
+    ]
 
 
 def spent(view: SweepView) -> str:
@@ -203,22 +229,70 @@ def _more(number: int, kind: str) -> str:
     return f"{number} more {kind}" if number > 0 else ""
 
 
-def _row(row: LiveRow, opened: OpenedRow | None, now: float) -> SweepRow:
+def _more_rows(view: SweepView) -> str:
+    ended_count = view.completed + view.failed + view.timed_out - view.failed_late
+    listed_count = sum(
+        each.result.status != "cancelled" or each.result.timed_out for each in view.recent
+    )
+    more = (_more(len(view.live) - MAX_LIVE, "at work"), _more(ended_count - listed_count, "ended"))
+    return " · ".join(filter(None, more))
+
+
+def _title(row: str, view: SweepView) -> RowTitle:
+    """Return how a row is called, shortened for a list."""
+    title, rest = row_title(row, view.values.get(row, {}))
+    return RowTitle(text.clip(title, MAX_NAME), text.clip(rest, MAX_VALUES))
+
+
+def _ended_row(ended: EndedRow, sweep: SweepView, opened: OpenedRow | None) -> SweepRow:
+    """Return a row that has ended, with the start of its answer, or why it has none."""
+    result = ended.result
+    name, values = _title(result.row, sweep)
+    score = result.score if result.score is not None and math.isfinite(result.score) else None
+    used = [numbers(result.tokens, result.cost), "" if score is None else f"score {score:.3g}"]
+    says = result.error or text.without_markdown(str(result.answer or ""), MAX_SAYS)
+    run = f"{result.row}/{ended.turn}" if ended.turn else ""
+    return {
+        "id": result.row,
+        "name": name,
+        "run": run,
+        "model": values,
+        "title": text.clip(result.row, 300),
+        "chip": result.state,
+        "tone": _TONES.get(result.state, "cut"),
+        "says": text.clip(says, MAX_SAYS),
+        "writing": False,
+        "numbers": " · ".join(filter(None, used)),
+        "stop": None,
+        "opens": bool(run),
+        "current": opened is not None and opened.name == result.row,
+        "state": _ROW_STATES.get(result.state, "stopped"),
+        "tokens": result.tokens,
+        "score": score,
+    }
+
+
+def _row(row: LiveRow, sweep: SweepView, opened: OpenedRow | None, now: float) -> SweepRow:
     view, agent = row.view, _speaker(row.view)
+    name, values = _title(row.name, sweep)
     chip, tone = _doing(view, agent, now)
     gate = next(iter(view.gates.values()), None)
     return {
         "id": row.name,
+        "name": name,
         "run": row.run,
-        "model": text.clip(view.task, MAX_NAME),
-        "title": text.clip(view.task, 300),
+        "model": values if row.name in sweep.values else text.clip(view.task, MAX_NAME),
+        "title": text.clip(f"{row.name}: {view.task}", 300),
         "chip": chip,
         "tone": tone,
         "says": text.clip(gate.prompt, MAX_SAYS) if gate else says(agent) if agent else "",
         "writing": not gate and agent is not None and agent.in_flight and agent.phase == "writing",
         "numbers": numbers(view.tokens, total_cost(view), view.is_estimated),
         "stop": _stop(view),
-        "current": opened is not None and opened.run == row.run,
+        "current": opened is not None and opened.name == row.name,
+        "state": "waiting" if view.gates else "running",
+        "tokens": view.tokens,
+        "score": None,
     }
 
 
@@ -250,12 +324,12 @@ def _stop(view: RunView) -> RowStop | None:
     return {"now": view.stop is not None}
 
 
-def _open(opened: OpenedRow | None, now: float) -> OpenRow | None:
+def _open(opened: OpenedRow | None, view: SweepView, now: float) -> OpenRow | None:
     if opened is None:
         return None
     state = panel_state(opened.view, opened.run, now)
     state["card"], state["answers"] = opened.card, list(opened.answers)
-    return {"row": opened.name, "state": state}
+    return {"row": opened.name, "title": _title(opened.name, view)[0], "state": state}
 
 
 def _is_cut(view: SweepView) -> bool:
@@ -336,9 +410,13 @@ def _data(view: SweepView, card: _Card, path: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Line:
-    """A row in the card's table, with its answer on one line and as Markdown, if it has one."""
+    """A row in the card's table, with its answer on one line and as Markdown, if it has one.
+
+    Its values are those of the card's columns: the first one is the row's title.
+    """
 
     name: str
+    values: Sequence[str]
     status: str
     tone: str
     answer: str
@@ -360,6 +438,7 @@ class _Card:
     failures: Sequence[tuple[str, str, str]]
     more_failures: int
     retry: str
+    columns: Sequence[str]
     lines: Sequence[_Line]
     more_lines: int
     continuation: str
@@ -373,8 +452,11 @@ def _card(
     table: Sequence[Mapping[str, Any]],
     entry_point: EntryPoint = CELL,
 ) -> _Card:
-    failures = [(f.state, text.clip(f.row, 60), text.clip(f.error, MAX_WHY)) for f in view.failures]
-    lines = [_line(record) for record in table[:MAX_TABLE]]
+    failures = [
+        (f.state, _title(f.row, view)[0], text.clip(f.error, MAX_WHY)) for f in view.failures
+    ]
+    columns = _columns(view, table[:MAX_TABLE])
+    lines = [_line(record, view, columns) for record in table[:MAX_TABLE]]
     return _Card(
         text.clip(title, 200),
         view.state,
@@ -384,6 +466,7 @@ def _card(
         failures[:MAX_FAILURES],
         view.failed - len(failures[:MAX_FAILURES]),
         _RETRY if view.is_over and view.failed else "",
+        columns or ["row"],
         lines,
         view.total - len(lines) if lines else 0,
         _continuation(view, entry_point),
@@ -413,11 +496,22 @@ def _continuation(view: SweepView, entry_point: EntryPoint) -> str:
     return f"If its {entry_point.writer} has ended: {again[0].lower()}{again[1:]}"
 
 
-def _line(record: Mapping[str, Any]) -> _Line:
+def _columns(view: SweepView, table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the first columns of the source, or none if the rows' values are not known."""
+    rows = [view.values.get(str(record["row"]), {}) for record in table]
+    names = dict.fromkeys(name for values in rows for name in values)
+    return list(names)[:MAX_VALUE_COLUMNS] if all(rows) else []
+
+
+def _line(record: Mapping[str, Any], view: SweepView, columns: Sequence[str]) -> _Line:
+    row = str(record["row"])
+    values = view.values.get(row, {})
+    title, rest = _title(row, view)
     status = "not started" if record["status"] == "waiting" else record["status"]
     score = record["score"]
     return _Line(
-        text.clip(str(record["row"]), 60),
+        f"{title} ({rest})" if rest else title,
+        [text.clip(values.get(name, ""), MAX_VALUE) for name in columns] or [title],
         status,
         _TONES.get(status, "cut"),
         text.clip(_answer(record), MAX_ANSWER),

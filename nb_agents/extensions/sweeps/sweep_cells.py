@@ -126,8 +126,8 @@ class SweepPanel(Panel[SweepHandle]):
                 carry_out(content)
 
     def _open(self, row: str) -> None:
-        """Open a live row. "" closes the open row."""
-        run = self._work.runs.get(row)
+        """Open a row. "" closes the open row."""
+        run = self._work.run_of(row) if row else None
         with LOCK:
             self._opened = _Opened(row, run) if run is not None else None
             self._outputs.draw()

@@ -5,12 +5,13 @@ Applying a note, and creating a view, take the same time for any number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
 from nb_agents.extensions.sweeps.notes import (
     Note,
@@ -21,6 +22,7 @@ from nb_agents.extensions.sweeps.notes import (
     SweepChanged,
     SweepStatus,
 )
+from nb_agents.presentation.text import clip
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunState, RunView
 
@@ -40,6 +42,12 @@ FIRST_ROWS = 20
 MAX_FAILURES = 50
 """Maximum number of failed rows in a view."""
 
+MAX_RECENT = 40
+"""Maximum number of ended rows in a view, those that ended last."""
+
+MAX_ANSWER = 200
+"""Maximum length of an ended row's answer in a view, in characters."""
+
 
 @dataclass(frozen=True, slots=True)
 class LiveRow:
@@ -54,6 +62,18 @@ class LiveRow:
     name: str
     run: str
     view: RunView
+
+
+class EndedRow(NamedTuple):
+    """A row that has ended.
+
+    Attributes:
+        result: Its result, with at most `MAX_ANSWER` characters of its answer.
+        turn: The number of its last turn, or 0 if it is unknown.
+    """
+
+    result: RowResult
+    turn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +96,8 @@ class SweepView:
         to_go: Number of rows that this process has not started yet.
         timed_out: Number of rows that a time limit ended.
         failed_late: Number of failed rows that a time limit ended.
+        recent: The rows that ended last, newest first.
+        values: The values of the listed rows as short text, by row and column.
     """
 
     name: str
@@ -94,6 +116,8 @@ class SweepView:
     to_go: int = 0
     timed_out: int = 0
     failed_late: int = 0
+    recent: tuple[EndedRow, ...] = ()
+    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         done = self.completed + self.failed
@@ -138,6 +162,7 @@ class SweepFold:
         began: The start of the last process.
         change: The last change of the sweep's status.
         failures: Failed rows, by name.
+        values: The values of the rows that a view or card lists, as short text.
         completed: Number of completed rows.
     """
 
@@ -150,6 +175,8 @@ class SweepFold:
     change: SweepChanged = SweepChanged(0.0, "running")
 
     def __post_init__(self) -> None:
+        self.values: dict[str, Mapping[str, str]] = {}
+        self._recent: dict[str, EndedRow] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -219,6 +246,7 @@ class SweepFold:
                 self.at_work.add(note.row)
                 self.running[note.row] = note.turn
                 self._started_rows.add(note.row)
+                self.values[note.row] = note.values
             case RowResult():
                 self._end(note)
 
@@ -226,6 +254,7 @@ class SweepFold:
         self.began, self.change = began, SweepChanged(began.at, "running")
         self.running.clear()
         self._reset()
+        self.values |= dict(zip(began.first, began.first_values, strict=False))
         for row, result in self.results.items():
             if row in began.others:
                 continue
@@ -235,6 +264,7 @@ class SweepFold:
                 self._replace(result, None)
             else:  # the row will run again, so only its tokens and cost count
                 self._replace(replace(result, status="cancelled", timed_out=False), None)
+                self._recent.pop(row, None)
 
     def _pause(self, is_paused: bool, at: float) -> None:
         if is_paused and self._paused_since is None:
@@ -253,11 +283,30 @@ class SweepFold:
         is_shown = row in self.began.first or len(self.results) < FIRST_ROWS
         keeps_answer = self.keeps_answers or is_shown
         self.results[row] = result if keeps_answer else replace(result, answer=None)
+        self._add_recent(result)
         self.at_work.discard(row)
         self.running.pop(row, None)
         if result.status != "cancelled" and row not in self._kept_rows:
             self._ended_rows.add(row)
             self._started_rows.add(row)
+
+    def _add_recent(self, result: RowResult) -> None:
+        row, previous = result.row, self._recent.get(result.row)
+        turn = self.running.get(row) or (previous.turn if previous else 0)
+        ended = EndedRow(replace(result, answer=_short(result.answer)), turn)
+        if row not in self.running and previous:  # a new score, which is not a new end
+            self._recent[row] = ended
+            return
+        self._recent.pop(row, None)
+        self._recent[row] = ended
+        if len(self._recent) > MAX_RECENT:
+            self._forget(next(iter(self._recent)))
+
+    def _forget(self, row: str) -> None:
+        """Drop an ended row that is no longer listed, because there may be many rows."""
+        del self._recent[row]
+        if row not in self.failures and row not in self.began.first:
+            self.values.pop(row, None)
 
     def _replace(self, result: RowResult, previous: RowResult | None) -> None:
         if previous is not None:
@@ -299,6 +348,13 @@ class SweepFold:
         to_go = max(0, self.total - len(self._started_rows))
         ended_count = len(self._ended_rows) if self.began.at else 0
         worked_s = elapsed_s - self._paused_until(until)
+        failures = tuple(islice(self.failures.values(), MAX_FAILURES))
+        is_running = {row.name for row in live}
+        recent = tuple(
+            each for each in reversed(self._recent.values()) if each.result.row not in is_running
+        )
+        ended = (*(each.row for each in failures), *(each.result.row for each in recent))
+        listed = dict.fromkeys((*is_running, *ended, *self.began.first))
         return SweepView(
             name,
             change.status,
@@ -310,12 +366,14 @@ class SweepFold:
             elapsed_s,
             worked_s / ended_count * (to_go + len(live)) if ended_count else None,
             tuple(live),
-            tuple(islice(self.failures.values(), MAX_FAILURES)),
+            failures,
             tuple(self._scores.values()),
             change.reason,
             to_go,
             self._timed_out,
             self._failed_late,
+            recent,
+            {row: self.values[row] for row in listed if self.values.get(row)},
         )
 
 
@@ -331,6 +389,13 @@ def fold_notes(path: Path) -> SweepFold:
             for _, note in notes:
                 fold.apply(note)
     return fold
+
+
+def _short(answer: Any) -> Any:
+    """Return an answer with at most `MAX_ANSWER` characters, or a recipe's outputs as text."""
+    if isinstance(answer, dict):
+        answer = " · ".join(f"{name}: {value}" for name, value in islice(answer.items(), 6))
+    return None if answer is None else clip(str(answer), MAX_ANSWER)
 
 
 def sum_of(costs: Sequence[float | None]) -> float | None:

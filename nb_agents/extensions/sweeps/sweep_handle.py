@@ -11,8 +11,10 @@ from typing import Any
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopResult, StopSource
 from nb_agents.errors import UserError
+from nb_agents.extensions.sweeps.manifest import turn_of_row
 from nb_agents.extensions.sweeps.notes import SweepStatus
 from nb_agents.extensions.sweeps.sweep_fold import SweepView
+from nb_agents.launch.finding import attach
 from nb_agents.launch.run import Run
 from nb_agents.loop import redirect_interrupts, wait_interruptibly
 from nb_agents.presentation.text import shown_path
@@ -67,6 +69,21 @@ class SweepHandle(ABC):
     @abstractmethod
     def runs(self) -> Mapping[str, Run]:
         """The current runs, by their rows' names."""
+
+    def run_of(self, row: str) -> Run | None:
+        """Return the run of a row that is live or one of those that ended last.
+
+        Args:
+            row: The row's name.
+
+        Returns:
+            The run, or None if there is no such row.
+        """
+        if (run := self.runs.get(row)) is not None:
+            return run
+        ended = next((each for each in self.view.recent if each.result.row == row), None)
+        turn = turn_of_row(self.path, row, ended.turn) if ended else None
+        return attach(turn.path) if turn else None
 
     @property
     @abstractmethod

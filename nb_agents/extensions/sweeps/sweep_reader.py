@@ -16,7 +16,7 @@ from nb_agents.cancel import StopRequest, StopResult
 from nb_agents.errors import UserError
 from nb_agents.events import Command
 from nb_agents.events.turn_events import Continue, Pause
-from nb_agents.extensions.sweeps.manifest import is_live_sweep
+from nb_agents.extensions.sweeps.manifest import is_live_sweep, turn_of_row
 from nb_agents.extensions.sweeps.notes import ROWS, NoteReader
 from nb_agents.extensions.sweeps.sweep_file import SWEEP_FILE
 from nb_agents.extensions.sweeps.sweep_fold import FIRST_ROWS, LiveRow, SweepFold, SweepView
@@ -97,17 +97,10 @@ class SweepReader(SweepHandle):
     @property
     def turns(self) -> Mapping[str, TurnPaths]:
         """The turns of the running rows, by the rows' names."""
-        turns = ((row, self._turn(row, number)) for row, number in self._fold.running.items())
+        turns = (
+            (row, turn_of_row(self.path, row, number)) for row, number in self._fold.running.items()
+        )
         return {row: turn for row, turn in turns if turn is not None}
-
-    def _turn(self, row: str, number: int) -> TurnPaths | None:
-        path = self.path / row / f"turn_{number}"
-        # Edited files could contain a name or a link that leads outside the sweep.
-        with suppress(ValueError):  # the name has characters that are invalid in a path
-            inside = Path(os.path.realpath(self.path), *path.parts[-2:])
-            if Path(os.path.realpath(path)) == inside and os.path.isdir(path):
-                return TurnPaths(path)
-        return None
 
     def table(self) -> Sequence[dict[str, Any]]:
         """Return the records of the first rows, like `Sweep.table` without the source's columns."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,12 @@ COLUMNS = frozenset(
     }
 )
 """Columns of a sweep's table other than those of its source and a recipe's outputs."""
+
+_TEXT_COLUMNS = frozenset({"row", "status", "error", "session"})
+_NUMBER_COLUMNS = frozenset({"tokens", "cost", "seconds", "score"})
+MAX_INTEGER = 2**53
+"""Limit of integers that a column of numbers stores exactly, even next to fractions."""
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d{1,15})?")
 
 
 def row_record(row: str, status: str, result: RowResult | None, session: Path) -> dict[str, Any]:
@@ -78,8 +85,9 @@ def renamed(values: Mapping[str, Any], used_names: Collection[str], prefix: str)
 def to_frame(table: Sequence[Mapping[str, Any]]) -> Any:
     """Return a table as a pandas DataFrame. Each column has a single type, as Parquet requires.
 
-    In columns with lists, mappings or values of several types, values that are not text are
-    converted to JSON.
+    A column in which each text is a number, as in a CSV file, becomes a column of numbers. In
+    columns with lists, mappings or values of several types, values that are not text are converted
+    to JSON.
 
     Raises:
         UserError: pandas is not installed.
@@ -92,9 +100,29 @@ def to_frame(table: Sequence[Mapping[str, Any]]) -> Any:
         ) from None
     frame = pandas.DataFrame(table)
     for name, column in frame.items():
-        if pandas.api.types.infer_dtype(column, skipna=True) in ("mixed", "mixed-integer"):
+        is_own_number = name in _NUMBER_COLUMNS  # which may have no value at all yet
+        if is_own_number or (name not in _TEXT_COLUMNS and is_numeric(column)):
+            frame[name] = pandas.to_numeric(column)
+        elif pandas.api.types.infer_dtype(column, skipna=True) in ("mixed", "mixed-integer"):
             frame[name] = column.map(_as_text, na_action="ignore")
     return frame
+
+
+def is_numeric(values: Iterable[Any]) -> bool:
+    """Return whether values are numbers or missing, and each text is a number as JSON writes it.
+
+    A text such as "007", which a number would change, is not numeric.
+    """
+    known = [value for value in values if value is not None and value == value]  # without NaN
+    return bool(known) and all(map(_is_number, known))
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, str):
+        return _NUMBER.fullmatch(value) is not None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) < MAX_INTEGER
 
 
 def _as_text(value: Any) -> str:
