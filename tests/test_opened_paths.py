@@ -123,6 +123,7 @@ MAY_OPEN = {
     ),
     "the system": (
         "cli.printing",
+        "launch.environment_report",
         "launch.host",
         "process.command:_start",
         "process.readonly_devices",

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-_LIBRARIES = {
+EXTRAS = {
     "acp": ("acp", "mcp", "uvicorn"),
     "anthropic": ("anthropic",),
     "google": ("google.genai",),
@@ -21,7 +21,7 @@ def missing_extra(extra: str) -> str:
     Returns:
         A sentence with the command line.
     """
-    if all(_is_installed(module) for module in _LIBRARIES.get(extra, ())):
+    if all(_is_installed(module) for module in EXTRAS.get(extra, ())):
         return ""
     return f"Install it: `pip install 'nb_agents[{extra}]'`."
 

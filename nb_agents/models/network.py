@@ -59,6 +59,19 @@ def proxy_of(url: httpx2.URL | str) -> Proxy | None:
     return Proxy(_variable(pattern), _host_and_port(httpx2.URL(address))) if address else None
 
 
+def environment_proxies() -> list[Proxy]:
+    """Return the proxies of this environment. Call `check_network` first.
+
+    Raises:
+        httpx2.InvalidURL: An address is invalid.
+    """
+    import httpx2
+    from httpx2._utils import get_environment_proxies
+
+    proxies = get_environment_proxies().items()
+    return [Proxy(_variable(p), _host_and_port(httpx2.URL(a))) for p, a in proxies if a]
+
+
 def check_network() -> None:
     """Check that an HTTP client can be created in this environment.
 

@@ -11,6 +11,7 @@ from nb_agents.session.layout import LISTED, session_root
 from nb_agents.session.lookup import find_session, parse_reference, parse_session_reference
 from nb_agents.verbs import (
     comparing,
+    diagnosing,
     on_files,
     on_runs,
     on_sessions,
@@ -94,6 +95,7 @@ _LAST = (
     Verb("verify", on_sessions.verify, "file"),
     Verb("delete", on_sessions.delete, "session", (parameters.YES,)),
     Verb("prune", on_sessions.prune, "root", parameters.PRUNE),
+    Verb("doctor", diagnosing.doctor, "root"),
 )
 _CORE = {verb.name: verb for verb in (*_FIRST, *_LAST)}
 

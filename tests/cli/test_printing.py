@@ -164,6 +164,7 @@ class EveryCommand:
             "rename": lambda: ("lab", "other"),
             "delete": lambda: ("other", "--yes"),
             "prune": lambda: ("--older", "30d"),
+            "doctor": tuple,
             "wait-for-quota": tuple,
         }
         commands = typer.main.get_command(app).commands.items()

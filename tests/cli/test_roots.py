@@ -45,7 +45,7 @@ LISTS = {"runs": (), "sessions": (), "sweeps": (), "prune": ("--older", "0h")}
 WITH_NAME_ALONE = {"apply", "say", "approve", "deny", "answer", "rename", "export", "delete"}
 OTHERS = {
     *("run", "chat", "demo", "check", "plan", "diff", "acp", "mcp", "init", "schema", "trace"),
-    *("wait-for-quota", "blame", "verify"),
+    *("wait-for-quota", "blame", "verify", "doctor"),
 }
 """The commands that do not act on a single run or session."""
 

@@ -90,7 +90,7 @@ def test_missing_library_is_a_start_error_with_the_command_that_installs_it(
     extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not extras.missing_extra(extra)
-    monkeypatch.setitem(extras._LIBRARIES, extra, ("no_such_package.module",))
+    monkeypatch.setitem(extras.EXTRAS, extra, ("no_such_package.module",))
     kinds = {"anthropic": "claude", "google": "gemini", "mcp": "ollama"}
     servers = {"mcp_servers": [{"name": "s", "command": "x"}]} if extra == "mcp" else {}
     backend = {"type": kinds[extra], "model": "m", "api_key": "k", **servers}
@@ -101,4 +101,4 @@ def test_missing_library_is_a_start_error_with_the_command_that_installs_it(
 
 def test_extra_all_contains_each_extra_that_a_team_file_can_need() -> None:
     [line] = PROJECT["optional-dependencies"]["all"]
-    assert {*extras._LIBRARIES, "keyring", "cluster"} == Requirement(line).extras
+    assert {*extras.EXTRAS, "keyring", "cluster"} == Requirement(line).extras
