@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from nb_agents.launch.once import once
     from nb_agents.launch.run import Run
     from nb_agents.options import RunOptions
+    from nb_agents.presentation.explanation import why
     from nb_agents.session.journal import follow
     from nb_agents.tools.base import ToolError
     from nb_agents.tools.functions import tool
@@ -101,6 +102,7 @@ if TYPE_CHECKING:  # at run time, __getattr__ makes a list of the installed name
         "should_stop",
         "start",
         "tool",
+        "why",
     ]
 
 _MODULES = {
@@ -130,6 +132,7 @@ _MODULES = {
     "should_stop": "nb_agents.cancel",
     "start": "nb_agents.launch.api",
     "tool": "nb_agents.tools.functions",
+    "why": "nb_agents.presentation.explanation",
 }
 """The module of each public name, except for those that extensions add."""
 _OF_EXTENSIONS = ("Recipe", "Sweep", "fork", "map")

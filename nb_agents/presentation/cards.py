@@ -171,7 +171,7 @@ def card_text(
             body = _live_text(view, path, entry_point)
     lines = [f"### {text.clip(view.task, 200)} [{view.state}]", "", *body]
     lines += [line for part in _parts(view) for line in ("", part)]
-    lines += ["", *(f"> {note}" for note in _notes(view, entry_point))]
+    lines += ["", *(f"> {note}" for note in notes(view, entry_point))]
     lines += ["", " · ".join(filter(None, [_address(view), text.spent(view), path]))]
     return "\n".join(lines)
 
@@ -303,8 +303,13 @@ def _saved(view: RunView, entry_point: EntryPoint) -> str:
     )
 
 
-def _notes(view: RunView, entry_point: EntryPoint) -> list[str]:
-    """Return the notices, and the user messages that no agent has read."""
+def notes(view: RunView, entry_point: EntryPoint) -> list[str]:
+    """Return the notices of a turn, advice, and the user messages that no agent has read.
+
+    Args:
+        view: The view of the turn.
+        entry_point: The syntax of the commands in the advice.
+    """
     late = view.unheard if view.ending else ()
     reader = display_of(view).reader
     unread = (
@@ -356,6 +361,21 @@ def _resume_advice(view: RunView) -> str:
 
 def _address(view: RunView) -> str:
     return f"{view.session}/{view.turn}"
+
+
+def next_commands(
+    view: RunView, path: str, again: Preview | None, entry_point: EntryPoint
+) -> list[str]:
+    """Return the lines that resume an incomplete turn, then the command that continues it.
+
+    Args:
+        view: The view of a turn that has ended.
+        path: The turn's directory, as shown to the user.
+        again: The preview of a resume, or None if it is unknown or there is nothing to resume.
+        entry_point: The syntax of the commands.
+    """
+    resume = [] if view.ending == "complete" else _resume(view, path, again, entry_point)
+    return [*resume, _continue(view, path, entry_point)]
 
 
 def _continue(view: RunView, path: str, entry_point: EntryPoint = CELL) -> str:
@@ -503,7 +523,7 @@ def _html(
         show_line=entry_point.line("show", [_address(view)]),
         writer=entry_point.writer,
         parts=[as_html(part, lambda source: "") for part in _parts(view)],
-        notices=_notes(view, entry_point),
+        notices=notes(view, entry_point),
         resume_cell="\n".join(_resume(view, path, again, entry_point)),
         resume_line="".join(_resume(view, path, None, entry_point)[-1:]),
         buttons=_buttons(view, path) if entry_point is CELL else {},

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from nb_agents.launch.environment_report import Check, check_environment
+from nb_agents.launch.run import Run
 from nb_agents.nouns import count
 from nb_agents.presentation.asking import CELL
+from nb_agents.presentation.explanation import explain_run
 from nb_agents.verbs.outcome import CheckReport, Reply
 from nb_agents.verbs.verb import Caller
 
@@ -20,6 +23,12 @@ def doctor(root: Path, caller: Caller) -> CheckReport:
     found = count(len(problems), "problem") if problems else "no problem"
     text = "\n".join([*map(_line, checks), f"nb-agents doctor: {found} found."])
     return CheckReport(Reply(text, facts), (), (), is_ok=not problems)
+
+
+def why(run: Run, caller: Caller) -> Reply:
+    """Explain a turn without a model: why it ended, its costs, moved votes and what to do next."""
+    explanation = explain_run(run, caller.entry_point)
+    return Reply(str(explanation), asdict(explanation))
 
 
 _SIGNS = {"ok": "ok", "note": "--", "problem": "!!"}

@@ -55,6 +55,7 @@ _FIRST = (
     ),
     Verb("show", on_turns.show, "shown", parameters.SHOW),
     Verb("log", on_turns.log, "turn"),
+    Verb("why", diagnosing.why, "turn"),
     Verb("follow", on_turns.follow, "turn", interfaces=("terminal",)),
     Verb("wait", on_turns.wait),
     Verb("resume", resuming.resume, "root", parameters.RESUME),

@@ -165,6 +165,7 @@ class EveryCommand:
             "delete": lambda: ("other", "--yes"),
             "prune": lambda: ("--older", "30d"),
             "doctor": tuple,
+            "why": lambda: ("lab",),
             "wait-for-quota": tuple,
         }
         commands = typer.main.get_command(app).commands.items()

@@ -20,6 +20,7 @@ TAKES_A_RUN = {
     "show": (),
     "follow": (),
     "log": (),
+    "why": (),
     "wait": (),
     "stop": (),
     "pause": (),
