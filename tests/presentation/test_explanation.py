@@ -92,7 +92,7 @@ FAILURES: dict[str, tuple[Callable[[Path, Random], Run], str]] = {
     "model": (refusing(404, "no such model"), "doesn't know this model"),
     "long": (refusing(413, "prompt is too long"), "too long"),
     "overloaded": (refusing(503, "overloaded"), "overloaded or down"),
-    "undecided": (undecided, "no answer that counts"),
+    "undecided": (undecided, "no valid answer in 3 attempts"),
     "budget": (over_budget, "Stopped by the budget"),
     "user": (stopped, "Stopped by you (run.stop) (enough of it)"),
     "time": (timed_out, "Timed out"),
