@@ -133,6 +133,7 @@ function makeActions(
     async delete_(session) {
       if (await confirmDelete(session)) await changing(() => api.deleteSession(session.id));
     },
+    create: () => void app.commands.execute(NEW_TEAM),
   };
 }
 

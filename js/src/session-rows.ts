@@ -3,6 +3,7 @@
 import type { Run, Session, Turn } from "./api";
 import { make, setAttr, setClass, setHidden, setText, setTextOrHide } from "./dom";
 import { ago, dollars } from "./format";
+import { trans } from "./text";
 
 /** Minimum time between two updates of the rows of an expanded live sweep. */
 const LOOK_MS = 5000;
@@ -24,6 +25,8 @@ export interface Actions {
   rename(session: Session): Promise<void>;
   export_(session: Session): Promise<void>;
   delete_(session: Session): Promise<void>;
+  /** Show the form for a new team. */
+  create(): void;
 }
 
 export function textOf(session: Session, live: ReadonlyMap<string, Run>): string {
@@ -49,10 +52,10 @@ export function drawList(
   shown: readonly Session[],
   live: ReadonlyMap<string, Run>,
   rows: Map<string, Row>,
-  add: (session: Session, isFirst: boolean) => Row,
+  add: (session: Session) => Row,
 ): void {
   shown.forEach((session, i) => {
-    const row = rows.get(session.id) ?? add(session, i === 0);
+    const row = rows.get(session.id) ?? add(session);
     rows.set(session.id, row);
     row.draw(session, live);
     // Moved only if misplaced, because a move would remove the focus.
@@ -63,8 +66,11 @@ export function drawList(
 
 interface Summary {
   readonly el: HTMLElement;
-  /** @param title The task, or the name. */
-  draw(title: string, work: Work | undefined, live: ReadonlyMap<string, Run>, facts: readonly string[]): void;
+  /**
+   * @param session Its name is in the tooltip.
+   * @param task The title. If empty, the name is the title.
+   */
+  draw(session: Session, task: string, work: Work | undefined, live: ReadonlyMap<string, Run>, facts: readonly string[]): void;
 }
 
 function makeSummary(): Summary {
@@ -73,9 +79,9 @@ function makeSummary(): Summary {
   const small = make("small");
   return {
     el: make("summary", "", task, state, small),
-    draw(title, work, live, facts) {
-      setText(task, title);
-      setAttr(task, "title", title);
+    draw({ session }, asked, work, live, facts) {
+      setText(task, asked || session);
+      setAttr(task, "title", asked ? `${asked}\n\n${session}` : session);
       if (work) drawState(state, work, live);
       setText(small, facts.filter(Boolean).join(" · "));
     },
@@ -109,9 +115,10 @@ export function makeRow(actions: Actions, isOpen: boolean, isFixed = false): Row
     draw(next, live) {
       session = next;
       const last = next.turns.at(-1);
-      const count = `${next.turns.length} ${next.turns.length === 1 ? "turn" : "turns"}`;
-      const where = placeOf(actions, last);
-      summary.draw(last?.task || next.session, last, live, [where, count, costOf(next, live), ago(last?.updated_at), next.session]);
+      const count = trans._n("%1 turn", "%1 turns", next.turns.length);
+      const name = isFixed ? "" : chosenName(next);
+      const facts = [name, count, costOf(next, live), ago(last?.updated_at), placeOf(actions, last)];
+      summary.draw(next, last?.task ?? "", last, live, facts);
       while (rows.length > next.turns.length) rows.pop()?.el.remove();
       next.turns.forEach((turn, i) => {
         const row = (rows[i] ??= addTurn(turns, actions));
@@ -158,7 +165,7 @@ export function makeSweep(actions: Actions): Row {
       const { sweep } = next;
       const run = live.get(next.id);
       const count = run ? "" : (sweep?.says ?? "");
-      summary.draw(sweep?.task || next.session, sweep, live, [count, dollars((run ?? sweep)?.cost), ago(sweep?.updated_at), next.session]);
+      summary.draw(next, sweep?.task ?? "", sweep, live, [sweep?.task ? next.session : "", count, dollars((run ?? sweep)?.cost), ago(sweep?.updated_at)]);
       setText(stop, isStopping() ? "Stop now" : "Stop");
       setHidden(buttons, !run);
       void look();
@@ -208,6 +215,11 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
       setTextOrHide(instead, isResumable ? (turn.instead ?? "") : "");
     },
   };
+}
+
+/** Return the name that the user gave to a session, or "" for a generated id. */
+function chosenName({ session }: Session): string {
+  return /^session_\d+/.test(session) ? "" : session;
 }
 
 /** Return the cell that shows a turn, or else the notebook that started it. */

@@ -27,6 +27,7 @@ async function show(sessions: Session[], live: Run[] = []) {
     rename: vi.fn().mockResolvedValue(undefined),
     export_: vi.fn().mockResolvedValue(undefined),
     delete_: vi.fn().mockResolvedValue(undefined),
+    create: vi.fn(),
   };
   const runs = new LiveRuns(() => Promise.resolve(live));
   await runs.refresh();
@@ -53,8 +54,59 @@ test("a session shows its last task, state, turns, cost and age", async () => {
   expect([...summary.children].map((each) => each.textContent)).toEqual([
     "And?",
     "complete",
-    "2 turns · $0.080 · 2 min. ago · session_1",
+    "2 turns · $0.080 · 2 min. ago",
   ]);
+  expect(summary.querySelector(".task")?.getAttribute("title")).toBe("And?\n\nsession_1");
+});
+
+test("a name that the user chose is shown", async () => {
+  const { rows } = await show([{ id: "s", session: "caches", turns: [turn("s/turn_1")] }]);
+  expect(rows()[0]?.querySelector("small")?.textContent).toBe("caches · 1 turn · $0.040 · 2 min. ago");
+});
+
+/** The visible groups: their headings, and the tasks in them. */
+function groups(widget: Widget): [string, string[]][] {
+  const shown = [...widget.node.querySelectorAll<HTMLElement>(".group")].filter((group) => !group.hidden);
+  const tasks = (group: HTMLElement): string[] => [...group.querySelectorAll("summary .task")].map((task) => task.textContent);
+  return shown.map((group) => [group.querySelector("h3")?.textContent ?? "", tasks(group)]);
+}
+
+test("running sessions come first, then today's, then earlier ones", async () => {
+  vi.useFakeTimers({ toFake: ["Date"], now: new Date(2026, 4, 5, 12) });
+  const at = (id: string, hours: number): Session => ({
+    id,
+    session: id,
+    turns: [turn(`${id}/turn_1`, { task: id, updated_at: Date.now() / 1000 - hours * 3600 })],
+  });
+  const live = [liveRun("long/turn_1")];
+  const { widget, runs } = await show([at("week", 170), at("long", 30), at("now", 1), at("night", 13)], live);
+  expect(groups(widget)).toEqual([["Running", ["long"]], ["Today", ["now"]], ["Earlier", ["night", "week"]]]);
+  live.pop();
+  await runs.refresh();
+  await vi.waitFor(() => expect(groups(widget)).toEqual([["Today", ["now"]], ["Earlier", ["night", "long", "week"]]]));
+  vi.useRealTimers();
+});
+
+test("the focus follows a row to another group", async () => {
+  const session = { id: "s", session: "s", turns: [turn("s/turn_1", { is_live: true })] };
+  const live = [liveRun("s/turn_1")];
+  const { widget, rows, sessions, runs } = await show([session], live);
+  rows()[0]?.querySelector("summary")?.focus();
+  sessions[0] = { ...session, turns: [turn("s/turn_1")] };
+  live.pop();
+  await runs.refresh();
+  await vi.waitFor(() => expect(groups(widget).map(([name]) => name)).not.toContain("Running"));
+  expect(document.activeElement).toBe(rows()[0]?.querySelector("summary"));
+});
+
+test("without sessions, the sidebar shows how to start", async () => {
+  const { widget, actions, sessions } = await show([]);
+  expect(visibleText(widget.node)).toContain("%load_ext nb_agents");
+  [...widget.node.querySelectorAll("button")].find((each) => each.textContent === "New agent team…")?.click();
+  expect(actions.create).toHaveBeenCalledOnce();
+  sessions.push({ id: "s", session: "s", turns: [turn("s/turn_1")] });
+  await widget.refresh();
+  expect(visibleText(widget.node)).not.toContain("%load_ext");
 });
 
 test("untrusted text is escaped", async () => {
@@ -179,7 +231,7 @@ test("a sweep is one entry with its progress, and requests its rows only when ex
   expect([...summary.children].map((each) => each.textContent)).toEqual([
     "Compare caches",
     "stopped",
-    "12 of 300 rows · 2 failed · 2 min. ago · my_sweep",
+    "my_sweep · 12 of 300 rows · 2 failed · 2 min. ago",
   ]);
   expect(actions.rows).not.toHaveBeenCalled();
   actions.rows.mockResolvedValue([rowOf("one"), rowOf("two")]);
@@ -252,12 +304,12 @@ test("sweeps are sorted among the sessions by use, and the filter finds them", a
   const at = (ago: number) => turn("", { updated_at: Date.now() / 1000 - ago, task: "Write a poem" });
   const { rows, filter } = await show([
     { id: "old", session: "old", turns: [at(500)] },
-    sweep(),
+    sweep({ state: "stopped" }),
     { id: "new", session: "new", turns: [at(10)] },
   ]);
-  const names = (): (string | undefined)[] => rows().map((row) => row.querySelector("small")?.textContent.split(" · ").at(-1));
+  const names = (): (string | undefined)[] => rows().map((row) => row.querySelector(".task")?.getAttribute("title")?.split("\n").at(-1));
   expect(names()).toEqual(["new", "my_sweep", "old"]);
-  for (const text of ["my_sweep", "compare caches", "running"]) {
+  for (const text of ["my_sweep", "compare caches", "stopped"]) {
     filter(text);
     expect(names()).toEqual(["my_sweep"]);
   }

@@ -79,7 +79,8 @@ def test_link_leads_to_the_cell_of_a_run_and_reports_cleared_output(
     story.wait_running(i)
     page = story.page.page
     story.page.command("nb-agents:show-sessions")
-    row = page.locator(".nba-sessions .session", has_text=story.sessions()[0].name)
+    title = page.locator(f'summary .task[title$="{story.sessions()[0].name}"]')
+    row = page.locator(".nba-sessions .session", has=title)
     expect(row.locator("summary small")).to_contain_text(f"story.ipynb, cell {i + 1}")
     story.page.run_cell(0)
     row.locator("li button").first.click()

@@ -61,8 +61,8 @@ def sidebar(story: Story) -> Locator:
 
 def row(story: Story, name: str) -> Locator:
     """Return a session's row in the sidebar, which also lists sessions of other tests."""
-    facts = story.page.page.locator("summary small", has_text=re.compile(rf"· {name}$"))
-    return sidebar(story).locator(".session", has=facts)
+    title = story.page.page.locator(f'summary .task[title$="\\a {name}"]')
+    return sidebar(story).locator(".session", has=title)
 
 
 def toast(story: Story) -> Locator:
