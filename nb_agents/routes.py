@@ -275,7 +275,8 @@ ROUTES = (
         "/new",
         "List the providers, models and tools for a new team.",
         "The `providers` with a key in the server's environment or a local server that answers, "
-        "each with its `models`, and the `tools` with their keys.",
+        "each with its `models`; all `types` with the `variables` for their key and the one that "
+        "is set (`found`), never the key; and the `tools` with their keys.",
         schema="NewOptions",
     ),
     Route(

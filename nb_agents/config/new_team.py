@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -17,6 +18,23 @@ FIRST_MODELS = {"openai": "gpt-5-mini", "claude": "claude-sonnet-4-5", "gemini":
 """The models of a new team, for the providers for which most users have a key."""
 
 
+@dataclass(frozen=True)
+class NewAgent:
+    """An agent of a new team file.
+
+    Attributes:
+        model: The model as accepted by `full_name`, or "demo".
+        name: The agent's id. If empty, it gets a default name.
+        role: The agent's system message, or "".
+        base_url: The address of the model's server, or "" for the provider's address.
+    """
+
+    model: str
+    name: str = ""
+    role: str = ""
+    base_url: str = ""
+
+
 def models_with_keys() -> tuple[str, ...]:
     """Return a model, as ``type:model``, for each provider with a key in the environment."""
     return tuple(
@@ -26,25 +44,35 @@ def models_with_keys() -> tuple[str, ...]:
     )
 
 
-def new_team(models: Sequence[str], schema: str = "", tools: Sequence[str] = ()) -> str:
-    """Return the text of a team file with an agent for each model.
+def new_team(agents: Sequence[NewAgent | str], schema: str = "", tools: Sequence[str] = ()) -> str:
+    """Return the text of a team file.
 
     Args:
-        models: Models as accepted by `full_name`, or "demo". If empty, three agents use the demo
-            model.
+        agents: The agents, or their models. If empty, three agents use the demo model.
         schema: The path of the JSON schema, relative to the file. "" leaves it out.
         tools: Keys of a backend to enable, such as "enable_web_search".
     """
-    agent_models = list(models) or ["demo"] * 3
-    names = [*NAMES, *(f"agent_{n}" for n in range(len(NAMES) + 1, len(agent_models) + 1))]
-    agents: list[dict[str, Any]] = []
-    for name, each in zip(names, agent_models, strict=False):
-        kind, _, model = full_name(each).partition(":")
-        backend: dict[str, Any] = {"type": kind} | ({"model": model} if model else {})
-        agents.append({"id": name, "backend": backend | dict.fromkeys(tools, True)})
-    text: str = yaml.safe_dump({"agents": agents}, sort_keys=False)
+    members = [
+        each if isinstance(each, NewAgent) else NewAgent(each) for each in agents or ["demo"] * 3
+    ]
+    taken = {each.name for each in members}
+    defaults = [*NAMES, *(f"agent_{n}" for n in range(len(NAMES) + 1, 2 * len(members) + 1))]
+    free = (name for name in defaults if name not in taken)
+    entries = [_entry(each, each.name or next(free), tools) for each in members]
+    text: str = yaml.safe_dump({"agents": entries}, sort_keys=False, allow_unicode=True)
     head = f"# yaml-language-server: $schema={schema}\n" if schema else ""
     return f"{head}{text}"
+
+
+def _entry(agent: NewAgent, name: str, tools: Sequence[str]) -> dict[str, Any]:
+    kind, _, model = full_name(agent.model).partition(":")
+    backend: dict[str, Any] = {"type": kind}
+    if model:
+        backend["model"] = model
+    if agent.base_url:
+        backend["base_url"] = agent.base_url
+    entry: dict[str, Any] = {"id": name, "backend": backend | dict.fromkeys(tools, True)}
+    return entry | ({"system_message": agent.role} if agent.role else {})
 
 
 def new_notebook(models: Sequence[str]) -> str:

@@ -1,5 +1,7 @@
 """Finds usable providers: those with an API key, and model servers on this machine.
 
+Values of API keys are never returned, only the names of their variables.
+
 Only local servers are contacted. For other providers, the model names known to pydantic-ai are
 listed.
 """
@@ -18,6 +20,8 @@ from nb_agents.config.new_team import FIRST_MODELS
 
 LOCAL = ("ollama", "lmstudio", "vllm", "sglang")
 """Backend types whose servers run locally on a default port."""
+_AT_ANY_ADDRESS = ("chatcompletion", "azure_openai")
+"""Backend types with a key whose server's address is in the team file."""
 ASK_S = 1.0
 """Time limit of a request to a local server, in seconds."""
 MAX_MODELS = 100
@@ -50,6 +54,39 @@ class FoundProvider(NamedTuple):
     type: str
     where: str
     models: tuple[str, ...]
+
+
+class OfferedType(NamedTuple):
+    """A backend type that a new team can use, even if its key is missing.
+
+    Attributes:
+        type: The backend type.
+        variables: Environment variables that can contain the API key. Empty if no key is needed.
+        found: The variable that is set, or "".
+        base_url: The default address of a local server, or "".
+        takes_address: Whether the form asks for the server's address.
+    """
+
+    type: str
+    variables: tuple[str, ...]
+    found: str
+    base_url: str
+    takes_address: bool
+
+
+def offered_types() -> list[OfferedType]:
+    """Return the backend types for the form of a new team, without contacting a server."""
+    return [
+        OfferedType(
+            kind,
+            row.variables,
+            next((name for name in row.variables if os.environ.get(name)), ""),
+            "" if row.variables else row.base_url or "",
+            not row.variables or kind in _AT_ANY_ADDRESS,
+        )
+        for kind, row in BACKEND_TYPES.all().items()
+        if row.needs_model and not row.is_external
+    ]
 
 
 def found_providers() -> list[FoundProvider]:

@@ -9,10 +9,10 @@ from asyncio import to_thread
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from nb_agents.config.new_team import new_notebook, new_team
+from nb_agents.config.new_team import NewAgent, new_notebook, new_team
 from nb_agents.config.team import TeamSpec
 from nb_agents.launch.findings import findings
-from nb_agents.models.found_providers import found_providers
+from nb_agents.models.found_providers import found_providers, offered_types
 from nb_agents.server.handler import Handler, handles_route
 from nb_agents.server.openapi import CheckedText, NewFile, Tool
 
@@ -29,21 +29,33 @@ async def get_new_options(request: Handler) -> None:
     """Reply with the providers that can be used here, and the tools."""
     providers = await to_thread(found_providers)
     tools = [{"key": key, "label": label} for key, label in TOOLS.items()]
-    request.reply({"providers": [each._asdict() for each in providers], "tools": tools})
+    request.reply(
+        {
+            "providers": [each._asdict() for each in providers],
+            "types": [each._asdict() for each in offered_types()],
+            "tools": tools,
+        }
+    )
 
 
 @handles_route("make_file")
 async def make_file(request: Handler) -> None:
     """Reply with the text of a new file."""
     body = request.body(NewFile)
-    request.reply({"text": _new_text(body.kind, body.models, body.tools)})
+    asked = [NewAgent(**each.model_dump()) for each in body.agents]
+    agents = asked or [NewAgent(model) for model in body.models]
+    request.reply({"text": _new_text(body.kind, agents, body.tools)})
 
 
-def _new_text(kind: str, models: Sequence[str], tools: Sequence[str]) -> str:
-    real = [each for each in models if each != "demo"]
+def _new_text(kind: str, agents: Sequence[NewAgent], tools: Sequence[str]) -> str:
+    real = [each.model for each in agents if each.model != "demo"]
     for each in real:
         TeamSpec.from_model(each)  # raises an error for an invalid model
-    return new_notebook(real) if kind == "notebook" else new_team(models, tools=tools)
+    if kind == "notebook":
+        return new_notebook(real)
+    text = new_team(agents, tools=tools)
+    TeamSpec.from_text(text, "team.yaml")  # raises an error for an invalid name or address
+    return text
 
 
 @handles_route("check_text")

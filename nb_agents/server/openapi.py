@@ -48,6 +48,15 @@ Tool = Literal["enable_web_search", "enable_mcp_command_line", "enable_code_inte
 """Keys of the tools that the form for a new team offers."""
 
 
+class NewTeamAgent(Request):
+    """An agent in the body of a request for the text of a new team file."""
+
+    model: str = Field(max_length=300, description="The model as type:model, or demo.")
+    name: str = Field("", max_length=100, description="The agent's id. Empty: a default name.")
+    role: str = Field("", max_length=20_000, description="The agent's system message.")
+    base_url: str = Field("", max_length=2000, description="The address of the model's server.")
+
+
 class NewFile(Request):
     """Body of a request for the text of a new file."""
 
@@ -56,6 +65,9 @@ class NewFile(Request):
         [],
         max_length=20,
         description="Models as type:model, one per agent. By default, the demo model.",
+    )
+    agents: list[NewTeamAgent] = Field(
+        [], max_length=20, description="The agents of a team file, instead of models."
     )
     tools: list[Tool] = Field([], description="Keys of the tools that the agents can use.")
 
@@ -121,6 +133,13 @@ def _listed_group(kind: GroupKind) -> dict[str, Any]:
 _GROUPS = [kind.facts_types()[0] for kind in KINDS]
 _SESSION = _named_schema(SessionFacts, turns=_list_of(_object(id="string")))
 _PROVIDER = _object(type="string", where="string", models=_list_of({"type": "string"}))
+_OFFERED_TYPE = _object(
+    type="string",
+    variables=_list_of({"type": "string"}),
+    found="string",
+    base_url="string",
+    takes_address="boolean",
+)
 _FINDING = _object(
     severity="string",
     code="string",
@@ -136,7 +155,9 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
     "Begun": _object(id="string", session="string", turn="integer", status="string"),
     "Findings": _object(findings=_list_of(_FINDING)),
     "NewOptions": _object(
-        providers=_list_of(_PROVIDER), tools=_list_of(_object(key="string", label="string"))
+        providers=_list_of(_PROVIDER),
+        types=_list_of(_OFFERED_TYPE),
+        tools=_list_of(_object(key="string", label="string")),
     ),
     "NewText": _object(text="string"),
     "Renamed": _object(id="string", session="string"),

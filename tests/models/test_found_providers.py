@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from nb_agents.models import found_providers as found_providers_module
-from nb_agents.models.found_providers import LOCAL, found_providers
+from nb_agents.models.found_providers import LOCAL, found_providers, offered_types
 from tests.kit.models import BACKEND_TYPES
 from tests.kit.teams import FIRST_MODELS
 from tests.model_server import free_port
@@ -73,6 +73,15 @@ def test_provider_with_a_key_is_found_with_its_models(
     assert (found.type, found.where) == ("gemini", "GOOGLE_API_KEY is set")
     assert found.models[0] == FIRST_MODELS["gemini"]
     assert len(found.models) > 1 and len({*found.models}) == len(found.models)
+
+
+def test_key_status_names_the_variable_and_never_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_API_KEY", "sk-secret")
+    types = {each.type: each for each in offered_types()}
+    assert types["gemini"].found == "GOOGLE_API_KEY"
+    assert (types["openai"].variables, types["openai"].found) == (("OPENAI_API_KEY",), "")
+    assert types["ollama"].takes_address and not types["openai"].takes_address
+    assert "demo" not in types and "sk-secret" not in repr(types)
 
 
 def test_local_server_is_found_with_its_models(answers: list[bytes], local: None) -> None:

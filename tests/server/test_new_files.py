@@ -22,6 +22,32 @@ def test_offered_tools_are_valid_keys_of_a_team(jupyter: JupyterServer, tmp_path
     assert all(getattr(agent.backend, tool) for agent in team.agents for tool in tools)
 
 
+def test_agents_get_their_names_roles_and_addresses(jupyter: JupyterServer, tmp_path: Path) -> None:
+    critic = {
+        "model": "vllm:qwen",
+        "name": "critic",
+        "role": "Doubt it.",
+        "base_url": "http://a/v1",
+    }
+    body = {"agents": [critic, {"model": "demo"}]}
+    text = jupyter.client.post(f"{jupyter.url}/new", json=body).json()["text"]
+    (tmp_path / "team.yaml").write_text(text)
+    first, second = TeamSpec.from_file(tmp_path / "team.yaml").agents
+    assert (first.id, first.system_message, first.backend.base_url) == (
+        "critic",
+        "Doubt it.",
+        "http://a/v1",
+    )
+    assert (second.id, second.system_message, second.backend.type) == ("ada", "", "demo")
+
+
+def test_two_agents_of_one_name_are_rejected(jupyter: JupyterServer) -> None:
+    same = {"model": "demo", "name": "ada"}
+    refused = jupyter.client.post(f"{jupyter.url}/new", json={"agents": [same, same]})
+    assert refused.status_code == 400
+    assert "two agents are named 'ada'" in refused.json()["message"]
+
+
 def test_new_notebook_uses_the_first_model(jupyter: JupyterServer) -> None:
     body = {"kind": "notebook", "models": ["ollama:llama3.2", "demo"]}
     text = jupyter.client.post(f"{jupyter.url}/new", json=body).json()["text"]
