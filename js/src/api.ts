@@ -63,14 +63,32 @@ export interface Finding {
 export interface Choices {
   /** The usable providers: where the key or server was found, and names of models. */
   readonly providers: readonly { readonly type: string; readonly where: string; readonly models: readonly string[] }[];
+  /** All backend types, also those without a key. `found` is the variable that contains the key, or "". */
+  readonly types: readonly {
+    readonly type: string;
+    readonly variables: readonly string[];
+    readonly found: string;
+    readonly base_url: string;
+    readonly takes_address: boolean;
+  }[];
   readonly tools: readonly { readonly key: string; readonly label: string }[];
+}
+
+/** An agent of a new team. Empty texts mean the default. */
+export interface NewAgent {
+  /** As type:model. */
+  readonly model: string;
+  readonly name: string;
+  /** Its system message. */
+  readonly role: string;
+  /** The address of the model's server. */
+  readonly base_url: string;
 }
 
 /** The content of a new file. */
 export interface NewFile {
   readonly kind: "team" | "notebook";
-  /** One agent per model, as type:model. */
-  readonly models: readonly string[];
+  readonly agents: readonly NewAgent[];
   readonly tools: readonly string[];
 }
 

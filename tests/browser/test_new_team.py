@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,16 +55,42 @@ def test_form_creates_and_opens_a_team_file(lab: Lab, page: NotebookPage, artifa
         page.set_theme(theme)
         form = open_form(page.page)
         expect(form.locator(".agent")).to_have_count(3)
-        page.screenshot(artifacts / f"new-team-{short}.png")
+        for width in (720, 1400):
+            page.page.set_viewport_size({"width": width, "height": 900})
+            page.screenshot(artifacts / f"new-team-{short}-{width}.png")
         if short == "dark":
             page.page.keyboard.press("Escape")
     form.get_by_role("button", name="Remove").first.click()
+    form.get_by_label("Name", exact=True).first.fill("critic")
+    form.get_by_label("Role").first.fill("You doubt every claim.")
+    form.get_by_label("File name").fill("team_mine")
     form.get_by_role("checkbox", name="Search the web").check()
     create(page.page)
     expect(editor(page.page)).to_contain_text("enable_web_search: true")
-    team = TeamSpec.from_file(lab.root / "team.yaml")
+    team = TeamSpec.from_file(lab.root / "team_mine.yaml")
+    assert [agent.id for agent in team.agents] == ["critic", "cleo"]
+    assert team.agents[0].system_message == "You doubt every claim."
     assert [agent.backend.type for agent in team.agents] == ["demo", "demo"]
     assert all(agent.backend.enable_web_search for agent in team.agents)
+
+
+def test_form_shows_a_missing_key_and_refuses_a_taken_file_name(
+    lab: Lab, page: NotebookPage
+) -> None:
+    (lab.root / "team_taken.yaml").write_text("mine")
+    form = open_form(page.page)
+    form.get_by_label("Provider").first.select_option("together")
+    expect(form.locator(".key").first).to_have_text(re.compile("missing: set TOGETHER_API_KEY"))
+    form.get_by_label("Provider").first.select_option("vllm")
+    form.get_by_label("Model").first.fill("qwen")
+    form.get_by_label("Server address").fill("http://gpu:8000/v1")
+    form.get_by_label("File name").fill("team_taken.yaml")
+    create(page.page)
+    expect(form.get_by_role("alert")).to_contain_text("team_taken.yaml already exists")
+    assert (lab.root / "team_taken.yaml").read_text() == "mine"
+    form.get_by_label("File name").fill("team_other.yaml")
+    create(page.page)
+    expect(editor(page.page)).to_contain_text("base_url: http://gpu:8000/v1")
 
 
 def test_form_creates_and_opens_a_notebook_of_three_cells(lab: Lab, page: NotebookPage) -> None:
