@@ -139,6 +139,7 @@ MAY_OPEN = {
         "launch.tickets",
         "session.ownership",
         "turns.day_budget",
+        "turns.ledger_prune:_remove",  # or in a session root
         "turns.ledger",  # or in a session root, next to the sessions
         "turns.live_turns",
     ),
@@ -165,6 +166,7 @@ MAY_LOOK = {
         "session.prune:_sizes",
         "extensions.sweeps.sweep_reader",
         "turns.handle:check_turn",
+        "turns.ledger_prune:_has_session",
         "verbs.on_sessions",
         "verbs.on_turns",
     ),

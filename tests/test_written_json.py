@@ -28,6 +28,7 @@ ALLOWED = {
         "presentation.transcript",
         "extensions.recipes.output",
         "extensions.sweeps.mapping",
+        "extensions.sweeps.row_titles",
         "extensions.sweeps.sweep_table",
         "view.step_values",
         "testing",

@@ -74,5 +74,5 @@ def _price(backend: BackendSpec) -> Price | None:
 
 def _tier_of(backend: BackendSpec) -> dict[str, str]:
     """Return the service tier that a backend requests, as a reply reports it."""
-    tiers = (each.value for each in backend.assignments if each.key == "service_tier")
-    return {"service_tier": str(tier) for tier in tiers}
+    tiers = [str(each.value) for each in backend.assignments if each.key == "service_tier"]
+    return {"service_tier": tiers[-1]} if tiers else {}

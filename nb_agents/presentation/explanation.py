@@ -46,7 +46,7 @@ _SPENDING = frozenset(
 
 
 @dataclass(frozen=True)
-class Spending:
+class AgentSpending:
     """Where an agent's time and money went.
 
     Attributes:
@@ -108,7 +108,7 @@ class Explanation:
     turn: str
     state: str
     causes: tuple[str, ...]
-    spending: tuple[Spending, ...] = ()
+    spending: tuple[AgentSpending, ...] = ()
     moved_votes: tuple[MovedVote, ...] = ()
     commands: tuple[str, ...] = field(default=())
 
@@ -131,7 +131,7 @@ def _indent(title: str, line: str) -> str:
     return f"  {line}" if title else line
 
 
-def _spending_line(each: Spending) -> str:
+def _spending_line(each: AgentSpending) -> str:
     parts = [
         text.tokens(each.tokens),
         dollars(each.cost),
@@ -280,7 +280,7 @@ def _calls(events: Iterable[ev.Event]) -> list[TimelineEntry]:
     return [entry for entry in timeline if entry.kind in ("model", "tool")]
 
 
-def _spending(view: RunView, calls: Sequence[TimelineEntry]) -> list[Spending]:
+def _spending(view: RunView, calls: Sequence[TimelineEntry]) -> list[AgentSpending]:
     by_agent = defaultdict[str, list[TimelineEntry]](list)
     for call in calls:
         by_agent[call.agent].append(call)
@@ -292,7 +292,7 @@ def _spending(view: RunView, calls: Sequence[TimelineEntry]) -> list[Spending]:
             sum(call.seconds for call in own if call.kind == kind) for kind in ("model", "tool")
         )
         name = _call(longest) if longest else ""
-        rows.append(Spending(agent.id, agent.cost, agent.tokens, model_s, tool_s, name))
+        rows.append(AgentSpending(agent.id, agent.cost, agent.tokens, model_s, tool_s, name))
     return sorted(rows, key=lambda row: (-(row.cost or 0.0), -row.tokens, -row.model_s))
 
 

@@ -51,6 +51,7 @@ from nb_agents.turns.budget import (
     usage_of_task,
     used_up,
 )
+from nb_agents.turns.day_budget import DayLedger
 from nb_agents.turns.drivers import DriverDeps
 from nb_agents.turns.handle import MAX_SAID
 from nb_agents.turns.hooks import Hooks
@@ -85,6 +86,7 @@ __all__ = [
     "quota_waits",
     "AgentStopped",
     "Budget",
+    "DayLedger",
     "CancelToken",
     "CancellationStatus",
     "DriverDeps",

@@ -92,5 +92,6 @@ __all__ = [
     "sweep_cells",
     "sweep_facts",
     "sweep_paths",
+    "PruneSpec",
     "WaitingRows",
 ]

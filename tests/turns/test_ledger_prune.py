@@ -10,12 +10,11 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.session.prune import PruneSpec
 from nb_agents.testing import Answer, ScriptedModel, scripted_team
-from nb_agents.turns.day_budget import DayLedger
 from tests.kit.cards import text
+from tests.kit.runs import DayLedger
 from tests.kit.sessions import turns_of
-from tests.kit.sweeps import prune
+from tests.kit.sweeps import PruneSpec, prune
 from tests.team_kit import WAIT_S
 
 MONTH_S = 30 * 86_400
@@ -93,7 +92,7 @@ def test_no_ledger_is_removed_while_a_session_is_unreadable(tmp_path: Path) -> N
     assert any(".budgets was not cleaned up" in why for why in done.unread)
 
 
-def test_link_in_the_place_of_the_ledgers_is_not_followed(tmp_path: Path) -> None:
+def test_link_instead_of_the_ledgers_is_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "a.json").write_text("{}")
