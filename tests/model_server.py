@@ -1,9 +1,9 @@
 """A local HTTP server that simulates the model providers.
 
 It supports the streaming protocols of OpenAI (chat completions, responses), Anthropic and Google
-over real sockets. Tests see what a provider would see: the requests, their tools, and when and by
-whom each stream was closed. Faults (errors, lost connections, silence, garbage) are fields of a
-`Reply`.
+over real sockets, and the batch APIs of OpenAI and Anthropic (`tests.model_batches`). Tests see
+what a provider would see: the requests, their tools, and when and by whom each stream was closed.
+Faults (errors, lost connections, silence, garbage) are fields of a `Reply`.
 
     with ModelServer() as server:
         server.script("gpt-test", Reply(text="one two three"), Reply(status=500))
@@ -43,6 +43,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from tests import strict_bodies
+from tests.model_batches import Batches
 from tests.strict_order import order_fault
 
 __all__ = [
@@ -333,6 +334,10 @@ class _Wire:
     def end(self) -> bytes:
         raise NotImplementedError
 
+    def whole(self) -> dict[str, Any]:
+        """Return the body of a response that is not streamed, after its chunks."""
+        raise NotImplementedError
+
     def error_frame(self, message: str) -> bytes:
         return _data(self.error_body(500, message))
 
@@ -499,6 +504,10 @@ class _ResponsesWire(_Wire):
         whole = self._whole("incomplete", usage=usage, incomplete_details=why)
         return frames + self._event("response.incomplete", **whole)
 
+    def whole(self) -> dict[str, Any]:
+        last = self.end().rstrip().rpartition(b"data: ")[2]
+        return dict(json.loads(last)["response"])
+
     def error_frame(self, message: str) -> bytes:
         return self._event("error", code="server_error", message=message, param=None)
 
@@ -572,6 +581,18 @@ class _AnthropicWire(_Wire):
             "message_delta", delta=delta, usage={"output_tokens": self.output_tokens}
         )
         return frames + self._event("message_stop")
+
+    def whole(self) -> dict[str, Any]:
+        content: list[dict[str, Any]] = []
+        if self.reply.text:
+            content.append({"type": "text", "text": self.reply.text})
+        for index, call in enumerate(self.reply.tool_calls):
+            use = {"type": "tool_use", "id": self.call_id(index), "name": call.name}
+            content.append({**use, "input": call.args})
+        usage = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        head = {"id": self.response_id, "type": "message", "role": "assistant"}
+        end = {"stop_reason": self.reason, "stop_sequence": None, "usage": usage}
+        return {**head, "model": self.request.model, "content": content, **end}
 
     def error_frame(self, message: str) -> bytes:
         return b"event: error\n" + super().error_frame(message)
@@ -754,6 +775,7 @@ class ModelServer:
         strict: Whether requests are checked by `tests.strict_bodies`, except keys in `besides`.
         order_faults: Requests that were rejected for the order of their messages by
             `tests.strict_order`. If there are any, leaving the context raises an error.
+        batches: The batches that were sent.
         base: The server's origin, which is the base URL for Anthropic and Google.
     """
 
@@ -772,6 +794,7 @@ class ModelServer:
         self.order_faults: list[str] = []
         self._checks_order = checks_order
         self._paused: set[str] = set()
+        self.batches = Batches(self._run_in_batch)
         self.base = ""
         self._port = port
         self._scripts: dict[str, _Script] = {}
@@ -1006,8 +1029,9 @@ class ModelServer:
             body = {}
         route = _route(head.target, body)
         if route is None:
-            writer.write(self._other(head))
-            return True
+            other = self._other(head, raw)
+            writer.write(other)
+            return bool(other)
         request = self._open_request(*route, body, head.headers)
         is_client = False
         response = asyncio.ensure_future(self._respond(request, writer))
@@ -1022,11 +1046,34 @@ class ModelServer:
             self._close_request(request, is_client)
         return not response.cancelled() and response.exception() is None
 
-    def _other(self, head: _Head) -> bytes:
+    def _other(self, head: _Head, raw: bytes) -> bytes:
+        """Return the response to another request; empty to close the connection."""
+        if (answer := self.batches.answer(head.method, head.target, raw, self.base)) is not None:
+            status, body = answer
+            if isinstance(body, list):
+                lines = "".join(f"{json.dumps(each)}\n" for each in body).encode()
+                length = {"Content-Type": "application/jsonl", "Content-Length": str(len(lines))}
+                return _response_head(status, length) + lines
+            return _json_response(status, body) if status else b""
         if head.method == "GET" and head.target.startswith("/stats"):
             return _json_response(200, self.stats())
         message = f"{head.method} {head.target}: the model server only streams model responses."
         return _json_response(404, {"error": {"message": message}})
+
+    def _run_in_batch(self, protocol: Protocol, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Run a request of a batch, and return the status and body of its reply."""
+        request = self._open_request(protocol, str(body.get("model", "")), body, {})
+        reply = self._refusal(request) or self._choose(request)
+        wire = _WIRES[protocol](request, reply)
+        if reply.status == 200:
+            for piece in _pieces(reply):
+                wire.chunk(piece)
+                request.chunks_sent += 1
+            result = wire.whole()
+        else:
+            result = wire.error_body(reply.status, reply.error)
+        self._close_request(request, by_client=False)
+        return reply.status, result
 
     def _open_request(
         self, protocol: Protocol, model: str, body: dict[str, Any], headers: dict[str, str]

@@ -35,16 +35,18 @@ from nb_agents.agents.replies import (
     save_images,
 )
 from nb_agents.agents.runner import Promise, Round, wait_fields
-from nb_agents.agents.stop_scope import StreamOverBudget, current_policy
+from nb_agents.agents.stop_scope import StreamOverBudget, clocks_stopped, current_policy
 from nb_agents.agents.stream_buffer import Cut, StreamBuffer, cut_message
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import (
     Backend,
     BrokenReplyError,
+    PydanticBackend,
     ending_of,
     open_request,
 )
+from nb_agents.models.batching import BatchTicket, request_in_batch
 from nb_agents.models.failures import QuotaLimit, describe, is_throttled, is_too_long
 from nb_agents.models.message_order import TEAM_MESSAGES_NOTE
 from nb_agents.models.retry import Wait, pace_of
@@ -76,6 +78,10 @@ FOLD = "fold"
 LEFT_IN_THREAD = (
     "{agent}: {tool} was interrupted, but still runs in its thread, because a synchronous function "
     "can't be ended. Its result is discarded, and it is not called again here before it ends."
+)
+STOPPED_IN_BATCH = (
+    "{agent}: a request is still in a batch at its provider, which runs it and charges for it. A "
+    "resume uses the result and does not send the request again."
 )
 CANCELLED_RETURN = "Cancelled: the run was stopped before this call began."
 
@@ -151,6 +157,7 @@ class ModelRound:
         self._streamed = 0
         self._used: ev.Usage | None = None
         self._waited_s = 0.0
+        self._ticket: BatchTicket | None = None
         self._history = History(())
         self._folder = ContextFolder(folding or Folding.of(backend), round, self._request_summary)
 
@@ -182,6 +189,8 @@ class ModelRound:
         if past is not None and past.wait is not None:
             self._waited_s = past.wait.seconds_at(time.time())
         last = exchanges.pop() if past and exchanges and not past.was_asking else None
+        if past is not None and past.was_asking:
+            self._ticket = self._ticket_of(past)
         for note in past.notes if past else ():
             history.add_note(note)
         for exchange in exchanges:
@@ -257,7 +266,8 @@ class ModelRound:
             await self._boundary.wait_if_paused()
             if wait_s := self._pace.wait_s(anyio.current_time()):
                 await self._boundary.sleep(wait_s)
-            if history.paused is None:
+            # A request in a batch is not sent again, so it stays as it was.
+            if history.paused is None and self._ticket is None:
                 await self._folder.fold_if_needed(history)
                 if note := self._context.take_messages():
                     history.add_note(note)
@@ -269,7 +279,8 @@ class ModelRound:
             self._used = None
             try:
                 self._folder.check(messages)
-                response = await self._stream(messages, self._backend)
+                send = self._request_in_batch if self._is_batched else self._stream
+                response = await send(messages, self._backend)
                 self._pace.succeeded()
                 return Exchange(call, response)
             except StreamOverBudget:
@@ -335,6 +346,67 @@ class ModelRound:
             return Summary()
         usage = usage_of(response, is_free=getattr(other or self._backend, "is_free", False))
         return Summary((response.text or "").strip(), usage)
+
+    @property
+    def _is_batched(self) -> bool:
+        """Whether requests are sent in batches."""
+        return getattr(self._backend, "is_batched", False)
+
+    async def _request_in_batch(
+        self, messages: list[ModelMessage], backend: Backend
+    ) -> ModelResponse:
+        """Send a request in a batch, or wait for one that was sent before, and record the reply.
+
+        Any stop ends the wait. A resume continues to wait for the same batch.
+        """
+        from pydantic_ai.messages import PartStartEvent
+
+        assert isinstance(backend, PydanticBackend)
+        self._streamed = 0
+        tools = requested(self._offered_tools())
+        request = partial(
+            request_in_batch,
+            backend.model,
+            backend.batch_request(messages, tools),
+            self._ticket,
+            self._record_ticket,
+        )
+        self._record_ticket(self._ticket)
+        try:
+            with clocks_stopped():
+                response = await self._boundary.call_or_stop(request)
+        except (anyio.get_cancelled_exc_class(), AgentStopped):
+            if self._ticket is not None:
+                self._emit(ev.Noticed(text=STOPPED_IN_BATCH.format(agent=self._agent)))
+            self._emit(ev.ModelCut(agent=self._agent, call=self._calls))
+            raise
+        await self._folder.count(messages, response)
+        reply = with_unique_ids(well_formed(response), messages)
+        buffer = self._buffer = StreamBuffer(self._agent, self._calls)
+        try:
+            for index, part in enumerate(reply.parts):
+                buffer.add(PartStartEvent(index=index, part=part))
+            return await self._finish(reply)
+        finally:
+            self.flush()
+            self._streamed, self._buffer = buffer.words, None
+
+    def _record_ticket(self, ticket: BatchTicket | None) -> None:
+        self._ticket = ticket
+        fields: dict[str, Any] = {}
+        if ticket is not None:
+            fields = {"custom_id": ticket.custom_id, "batch": ticket.batch, "sent_at": ticket.at}
+        event = ev.ModelBatched(
+            agent=self._agent, call=self._calls, model=self._backend.name, **fields
+        )
+        self._emit(event)
+
+    def _ticket_of(self, past: PastRound) -> BatchTicket | None:
+        """Return the ticket of an open request in a batch of the same model."""
+        e = past.batched
+        if e is None or not self._is_batched or e.model != self._backend.name:
+            return None
+        return BatchTicket(e.custom_id, e.batch, e.sent_at or 0.0)
 
     async def _stream(
         self, messages: list[ModelMessage], backend: Backend, purpose: str = ""

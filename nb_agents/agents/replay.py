@@ -155,6 +155,7 @@ class PastRound:
         fold_request: A fold that the user has asked for and that is still to be made, or None.
         folded_at: The number of exchanges at the time of the last fold.
         wait: How long the open request has waited for its provider, or None.
+        batched: How the open request was sent in a batch, or None.
     """
 
     number: int
@@ -175,6 +176,7 @@ class PastRound:
     fold_request: str | None = None
     folded_at: int = 0
     wait: PastWait | None = None
+    batched: ev.ModelBatched | None = None
 
     @property
     def is_asking(self) -> bool:
@@ -490,6 +492,11 @@ def _model_started(past: Past, e: ev.ModelStarted) -> Past:
     return past if e.purpose else _change(past, e.agent, was_asking=True, doing={})
 
 
+@REPLAY.on(ev.ModelBatched)
+def _model_batched(past: Past, e: ev.ModelBatched) -> Past:
+    return _change(past, e.agent, batched=e if e.custom_id else None)
+
+
 @REPLAY.on(ev.ModelFinished)
 def _model_finished(past: Past, e: ev.ModelFinished) -> Past:
     if e.place:
@@ -501,7 +508,14 @@ def _model_finished(past: Past, e: ev.ModelFinished) -> Past:
     added = (*exchanges, Exchange(e.call, e.response, form=e.form))
     # A fold follows its summary immediately. Otherwise the summary was of no use.
     return _change(
-        past, e.agent, exchanges=added, was_asking=False, doing={}, summary="", wait=None
+        past,
+        e.agent,
+        exchanges=added,
+        was_asking=False,
+        doing={},
+        summary="",
+        wait=None,
+        batched=None,
     )
 
 

@@ -53,8 +53,10 @@ class BackendSpec(ToolKeys, ModelKeys, ExternalAgentKeys):
             variable.
         api_version: The API version, for type ``azure_openai``.
         api: Which of OpenAI's APIs type ``openai`` uses. By default, the Responses API if provider
-            tools or uploaded files need it and the server is OpenAI's, and Chat Completions
-            otherwise.
+            tools or uploaded files need it and the server is OpenAI's, or with ``batch``, and Chat
+            Completions otherwise.
+        batch: Whether the agent's requests are sent through the provider's batch API, which is
+            cheaper and takes minutes to hours. For types ``openai`` (Responses API) and ``claude``.
         context_window: The number of tokens in the model's context window. By default it is known
             for the model, or learned when the server refuses a request.
         upload_files: Files that the model receives with the task.
@@ -72,6 +74,7 @@ class BackendSpec(ToolKeys, ModelKeys, ExternalAgentKeys):
     api_key: SecretStr | None = None
     api_version: str | None = None
     api: Literal["chat", "responses"] | None = None
+    batch: bool = False
     context_window: int | None = Field(default=None, gt=0)
     upload_files: tuple[UploadSpec, ...] = ()
     words_per_second: float | None = Field(default=None, gt=0)
@@ -105,6 +108,17 @@ class BackendSpec(ToolKeys, ModelKeys, ExternalAgentKeys):
         return self
 
     @model_validator(mode="after")
+    def _batch_is_possible(self) -> BackendSpec:
+        if self.batch and self.wire_format not in ("openai responses", "anthropic"):
+            raise ValueError(
+                "`batch: true` works only with the batch APIs of type 'openai' (without "
+                "`api: chat`) and type 'claude'; remove it"
+            )
+        if self.batch and self.extra_headers:
+            raise ValueError("`batch: true` can't send `extra_headers`; remove one of them")
+        return self
+
+    @model_validator(mode="after")
     def _no_conflicting_keys(self) -> BackendSpec:
         by_setting: dict[str, Assignment] = {}
         for each in self.assignments:
@@ -123,6 +137,8 @@ class BackendSpec(ToolKeys, ModelKeys, ExternalAgentKeys):
 
     @property
     def _needs_responses(self) -> bool:
+        if self.batch and self.type == "openai":
+            return True
         fetched = any(each.url and each.kind in ("pdf", "document") for each in self.upload_files)
         if self.type != "openai" or not (fetched or any(getattr(self, k) for k in NATIVE_KEYS)):
             return False

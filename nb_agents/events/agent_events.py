@@ -146,6 +146,22 @@ class ModelFailed(CallEvent):
     place: str = ""
 
 
+class ModelBatched(CallEvent):
+    """A model request waits to be sent in a batch, or was sent in a batch.
+
+    Attributes:
+        custom_id: The id of the request within its batch. "" if it is not in a batch (any more).
+        batch: The provider's id of the batch. "" while the batch is being sent.
+        sent_at: When the batch was sent, in Unix seconds. None before that.
+        model: The name of the model, which may be another one after a resume.
+    """
+
+    custom_id: str = ""
+    batch: str = ""
+    sent_at: Seconds | None = None
+    model: str = ""
+
+
 class ModelCut(CallEvent):
     """An immediate stop interrupted a model request. The text received so far is in the journal.
 

@@ -190,7 +190,8 @@ def what_resumes(
         agent: each.round for agent, each in children_by_call.items() if each.is_open and each.round
     }
     open_calls = _calls_left(rounds, children_by_call)
-    resent = tuple(agent for agent, each in rounds.items() if each.is_asking)
+    is_resent = {agent: each.is_asking and each.batched is None for agent, each in rounds.items()}
+    resent = tuple(agent for agent in rounds if is_resent[agent])
     damaged = tuple(agent for agent in past.unread if agent in continuation.next)
     new_rounds = [agent for agent in to_call if agent not in rounds and agent not in damaged]
     finished = [e for e in events if isinstance(e, ModelFinished)]

@@ -20,7 +20,8 @@ from nb_agents.models.tool_rules import rules_of
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, UserContent
-    from pydantic_ai.models import Model, StreamedResponse
+    from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+    from pydantic_ai.models.batch import BatchRequest
     from pydantic_ai.tools import ToolDefinition
 
 _MEDIA = ("image/", "audio/", "video/", "application/pdf")
@@ -157,6 +158,7 @@ class PydanticBackend:
         context_window: The model's context window in tokens; by default the known one.
         find_window: Asks a server that drops the beginning of longer conversations without an error
             for the context window. It returns 0 if the server does not report it.
+        batch: Whether requests of agents are sent through the provider's batch API.
     """
 
     def __init__(
@@ -169,9 +171,11 @@ class PydanticBackend:
         is_free: bool = False,
         context_window: int | None = None,
         find_window: Callable[[], Awaitable[int]] | None = None,
+        batch: bool = False,
     ) -> None:
-        self._model = model
+        self.model = model
         self.is_free = is_free
+        self.is_batched = batch
         self._native_tools = native_tools
         self._files = files
         self._settings: Any = {**(settings or {}), "max_retries": 0}
@@ -193,28 +197,51 @@ class PydanticBackend:
     ) -> AsyncIterator[StreamedResponse]:
         """Open a request; see `Backend.stream`."""
         from pydantic_ai.direct import model_request_stream
-        from pydantic_ai.models import ModelRequestParameters
-        from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
         from nb_agents.models.response_limits import closing_responses, expecting_images
 
         tools = tools if self.calls_tools else ()
-        # Optional: pydantic-ai leaves a tool out if the model lacks it, instead of raising.
-        native = [NATIVE_TOOL_TYPES[kind](optional=True) for kind in self._native_tools]
-        parameters = ModelRequestParameters(
-            function_tools=list(tools), native_tools=native, allow_text_output=True
-        )
         with expecting_images(self._makes_images):
             async with (
                 closing_responses(),
                 model_request_stream(
-                    self._model,
+                    self.model,
                     with_uploads(messages, self._files),
-                    model_request_parameters=parameters,
+                    model_request_parameters=self._parameters(tools),
                     model_settings=self._settings_with(messages, tools),
                 ) as stream,
             ):
                 yield stream
+
+    def batch_request(
+        self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]
+    ) -> BatchRequest:
+        """Return a request for the provider's batch API. Its id is not set.
+
+        Args:
+            messages: The conversation in chronological order.
+            tools: The tools that the model may call.
+        """
+        from pydantic_ai.models.batch import BatchRequest
+
+        tools = tools if self.calls_tools else ()
+        messages = normalize_messages(messages)
+        return BatchRequest(
+            custom_id="",
+            messages=[*with_uploads(messages, self._files)],
+            model_settings=self._settings_with(messages, tools),
+            model_request_parameters=self._parameters(tools),
+        )
+
+    def _parameters(self, tools: Sequence[ToolDefinition]) -> ModelRequestParameters:
+        from pydantic_ai.models import ModelRequestParameters
+        from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
+
+        # Optional: pydantic-ai leaves a tool out if the model lacks it, instead of raising.
+        native = [NATIVE_TOOL_TYPES[kind](optional=True) for kind in self._native_tools]
+        return ModelRequestParameters(
+            function_tools=list(tools), native_tools=native, allow_text_output=True
+        )
 
     def _settings_with(
         self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]
@@ -238,6 +265,10 @@ class PydanticBackend:
 
 class BrokenReplyError(Exception):
     """Raised when a complete reply is unusable. The call may be retried."""
+
+
+class BatchEndedError(Exception):
+    """Raised when a batch doesn't have the result of a request. The call is not retried."""
 
 
 class ReplyEnding(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 from nb_agents.config.model_keys import ModelKeys
 from nb_agents.errors import ReplyTooLongError
-from nb_agents.models.backend import BrokenReplyError
+from nb_agents.models.backend import BatchEndedError, BrokenReplyError
 from nb_agents.models.context_window import ConversationCutError, ConversationTooLongError
 from nb_agents.models.network import cause_of, connection_message, proxy_advice
 from nb_agents.unicode import without_controls
@@ -68,7 +68,7 @@ def describe(error: Exception, arrived: int = 0, quota: QuotaLimit = QuotaLimit(
     status = status_of(too_long or error)
     if status is not None:
         return _refused(status, too_long or error, quota)
-    if too_long or isinstance(error, BrokenReplyError):
+    if too_long or isinstance(error, BrokenReplyError | BatchEndedError):
         return str(too_long or error)
     import httpx2
     from pydantic_ai import exceptions as px

@@ -10,7 +10,7 @@ from nb_agents.config.team import AgentSpec
 from nb_agents.errors import UserError
 from nb_agents.models.fit import model_without_key
 from nb_agents.models.providers import PROVIDERS, has_library, load
-from nb_agents.models.usage import cost_of
+from nb_agents.models.usage import BATCH_TIER, cost_of
 
 FREE = "demo"
 """The backend type whose models are free."""
@@ -75,4 +75,5 @@ def _price(backend: BackendSpec) -> Price | None:
 def _tier_of(backend: BackendSpec) -> dict[str, str]:
     """Return the service tier that a backend requests, as a reply reports it."""
     tiers = [str(each.value) for each in backend.assignments if each.key == "service_tier"]
-    return {"service_tier": tiers[-1]} if tiers else {}
+    tier = {"service_tier": tiers[-1]} if tiers else {}
+    return tier | (BATCH_TIER if backend.batch else {})

@@ -290,6 +290,7 @@ def backend_for(agent: AgentSpec, client: Callable[[], httpx2.AsyncClient]) -> B
         read_uploads(spec.uploads),
         context_window=spec.context_window,
         find_window=find_window,
+        batch=spec.batch,
     )
 
 

@@ -30,10 +30,13 @@ from anyio.lowlevel import checkpoint
 
 from nb_agents.context import within
 from nb_agents.errors import ReplyTooLongError
+from nb_agents.models.expected_files import is_file
 from nb_agents.models.reading import rest_s
 
 MAX_REPLY_BYTES = 32 * 2**20
 """Maximum size of a reply including its framing: 100,000 tokens of 330 bytes each."""
+MAX_FILE_BYTES = 256 * 2**20
+"""Maximum size of a file with a batch's results: Anthropic's limit for a batch's requests."""
 MAX_EVENT_BYTES = 512 * 2**10
 """Maximum size of an event. Most events contain one token, some a whole tool call."""
 MAX_IMAGE_EVENT_BYTES = 16 * 2**20
@@ -123,7 +126,8 @@ class _LimitedStream(httpx2.AsyncByteStream):
         self._max_event_bytes = _event_bytes.get()
         self._is_finished_elsewhere = _open_streams.get() is not None
         self._has_ended = False
-        body = self._error() if response.status_code >= 400 else self._events()
+        content = self._file() if is_file.get() else self._events()
+        body = self._error() if response.status_code >= 400 else content
         self._body = cast(AsyncGeneratorType[bytes, None], body)
 
     # An SDK may iterate twice: to read the reply and to drain the rest. The first iteration would
@@ -165,6 +169,15 @@ class _LimitedStream(httpx2.AsyncByteStream):
                 if size > MAX_ERROR_BYTES:
                     status = self._source.status_code
                     raise ReplyTooLongError("The error text", MAX_ERROR_BYTES, "bytes", status)
+                yield piece
+
+    async def _file(self) -> AsyncGenerator[bytes]:
+        size = 0
+        async with aclosing(self._source.aiter_bytes()) as pieces:
+            async for piece in pieces:
+                size += len(piece)
+                if size > MAX_FILE_BYTES:
+                    raise ReplyTooLongError("The file", MAX_FILE_BYTES, "bytes")
                 yield piece
 
     async def _events(self) -> AsyncGenerator[bytes]:

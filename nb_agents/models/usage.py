@@ -63,12 +63,21 @@ def cost_of(response: ModelResponse) -> float | None:
     return cost
 
 
-_TIER_SHARES = {("google", "service_tier", "flex"): 0.5}
+BATCH_TIER = {"processing": "batch"}
+"""The details of replies from a batch, as pydantic-ai and genai-prices name them."""
+
+_TIER_SHARES = {
+    ("google", "service_tier", "flex"): 0.5,
+    ("openai", "processing", "batch"): 0.5,
+    ("anthropic", "processing", "batch"): 0.5,
+}
 """The price of a tier as a share of the standard price, if genai-prices doesn't have it.
 
 The keys are the provider, and a key and value of the details that it reports with a reply.
 
-Source: https://ai.google.dev/gemini-api/docs/flex-inference
+Source: https://ai.google.dev/gemini-api/docs/flex-inference,
+https://platform.openai.com/docs/guides/batch and
+https://platform.claude.com/docs/en/build-with-claude/batch-processing
 """
 
 

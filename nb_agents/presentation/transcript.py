@@ -99,6 +99,11 @@ def _model_cut(_: Pieces, e: ev.ModelCut) -> Pieces:
     return _note(e, "The model call was interrupted")
 
 
+@TRANSCRIPT.on(ev.ModelBatched)
+def _model_batched(_: Pieces, e: ev.ModelBatched) -> Pieces:
+    return _note(e, f"Sent in batch {e.batch}") if e.batch else ()
+
+
 @TRANSCRIPT.on(ev.ContextFolded)
 def _context_folded(_: Pieces, e: ev.ContextFolded) -> Pieces:
     fold = fold_view(e)

@@ -291,6 +291,7 @@ def _model_finished(view: RunView, e: ev.ModelFinished) -> RunView:
         e.agent,
         in_flight=False,
         is_throttled=False,
+        wait=None,
         partial_call=agent.partial_call if is_vote else "",
         tool=agent.tool if is_vote else "",
         **_ended_call(agent, e.call, e.usage),
@@ -355,6 +356,16 @@ def _model_failed(view: RunView, e: ev.ModelFailed) -> RunView:
         wait=wait,
         **used,
     )
+
+
+BATCH_LIMIT_S = 24 * 3600.0
+"""Seconds after which batches of OpenAI and Anthropic end in any case."""
+
+
+@VIEW.on(ev.ModelBatched)
+def _model_batched(view: RunView, e: ev.ModelBatched) -> RunView:
+    wait = ProviderWait("batch", (e.sent_at or e.at) + BATCH_LIMIT_S, BATCH_LIMIT_S, "", e.sent_at)
+    return _with_agent(view, e.agent, in_flight=False, phase="waiting", wait=wait)
 
 
 @VIEW.on(ev.ModelCut)

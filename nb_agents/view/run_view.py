@@ -118,16 +118,20 @@ class ProviderWait:
     """An agent's wait for the provider of its model.
 
     Attributes:
-        reason: "quota" for the end of a rate limit or quota, "server" for a server that is down.
-        until: The time of the next attempt, in Unix seconds.
+        reason: "quota" for the end of a rate limit or quota, "server" for a server that is down,
+            "batch" for the end of a batch.
+        until: The time of the next attempt, in Unix seconds. For a batch, when it ends at the
+            latest.
         limit_s: The longest time in seconds that the call may wait in total.
         error: The provider's error.
+        sent_at: When the batch was sent, in Unix seconds. None before that, and without a batch.
     """
 
-    reason: Literal["quota", "server"]
+    reason: Literal["quota", "server", "batch"]
     until: float
     limit_s: float
     error: str
+    sent_at: float | None = None
 
     def describe(self, now: float) -> str:
         """Return what the agent waits for, and when its model is called again.
@@ -135,9 +139,13 @@ class ProviderWait:
         Args:
             now: The current time in Unix seconds. The date is left out if it is today's.
         """
-        at = datetime.fromtimestamp(self.until)
+        if self.reason == "batch" and self.sent_at is None:
+            return "waiting to be sent in a batch"
+        at = datetime.fromtimestamp(self.until if self.sent_at is None else self.sent_at)
         is_today = at.date() == datetime.fromtimestamp(now).date()
         time = f"{at:%H:%M:%S}" if is_today else f"{at:%H:%M on %Y-%m-%d}"
+        if self.reason == "batch":
+            return f"in a batch, sent {time}"
         return f"waiting for {self.reason} until {time}"
 
 

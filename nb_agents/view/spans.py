@@ -434,6 +434,7 @@ SPANS.ignore(
     ev.ContextChanged,
     ev.Continued,
     ev.FilesListed,
+    ev.ModelBatched,
     ev.FilesSaved,
     ev.FoldRequested,
     ev.Noticed,

@@ -3,7 +3,7 @@
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, unsupported_reason
 from nb_agents.config.model_keys import MODEL_KEYS, ModelKeys
 from nb_agents.launch.team_findings import check_start
-from nb_agents.models import demo, providers, reading, response_limits, retry
+from nb_agents.models import batching, demo, providers, reading, response_limits, retry
 from nb_agents.models.backend import Backend, PydanticBackend, ReplyEnding, ending_of, open_request
 from nb_agents.models.failures import describe
 from nb_agents.models.fit import check_fit
@@ -31,6 +31,7 @@ from nb_agents.models.tool_rules import ANY_MODEL, MAX_DESCRIPTION_CHARS, ToolRu
 from nb_agents.models.usage import UsageMeter
 
 __all__ = [
+    "batching",
     "MAX_PROBE_S",
     "Wait",
     "quota_wait",
