@@ -83,7 +83,7 @@ def test_form_shows_a_missing_key_and_refuses_a_taken_file_name(
     expect(form.locator(".key").first).to_have_text(re.compile("missing: set TOGETHER_API_KEY"))
     form.get_by_label("Provider").first.select_option("vllm")
     form.get_by_label("Model").first.fill("qwen")
-    form.get_by_label("Server address").fill("http://gpu:8000/v1")
+    form.get_by_label("Server address").first.fill("http://gpu:8000/v1")
     form.get_by_label("File name").fill("team_taken.yaml")
     create(page.page)
     expect(form.get_by_role("alert")).to_contain_text("team_taken.yaml already exists")

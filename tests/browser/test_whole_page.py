@@ -149,6 +149,25 @@ def test_palette_has_the_commands_and_shortcuts_are_unused_by_others(
     story.page.page.keyboard.press("Escape")
 
 
+def test_run_menu_has_the_commands(story: Story) -> None:
+    story.open()
+    page = story.page.page
+    page.locator(".lm-MenuBar-item", has_text="Run").click()
+    page.locator(".lm-Menu-item", has_text="Agents").hover()
+    labels = page.locator(".lm-Menu").last.locator(".lm-Menu-itemLabel")
+    expect(labels).to_have_text(
+        [
+            "Stop All Agent Runs",
+            "Stop All Agent Runs Now",
+            "Resume the Last Agent Run",
+            "Show Agent Sessions",
+            "New Agent Team",
+        ]
+    )
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+
+
 def test_sidebar_lists_all_turns_and_opens_one_next_to_the_notebook(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
