@@ -123,6 +123,7 @@ def test_unknown_run_has_status_404(jupyter: JupyterServer, action: str) -> None
         "answer": {"text": "x"},
         "say": {"text": "x"},
         "cells_read": {"request": 1, "count": 0},
+        "cells_claim": {"number": 1, "page": "p"},
         "cells_decide": {"number": 1, "how": "rejected"},
         "cells_revert": {"page": "p", "cells": "[]"},
         "cells_run": {"number": 1, "step": "start"},

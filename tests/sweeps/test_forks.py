@@ -222,7 +222,7 @@ def test_command_line_starts_forks_and_prints_a_table(server: ModelServer, tmp_p
     words += ("--model", "openai:other", "--session-root", str(tmp_path))
     said = call_here(*words)
     assert said.count("answer of other") == 2
-    assert "try_1: complete" in said
+    assert "try 1: complete" in said
     calls = server.count()
     told = told_here(*words)
     assert [row["answer"] for row in told["rows"]] == ["answer of other"] * 2

@@ -180,6 +180,7 @@ READING = {
     "rewind",
     "cells",
     "cells_read",
+    "cells_claim",
     "cells_decide",
     "cells_revert",
     "cells_reverted",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,18 +78,22 @@ def test_ledgers_that_may_be_needed_are_kept(tmp_path: Path) -> None:
     assert ledgers(root) == sorted([damaged, recent, ledger])
 
 
-@pytest.mark.skipif(not os.geteuid(), reason="root can read all directories")
-def test_no_ledger_is_removed_while_a_session_is_unreadable(tmp_path: Path) -> None:
+def test_no_ledger_is_removed_while_a_session_is_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "root"
     ledger = complete(root, "gone")
     (root / "gone").rename(tmp_path / "elsewhere")
     (root / "broken").mkdir()
-    (root / "broken" / "turn_1").mkdir()
-    (root / "broken").chmod(0)
-    try:
-        done = prune(root, SPEC)
-    finally:
-        (root / "broken").chmod(0o700)
+    scan = os.scandir
+
+    def scan_or_fail(path: Any) -> Any:
+        if path == root / "broken":
+            raise OSError(errno.EIO, "Input/output error")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scan_or_fail)
+    done = prune(root, SPEC)
     assert (done.ledgers, ledgers(root)) == (0, [ledger])
     assert any(".budgets was not cleaned up" in why for why in done.unread)
 

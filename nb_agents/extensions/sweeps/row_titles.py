@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ MAX_VALUE = 120
 """Maximum length of a value as text, in characters."""
 MAX_COLUMN = 40
 """Maximum length of a column's name, in characters."""
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def shown_values(values: Mapping[str, Any], mask: Callable[[str], str]) -> dict[str, str]:
@@ -34,7 +37,8 @@ class RowTitle(NamedTuple):
     """How a row is called on panels and cards.
 
     Attributes:
-        title: Its first value that is not empty or, without values, its name.
+        title: Its first value that is not empty, after its column if it is a number. Without
+            values, its name.
         other_values: Its other values, each with its column.
     """
 
@@ -53,7 +57,8 @@ def row_title(row: str, values: Mapping[str, str]) -> RowTitle:
     if not filled:
         return RowTitle(row, "")
     rest = " · ".join(f"{name}: {value}" for name, value in filled[1:])
-    return RowTitle(filled[0][1], rest)
+    name, value = filled[0]
+    return RowTitle(f"{name} {value}" if _NUMBER.fullmatch(value) else value, rest)
 
 
 def _as_text(value: Any) -> str:
