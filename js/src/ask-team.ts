@@ -64,7 +64,7 @@ function makeOffer(press: () => void): HTMLElement {
   button.textContent = "Ask the team";
   button.title = "Adds a cell with a task about this error. Nothing is sent before you run it.";
   listen(button, life, press);
-  const el = make("div", "nba-strip nba-ask", button);
+  const el = make("div", "nba-strip nba-ask-team", button);
   el.setAttribute("data-lm-suppress-shortcuts", "true");
   for (const kind of ["keydown", "mousedown", "dblclick"]) el.addEventListener(kind, (event) => event.stopPropagation());
   return el;
