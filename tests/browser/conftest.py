@@ -72,7 +72,9 @@ def story(lab: Lab, tab: NotebookPage, request: pytest.FixtureRequest) -> Iterat
     """A notebook in the page. After each test, the page is checked for errors and requests."""
     failed = request.session.testsfailed
     file_and_name = request.node.nodeid.rpartition("/")[2]
-    folder = lab.root / re.sub(r"\W+", "_", file_and_name)[:100]
+    name = re.sub(r"\W+", "_", file_and_name)[:100]
+    attempt = getattr(request.node, "execution_count", 1)
+    folder = lab.root / (name if attempt == 1 else f"{name}_{attempt}")
     folder.mkdir()
     is_as_before = False
     try:

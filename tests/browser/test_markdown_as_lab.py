@@ -164,7 +164,8 @@ def structure(html: str) -> str:
 
 
 HTML = """all => all.map(each => {
-    each.querySelectorAll('.jp-InternalAnchorLink').forEach(link => link.remove());
+    const added = each.querySelectorAll('.jp-InternalAnchorLink, .nba-code-buttons');
+    added.forEach(element => element.remove());
     return each.innerHTML;
 })"""
 
