@@ -69,9 +69,9 @@ def _opened_chat(page: Page) -> Locator:
 
 
 def _close_warnings(page: Page) -> None:
-    """Close the dialog of JupyterLab's file browser after a listing that failed on a busy machine.
+    """Close a dialog of JupyterLab's file browser that was seen once on a busy machine.
 
-    The listing is repeated, and the chat doesn't need it.
+    Its cause is unknown. The chat doesn't use the file browser.
     """
     dialog = page.locator(".jp-Dialog", has_text="Directory not found")
     page.add_locator_handler(dialog, lambda found: found.locator(".jp-mod-accept").click())
