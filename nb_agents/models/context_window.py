@@ -144,9 +144,10 @@ class ContextMeter:
 
         Args:
             size: The size of its text in bytes.
-            tokens: The number of tokens. 0 means unknown.
+            tokens: The number of tokens. A number that is too small for the text, such as 0 or a
+                constant, means that it is unknown.
         """
-        if size and tokens:
+        if size and tokens >= _MIN_RATIO * size:
             self.calibrate(tokens / size)
             self._tokens, self._bytes = tokens, size
 

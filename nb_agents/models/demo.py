@@ -1,9 +1,9 @@
 """The demo model: deterministic, offline and free, at a readable speed.
 
-It works like an agent: it writes a note to its workspace, answers, reads other answers, votes, and
-presents if it wins. In a recipe it completes a step with the fields that later steps read. Its
-answers state that it is the demo model. They depend only on the conversation, so the same task
-always produces the same run.
+It works like an agent: it reads the files that the task mentions, writes a note to its workspace,
+answers, reads other answers, votes, and presents if it wins. In a recipe it completes a step with
+the fields that later steps read. Its answers state that it is the demo model. They depend only on
+the conversation, so the same task always produces the same run.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ DEMO_WORDS_PER_SECOND = 25.0
 """Slow enough to read, and similar to a mid-sized hosted model."""
 
 _TASK = re.compile(r"<TASK>\n?(.*?)\n?</TASK>", re.DOTALL)
+_FILES = re.compile(r"(?<!\S)/\S*[^\s.,:;)]")
+"""The absolute paths in a task, which `@path` becomes."""
+
+_READ = re.compile(r'^\d+\.1 read_file \{"path": "(.*?)"\}:', re.MULTILINE)
+"""A line about a call in the ledger of a folded conversation."""
+
 _PEERS = re.compile(r'<ANSWER from="(agent\d+)">')
 _FIELDS = re.compile(
     r"^Later steps read these fields of your result.*?```json\n(.*?)\n```", re.DOTALL | re.MULTILINE
@@ -37,12 +43,15 @@ _RIDER = re.compile(r"\n\n(?:End with the result as JSON|Later steps (?:read|com
 _WORDS = re.compile(r"^Later steps compare your whole result with (.*)\.$", re.MULTILINE)
 
 
-def demo_backend(name: str, words_per_second: float | None = None) -> PydanticBackend:
+def demo_backend(
+    name: str, words_per_second: float | None = None, context_window: int | None = None
+) -> PydanticBackend:
     """Return a backend with the demo model, which needs no network and no key.
 
     Args:
         name: The name that the model uses in its answers, so that the answers of a team differ.
         words_per_second: The speed. Defaults to `DEMO_WORDS_PER_SECOND`.
+        context_window: The number of tokens at which conversations are folded. None means no limit.
     """
     from pydantic_ai.models.function import FunctionModel
 
@@ -54,7 +63,7 @@ def demo_backend(name: str, words_per_second: float | None = None) -> PydanticBa
             yield delta
 
     model = FunctionModel(stream_function=write, model_name="demo")
-    return PydanticBackend(model, "demo", is_free=True)
+    return PydanticBackend(model, "demo", is_free=True, context_window=context_window)
 
 
 async def _stream(
@@ -91,6 +100,8 @@ def _next_move(messages: list[Any], tools: set[str], name: str) -> tuple[str, st
     peers = _PEERS.findall(prompt)
     if peers and VOTE.name in tools:
         return _judge(peers, done, prompt)
+    if "read_file" in tools and (path := _next_file(task, messages, prompt)):
+        return f"I read {path.rpartition('/')[2]}. ", "read_file", {"path": path}
     if "write_file" in tools and "write_file" not in done:
         note = f"# Notes on the task\n\n{task}\n\nWritten by the demo model; no LLM was called.\n"
         return (
@@ -127,6 +138,19 @@ def _result(prompt: str, name: str) -> str:
         f"**This is the demo model** ({name}), doing one step: no LLM was called and nothing was "
         f"spent.\n\nYou asked: {_short(_RIDER.split(prompt)[0])}{fields}"
     )
+
+
+def _next_file(task: str, messages: list[Any], prompt: str) -> str | None:
+    """Return the readable file of the task after the last one that was read, or None."""
+    responses = (each for each in messages if each.kind == "response")
+    calls = (call for each in responses for call in each.tool_calls)
+    read = {call.args_as_dict().get("path") for call in calls} | {*_READ.findall(prompt)}
+    rules = "\n".join(
+        p.content for m in messages for p in m.parts if p.part_kind == "system-prompt"
+    )
+    files = [path for path in _FILES.findall(task) if f"\n- {path}" in rules]
+    last = max((n for n, path in enumerate(files) if path in read), default=-1)
+    return files[last + 1] if last + 1 < len(files) else None
 
 
 def _judge(peers: list[str], done: list[str], prompt: str) -> tuple[str, str, dict[str, str]]:

@@ -271,7 +271,7 @@ def backend_for(agent: AgentSpec, client: Callable[[], httpx2.AsyncClient]) -> B
     """
     spec = agent.backend
     if spec.type == "demo":
-        return demo_backend(agent.id, spec.words_per_second)
+        return demo_backend(agent.id, spec.words_per_second, spec.context_window)
     if spec.type == "python":
         instance: Backend = spec.instance
         return instance

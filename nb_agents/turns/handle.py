@@ -312,7 +312,9 @@ class RunHandle:
             run.fold("ada", keep="the numbers of the second table")
         """
         keep = checked_message(keep) if keep else ""
-        if self.is_over or not self._turn.send(FoldContext(agent, keep)):
+        if self.is_over:
+            raise UserError(f"Run {self.id} is over, so there is nothing to fold.")
+        if not self._turn.send(FoldContext(agent, keep)):
             working = ", ".join(a.id for a in self.view.agents.values() if a.outcome is None)
             raise UserError(
                 f"{agent!r} is not working with a model now, so there is nothing to fold. "

@@ -57,3 +57,10 @@ def test_server_has_cut_a_longer_conversation_that_it_counts_as_shorter(
     meter = ContextMeter()
     meter.was_cut(*before)
     assert meter.was_cut(*after) is was_cut
+
+
+def test_counts_that_are_too_small_for_the_text_are_not_used() -> None:
+    meter = ContextMeter()
+    meter.measure(20_000, 50)  # pydantic-ai's FunctionModel always reports 50
+    assert not meter.is_measured
+    assert meter.estimate(20_000) == ContextMeter().estimate(20_000)

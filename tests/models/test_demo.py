@@ -17,11 +17,19 @@ from tests.team_kit import events, finish
 FAST = 100_000.0
 
 
-def _run(root: Path, task: str = "Compare three caches", agents: int = 3) -> nb_agents.Run:
-    backend = {"type": "demo", "words_per_second": FAST}
+def _run(
+    root: Path,
+    task: str = "Compare three caches",
+    agents: int = 3,
+    window: int | None = None,
+    reads: list[Path] | None = None,
+) -> nb_agents.Run:
+    backend = {"type": "demo", "words_per_second": FAST, "context_window": window}
     spec = {"agents": [{"id": f"demo_{n}", "backend": backend} for n in range(agents)]}
     return nb_agents.start(
-        task, TeamSpec.model_validate(spec), options=RunOptions(session_root=root)
+        task,
+        TeamSpec.model_validate(spec),
+        options=RunOptions(session_root=root, context_paths=reads or []),
     )
 
 
@@ -156,3 +164,16 @@ def _results(run: nb_agents.Run) -> dict[str, Any]:
 def _said(run: nb_agents.Run, agent: str, call: int) -> Any:
     found = [e for e in events(run, ev.TextStreamed) if (e.agent, e.call) == (agent, call)]
     return "".join(e.text for e in found if e.channel == "text")
+
+
+def test_demo_reads_the_files_of_a_task_and_its_conversation_is_folded(tmp_path: Path) -> None:
+    files = [tmp_path / f"part{n}.txt" for n in range(6)]
+    for n, file in enumerate(files):
+        file.write_text(f"Table {n}\n" + "north 41 south 38 east 17\n" * 100)
+    task = f"Compare {', '.join(map(str, files))}. Leave {tmp_path / 'hidden.txt'} alone."
+    run = _run(tmp_path, task, agents=1, window=4000, reads=files)
+    finish(run)
+    read = [each for each in run.view.tools if each.tool == "read_file"]
+    assert [each.summary for each in read] == list(map(str, files))
+    assert {each.level for each in events(run) if isinstance(each, ev.ContextFolded)} == {"results"}
+    assert run.status == "completed"
