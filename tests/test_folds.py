@@ -27,7 +27,6 @@ PACKAGE = Path(ev.__file__).parents[1]
 MANY_KINDS = 5
 NOT_FOLDS = {
     "extensions/external_agents/team_agent.py": 7,
-    "extensions/notebook_cells/cell_events.py": 5,
     "extensions/recipes/recipe_launch.py": 5,
     "launch/rewind_plan.py": 10,
     "turns/limits.py": 6,

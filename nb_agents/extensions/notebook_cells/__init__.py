@@ -24,13 +24,11 @@ EXTENSION = Extension(
         "cell_run_ended": f"{_EVENTS}:CellRunEnded",
     },
     user_events={
-        **dict.fromkeys(
-            (
-                *("cells_read", "change_claimed", "change_decided"),
-                *("revert_started", "changes_reverted"),
-            ),
-            f"{_EVENTS}:may_record",
-        ),
+        "cells_read": f"{_EVENTS}:may_answer",
+        "change_claimed": f"{_EVENTS}:may_claim",
+        "change_decided": f"{_EVENTS}:may_decide",
+        "revert_started": f"{_EVENTS}:may_start_revert",
+        "changes_reverted": f"{_EVENTS}:may_revert",
         "cell_run_queued": f"{_EVENTS}:may_queue",
         "cell_run_started": f"{_EVENTS}:may_start",
         "cell_run_ended": f"{_EVENTS}:may_end",

@@ -379,28 +379,38 @@ def cells_of(view: RunView) -> CellsState:
     return state
 
 
-def may_record(view: RunView, event: Event) -> bool:
-    """Return whether a request may record this event now. Each one takes effect once."""
+def may_answer(view: RunView, event: CellsRead) -> bool:
+    """Return whether a page may answer a request to read cells: it has no answer yet."""
+    return event.number in cells_of(view).requests
+
+
+def may_claim(view: RunView, event: ChangeClaimed) -> bool:
+    """Return whether a page may claim a proposal: it is open, and no other page has claimed it."""
+    proposal = cells_of(view).proposals.get(event.number)
+    if proposal is None or proposal.decided is not None:
+        return False
+    return event.is_forced or proposal.page in ("", event.page)
+
+
+def may_decide(view: RunView, event: ChangeDecided) -> bool:
+    """Return whether a user may decide a proposal. Each one is decided once."""
+    proposal = cells_of(view).proposals.get(event.number)
+    is_by_user = event.how != "withdrawn" and not event.turn
+    return is_by_user and proposal is not None and counts(proposal, event)
+
+
+def may_start_revert(view: RunView, event: RevertStarted) -> bool:
+    """Return whether a page may take back the changes of a rewind: no other page does."""
     state = cells_of(view)
-    match event:
-        case CellsRead():
-            return event.number in state.requests
-        case ChangeDecided():
-            proposal = state.proposals.get(event.number)
-            is_by_user = event.how != "withdrawn" and not event.turn
-            return is_by_user and proposal is not None and counts(proposal, event)
-        case ChangeClaimed():
-            proposal = state.proposals.get(event.number)
-            if proposal is None or proposal.decided is not None:
-                return False
-            return event.is_forced or proposal.page in ("", event.page)
-        case RevertStarted():
-            is_free = state.revert is not None and state.revert.page in ("", event.page)
-            return state.is_revert_open and (is_free or event.is_forced)
-        case ChangesReverted():
-            requested = state.revert.changes if state.revert else ()
-            return state.is_revert_open and set(event.changes) <= set(requested)
-    return False
+    is_free = state.revert is not None and state.revert.page in ("", event.page)
+    return state.is_revert_open and (is_free or event.is_forced)
+
+
+def may_revert(view: RunView, event: ChangesReverted) -> bool:
+    """Return whether a page may report that it took back the changes of a rewind."""
+    state = cells_of(view)
+    requested = state.revert.changes if state.revert else ()
+    return state.is_revert_open and set(event.changes) <= set(requested)
 
 
 def may_queue(view: RunView, event: CellRunQueued) -> bool:

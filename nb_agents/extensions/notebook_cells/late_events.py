@@ -15,10 +15,10 @@ from nb_agents.disk.directory import read_file
 from nb_agents.disk.private import open_private, private_lock
 from nb_agents.errors import as_storage_error
 from nb_agents.events import EVENT, Event
-from nb_agents.extensions.notebook_cells.cell_events import may_record
 from nb_agents.session.journal import first_event
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.ownership import add_mac, check_mac, user_mark
+from nb_agents.turns.user_events import user_event
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
 
@@ -70,7 +70,7 @@ def add_late_event(turn: TurnPaths, view: RunView, event: Event) -> bool:
     path = turn.path / FILE
     with as_storage_error(path), private_lock(turn.path / f"{FILE}.lock"):
         earlier = late_events(turn)
-        if not may_record(fold(earlier, view), event):
+        if user_event(fold(earlier, view), EVENT.dump_python(event, mode="json")) is None:
             return False
         # The view's position is that of the journal, so the event has no number.
         stamped = replace(event, at=time.time())
