@@ -127,6 +127,8 @@ class RunOptions:
         notebook: Access of all agents of the team to the notebook that started the run: "read" its
             cells, also "propose" changes, which you accept or reject, or also "run" cells that you
             approve. Defaults to the team file's.
+        notebook_file: The file of a notebook that the agents work on, instead of the notebook that
+            started the run. It must not be open in a page. Cells run in a new kernel.
         trust: Whether to resume or continue a session that was created by another user or on
             another machine. From then on, it is treated as this user's session.
 
@@ -224,6 +226,15 @@ class RunOptions:
             "let the agents read the notebook, also propose changes of cells, or also run cells "
             "(default: the team file's)",
             choices=get_args(NotebookAccess),
+        ),
+    )
+    notebook_file: str | PathLike[str] | None = field(
+        default=None,
+        metadata=described(
+            "let the agents work on the file of this notebook, which no page has open; cells run "
+            "in a new kernel",
+            metavar="NOTEBOOK",
+            flags=("--on",),
         ),
     )
 

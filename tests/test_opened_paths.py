@@ -205,6 +205,7 @@ MAY_LOOK = {
         "config.spec",
         "config.uploads",
         "launch.resume",
+        "launch.start:_notebook_notices",
         "models.network",
         "presentation.arguments",
         "extensions.recipes.check",

@@ -490,7 +490,10 @@ EXEMPT = {
     "limits:Limits._pass": "waits; see Limits._guarded",
     "budget_watch:BudgetWatch": "waits; see Limits._guarded",
     "day_watch:DayWatch.watch": "waits; see Limits._guarded",
+    "cell_kernel:CellKernel": "one call of a tool",
+    "cell_kernel:_outcome": "one call of a tool",
     "cell_runs:CellRuns": "one call of a tool",
+    "cell_tools:NotebookTools._task_outline": "the prompt of a run",
     "hooks:Hooks._report_statuses": "see Hooks.watch",
     # A user waits in the foreground and sees the error.
     "tabled:_print_events.print_each": "a command of the terminal",

@@ -94,13 +94,14 @@ export function isAllowed(cell: ISharedCell, action: "edit" | "run"): boolean {
 /**
  * Read cells.
  *
- * @param ids The cells to read whole. Without ids, the first lines of all cells.
+ * @param ids The cells to read whole. Without ids, the first lines of at most 200 cells.
  * @param shown The id of the cell that shows the run.
  * @param outputs Whether to read the outputs, too.
+ * @param start Without ids, the number of cells to skip.
  */
-export function readCells(notebook: YNotebook, ids: readonly string[], shown: string, outputs = false): Read {
+export function readCells(notebook: YNotebook, ids: readonly string[], shown: string, outputs = false, start = 0): Read {
   const count = notebook.cells.length;
-  const requested = ids.length ? notebook.cells.filter((cell) => ids.includes(cell.id)) : notebook.cells.slice(0, MAX_OUTLINE);
+  const requested = ids.length ? notebook.cells.filter((cell) => ids.includes(cell.id)) : notebook.cells.slice(start, start + MAX_OUTLINE);
   let remaining = outputs && ids.length ? MAX_OUTPUTS : 0;
   const cells = requested.map((cell) => {
     const source = cell.getSource();

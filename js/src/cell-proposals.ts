@@ -42,6 +42,8 @@ interface CellsRequest {
   readonly outputs?: boolean;
   /** Whether the user has allowed to read a notebook that is not trusted. */
   readonly untrusted?: boolean;
+  /** For an outline, the number of cells to skip. */
+  readonly start?: number;
 }
 
 /** How a page takes back changes, or who does. */
@@ -166,7 +168,7 @@ class TurnProposals {
   }
 
   /** Send the cells that an agent asks for. */
-  async answer({ request, ids, outputs, untrusted }: CellsRequest): Promise<void> {
+  async answer({ request, ids, outputs, untrusted, start }: CellsRequest): Promise<void> {
     if (this.answered.has(request)) return;
     this.answered.add(request);
     const { panel, cell } = this.place;
@@ -175,7 +177,7 @@ class TurnProposals {
       await this.post("cells_read", { ...head, count: 0, cells: "[]", untrusted: true });
       return;
     }
-    const { count, cells, problem } = readCells(this.notebook, ids, cell.model.id, outputs);
+    const { count, cells, problem } = readCells(this.notebook, ids, cell.model.id, outputs, start);
     await this.post("cells_read", { ...head, count, cells: JSON.stringify(cells), problem });
   }
 

@@ -122,6 +122,12 @@ describe("reading cells", () => {
     ]);
   });
 
+  it("continues an outline after its first 200 cells", () => {
+    const made = notebook(...Array.from({ length: 450 }, (_, i) => `x${i}`));
+    const read = (start?: number) => readCells(made, [], "", false, start).cells.map((cell) => cell.source);
+    expect([read().length, read()[0], read(400).length, read(400)[0]]).toEqual([200, "x0", 50, "x400"]);
+  });
+
   it("is limited in size", () => {
     expect(readCells(notebook("x".repeat(150_001)), ["c0"], "").problem).toMatch(/Read fewer cells/);
   });

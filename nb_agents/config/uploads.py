@@ -168,7 +168,8 @@ _MENTION = re.compile(
     r"(?=\s|$|[,;!?)}\]>:]|\.(?=\s|$))"
 )
 _CELL = re.compile(r"(?<![\w\\])@(?:cell:(?P<name>[\w-]+)|cells)(?![\w./:-]*[\w/])")
-_ESCAPED = re.compile(r"\\@(?=\S)")
+_ESCAPED_CELL = re.compile(r"\\(?=@(?:cell:\w|cells\b))")
+_ESCAPED = re.compile(r"\\@(?!cell:\w|cells\b)(?=\S)")
 _RELATIVE = re.compile(r"\.{1,2}/|~/")
 _SUFFIX = re.compile(r"[^/]\.\w{1,8}$")
 _OF_FILES = frozenset(
@@ -200,10 +201,21 @@ def cell_mentions(task: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(match["name"] or "" for match in _CELL.finditer(task)))
 
 
+def without_escapes(task: str) -> str:
+    r"""Return a task for models, without the backslashes before ``@cell:…`` and ``@cells``.
+
+    Example:
+        >>> without_escapes(r"What does \@cell:3 mean?")
+        'What does @cell:3 mean?'
+    """
+    return _ESCAPED_CELL.sub("", task)
+
+
 def mentions(task: str, folder: Path | None = None) -> Mentions:
     r"""Replace each ``@path`` in a task with the file's path, and collect these paths.
 
-    ``\@`` is an ordinary ``@``.
+    ``\@`` is an ordinary ``@``. Before the mention of a cell, the backslash stays, because cells
+    are looked up after the start; see `without_escapes`.
 
     Args:
         task: The task as the user typed it.

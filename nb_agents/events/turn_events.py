@@ -157,6 +157,7 @@ class TurnStarted(Event):
             file's.
         notebook: The access to the notebook that the user gave all agents in addition to the team
             file: "read", "propose", "run" or "".
+        notebook_file: The file of the notebook that the user named for the agents, or "".
         context_paths: Files and directories that the user let the agents read in addition to the
             team file, as absolute paths.
         wait_for_quota: The seconds that the user chose that a model call may wait for its provider,
@@ -184,6 +185,7 @@ class TurnStarted(Event):
     max_tokens: Count | None = None
     on_budget: str = ""
     notebook: str = ""
+    notebook_file: str = ""
     context_paths: tuple[str, ...] = ()
     wait_for_quota: Seconds | None = None
     schema_version: Count = SCHEMA_VERSION

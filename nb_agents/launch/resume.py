@@ -351,6 +351,7 @@ def with_options_of(turn: PastTurn, options: RunOptions) -> RunOptions:
     return replace(
         options,
         notebook=options.notebook or cast(NotebookAccess | None, access),
+        notebook_file=options.notebook_file or started.notebook_file or None,
         wait_for_quota=limit_s,
         context_paths=absolute_paths([*paths, *options.context_paths]),
     )

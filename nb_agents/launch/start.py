@@ -253,12 +253,28 @@ def team_for(
     """
     spec, notices = (demo_team(), (DEMO_NOTICE,)) if config is None else _own_team(config)
     spec = spec.reading(options.context_paths).with_notebook(options.notebook)
+    notices += (*_notebook_notices(spec, options),)
     if options.skip_unsupported:
         spec, skipped = _without_unsupported(spec)
         notices += skipped
     if options.cluster is None:
         check_start(spec)
     return spec, notices
+
+
+def _notebook_notices(spec: TeamSpec, options: RunOptions) -> Iterator[str]:
+    """Yield what is wrong with the options for the notebook.
+
+    Raises:
+        UserError: There is no notebook with the given name.
+    """
+    if options.notebook_file is None:
+        return
+    path = Path(options.notebook_file).expanduser()
+    if not path.is_file():
+        raise UserError(f"There is no notebook {str(path)!r}. Correct the path after --on.")
+    if not any(agent.backend.notebook for agent in spec.everyone):
+        yield f"No agent may read {path.name}. Add --notebook read, propose or run."
 
 
 def _unread_cells(task: str, team: TeamSpec) -> Iterator[str]:

@@ -31,6 +31,7 @@ from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import KEYS_OF_EXTENSIONS, ToolKeys
+from nb_agents.config.uploads import without_escapes
 from nb_agents.events.work_kinds import TEAM
 from nb_agents.models.providers import SharedClient
 from nb_agents.plugins import ExtensionPoint
@@ -97,6 +98,15 @@ class PromptTools(Protocol):
 
     async def prompt_text(self, agent: str) -> str:
         """Return text for the end of each of an agent's prompts, or ""."""
+        ...
+
+
+@runtime_checkable
+class ClosableTools(Protocol):
+    """Extension tools that hold something until the end of the turn, such as a process."""
+
+    async def close(self) -> None:
+        """Release it."""
         ...
 
 
@@ -264,7 +274,7 @@ async def _team(
         team,
         rules_of(team, spec.timeout_s),
         spec.paths,
-        spec.task,
+        without_escapes(spec.task),
         earlier.messages,
         spec.context,
         tools,

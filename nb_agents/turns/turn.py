@@ -62,6 +62,7 @@ from nb_agents.tools.threads import is_call_running
 from nb_agents.turns.approvals import Approvals, bind_asker, text_of
 from nb_agents.turns.budget_watch import WatchDeps
 from nb_agents.turns.drivers import (
+    ClosableTools,
     Driver,
     DriverDeps,
     driver_for,
@@ -496,6 +497,9 @@ class TurnWriter:
                 try:
                     async with tools as run_tools:
                         run_tools.call_at_end(runners.close)
+                        for extension_tools in deps.agent_tools:
+                            if isinstance(extension_tools, ClosableTools):
+                                run_tools.call_at_end(extension_tools.close)
                         children = subagents_for(deps, runners, run_tools)
                         with children.bound():
                             driver = await self._start(deps, runners, run_tools, children)

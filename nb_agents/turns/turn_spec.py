@@ -263,6 +263,12 @@ class TurnSpec:
         """The mask that hides secrets in everything that is written and shown."""
         return mask_for(self.team)
 
+    @property
+    def _notebook_file(self) -> str:
+        if (path := self.options.notebook_file) is not None:
+            return os.path.abspath(os.path.expanduser(path))
+        return ""
+
     @cached_property
     def started(self) -> ev.TurnStarted:
         """The turn's first event."""
@@ -288,6 +294,7 @@ class TurnSpec:
             max_tokens=self.options.max_tokens,
             on_budget=self.options.on_budget or "",
             notebook=self.options.notebook or "",
+            notebook_file=self._notebook_file,
             context_paths=absolute_paths(self.options.context_paths),
             wait_for_quota=self.options.wait_for_quota,
         )

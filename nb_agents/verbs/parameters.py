@@ -164,7 +164,7 @@ def split_options(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     return present, options
 
 
-NOT_OVER_HTTP = ("tools", "options", "from_turn", "detach", "cluster")
+NOT_OVER_HTTP = ("tools", "options", "from_turn", "detach", "cluster", "notebook_file")
 """Functions and options of one process. A run that is started over HTTP is always detached."""
 HTTP_START = arguments_in(StartRequest, without=("task", "continue_", *NOT_OVER_HTTP))
 HTTP_NEXT_TASK = arguments_in(

@@ -3,7 +3,7 @@
 from nb_agents.config.team import TeamSpec
 from nb_agents.config.tools import ToolRule
 from nb_agents.config.uploads import cell_mentions
-from nb_agents.extensions.notebook_cells import cell_tools
+from nb_agents.extensions.notebook_cells import notebook_files
 from nb_agents.extensions.notebook_cells.applied import (
     AppliedChange,
     TurnRecord,
@@ -33,11 +33,13 @@ from nb_agents.extensions.notebook_cells.cells import Cell, cells_in, digest
 from nb_agents.extensions.notebook_cells.changes import apply_changes
 from nb_agents.extensions.notebook_cells.late_events import FILE as LATE_FILE
 from nb_agents.extensions.notebook_cells.late_events import add_late_event, late_events
+from nb_agents.extensions.notebook_cells.notebook_files import notebook_path
 from nb_agents.extensions.notebook_cells.reverting import apply_steps, plan_revert
 from nb_agents.extensions.notebook_cells.task_cells import find_cells, task_cells_text
 from nb_agents.launch.finding import attach
 from nb_agents.presentation.asking import CELL, TERMINAL
 from nb_agents.session.layout import TurnPaths
+from nb_agents.session.lookup import with_origin
 from nb_agents.turns.awaited import waiting_for
 from nb_agents.verbs.verb import Caller
 
@@ -66,7 +68,6 @@ __all__ = [
     "blamed_lines",
     "ToolRule",
     "cell_mentions",
-    "cell_tools",
     "cells_claim",
     "cells_decide",
     "cells_in",
@@ -78,8 +79,11 @@ __all__ = [
     "digest",
     "find_cells",
     "late_events",
+    "notebook_files",
+    "notebook_path",
     "plan_revert",
     "state_of",
     "task_cells_text",
     "waiting_for",
+    "with_origin",
 ]

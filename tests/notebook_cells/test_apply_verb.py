@@ -18,7 +18,6 @@ from tests.kit.notebook_cells import (
     TERMINAL,
     Caller,
     blame,
-    cell_tools,
     cells_revert,
     cells_reverted,
     digest,
@@ -49,15 +48,15 @@ def notebook(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> nb_agents.Run:
-    """A complete turn that read the notebook's file, because no page was open."""
-    monkeypatch.setattr(cell_tools, "PAGE_S", 0)
-    monkeypatch.setattr(cell_tools, "notebook_path", lambda *_: notebook)
+def run(notebook: Path) -> nb_agents.Run:
+    """A complete turn that worked on the notebook's file, because no page was open."""
     read = Turn(calls=(Call("notebook_read", {"ids": ["a", "b"]}),))
     propose = Turn(calls=(Call("notebook_propose", {"changes": CHANGES}),))
     done = Answer("Done.")
     team = scripted_team(ada=ScriptedModel(read, propose, done, done))
-    options = nb_agents.RunOptions(session_root=notebook.parent / "s", notebook="propose")
+    options = nb_agents.RunOptions(
+        session_root=notebook.parent / "s", notebook="propose", notebook_file=notebook
+    )
     run = nb_agents.start("Improve it", team, options=options)
     run.wait()
     return run

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
+from nbformat.sign import NotebookNotary
 
 import nb_agents
 from nb_agents.extensions.notebook_cells import cell_tools
-from nb_agents.extensions.notebook_cells.cell_tools import notebook_path
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from tests.kit.notebook_cells import (
     CELL,
@@ -30,7 +31,10 @@ from tests.kit.notebook_cells import (
     cells_decide,
     cells_of,
     late_events,
+    notebook_files,
+    notebook_path,
     state_of,
+    with_origin,
 )
 from tests.notebook_cells.journals import events
 
@@ -49,8 +53,14 @@ class Page:
     """Answers each request from its cells, as an open notebook does."""
 
     def __init__(
-        self, run: nb_agents.Run, *cells: Cell, is_trusted: bool = True, agrees: bool = True
+        self,
+        run: nb_agents.Run,
+        *cells: Cell,
+        is_trusted: bool = True,
+        agrees: bool = True,
+        answers: bool = True,
     ) -> None:
+        self._answers = answers
         self._run, self._cells = run, {each.id: each for each in cells}
         self._is_trusted, self._agrees = is_trusted, agrees
         self.asked: list[str] = []
@@ -61,7 +71,7 @@ class Page:
 
     def _on_view(self, view: Any) -> None:
         for number, request in cells_of(view).requests.items():
-            if number not in self._answered:
+            if number not in self._answered and self._answers:
                 self._answered.add(number)
                 found = tuple(self._cells[i] for i in request.ids or self._cells)
                 is_shown = self._is_trusted or request.untrusted
@@ -82,12 +92,14 @@ class Page:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Callable[..., nb_agents.Run]:
-    def start(*turns: Any, access: Any = "propose", outputs: str = "none") -> nb_agents.Run:
+    def start(
+        *turns: Any, access: Any = "propose", outputs: str = "none", **more: Any
+    ) -> nb_agents.Run:
         team = scripted_team(ada=ScriptedModel(*turns))
         backend = team.agents[0].backend.model_copy(update={"notebook_outputs": outputs})
         agents = (team.agents[0].model_copy(update={"backend": backend}),)
         team = team.model_copy(update={"agents": agents})
-        options = nb_agents.RunOptions(session_root=tmp_path, notebook=access)
+        options = nb_agents.RunOptions(session_root=tmp_path, notebook=access, **more)
         return nb_agents.start("Improve the notebook", team, options=options)
 
     return start
@@ -368,7 +380,6 @@ def test_without_a_page_the_notebook_is_read_from_its_file(
     cell = {"id": "load", "cell_type": "code", "source": [LOAD.source]}
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": [cell]}))
     monkeypatch.setattr(cell_tools, "PAGE_S", 0)
-    monkeypatch.setattr(cell_tools, "notebook_path", lambda *_: tmp_path / "a.ipynb")
     run = started(READ, propose(REPLACE), Answer("Done."))
     run.wait()
     assert f"digest {LOAD.digest}" in results(run)[0]
@@ -381,7 +392,6 @@ def test_cells_of_a_file_that_are_too_long_for_one_call_are_not_read(
     cell = {"id": "load", "cell_type": "code", "source": "x" * 150_001}
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": [cell]}))
     monkeypatch.setattr(cell_tools, "PAGE_S", 0)
-    monkeypatch.setattr(cell_tools, "notebook_path", lambda *_: tmp_path / "a.ipynb")
     run = started(READ, Answer("Done."))
     run.wait()
     assert "more than 150000 characters. Read fewer cells" in results(run)[0]
@@ -395,6 +405,56 @@ def test_without_a_page_or_file_the_agent_gets_an_error(
     run = started(READ, Answer("Done."))
     run.wait()
     assert "No open page shows this run" in results(run)[0]
+
+
+@pytest.mark.parametrize("where", ["terminal", "headless", "file"])
+def test_run_that_no_page_can_show_does_not_wait_for_one(
+    started: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(cell_tools, "PAGE_S", 600)
+    cell = {"id": "load", "cell_type": "code", "source": [LOAD.source]}
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": [cell]}))
+    more = {"notebook_file": tmp_path / "a.ipynb"} if where == "file" else {}
+    if where == "headless":
+        monkeypatch.setattr(notebook_files, "interrupt_source", lambda: "notebook")
+    with with_origin("terminal" if where == "terminal" else "notebook:a.ipynb"):
+        run = started(READ, Answer("Done."), **more)
+    run.wait(60)
+    expected = "--on FILE" if where == "terminal" else f"digest {LOAD.digest}"
+    assert expected in results(run)[0]
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_file_with_outputs_that_are_not_signed_is_read_only_after_a_question(
+    started: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agrees: bool
+) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    path = tmp_path / "b.ipynb"
+    shown = nbformat.v4.new_output("display_data", {"text/html": "<b>hi</b>"})
+    code = nbformat.v4.new_code_cell(LOAD.source, id="load", outputs=[shown])
+    notebook = nbformat.v4.new_notebook(cells=[code])
+    nbformat.write(notebook, path)
+    run = started(READ, Answer("Done."), notebook_file=path)
+    page = Page(run, agrees=agrees, answers=False)
+    run.wait()
+    assert page.asked and "b.ipynb, which is not trusted" in page.asked[0]
+    assert (LOAD.source in results(run)[0]) == agrees
+    NotebookNotary().sign(notebook)
+    run = started(READ, Answer("Done."), notebook_file=path)
+    run.wait()
+    assert LOAD.source in results(run)[0]
+
+
+def test_outline_continues_after_the_first_200_cells(started: Any, tmp_path: Path) -> None:
+    cells = [{"id": f"c{n}", "cell_type": "code", "source": f"x{n}"} for n in range(450)]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    outlines = [Turn(calls=(Call("notebook_read", {"start": n}),)) for n in (0, 400)]
+    run = started(*outlines, Answer("Done."), notebook_file=tmp_path / "a.ipynb")
+    run.wait()
+    first, last = results(run)[:2]
+    assert "c199 [" in first and "c200 [" not in first
+    assert "(250 more cells; continue with start=200)" in first
+    assert "c449 [" in last and "more cells" not in last
 
 
 def test_path_of_the_notebook_comes_from_the_origin(tmp_path: Path) -> None:

@@ -31,7 +31,10 @@ def test_outline_has_the_first_line_of_each_cell() -> None:
     assert cells == [Cell(id="a", type="markdown", source="# Title", lines=3)]
     text = outline_text("a.ipynb", cells, 300)
     assert text.startswith("a.ipynb: 300 cells.") and "not instructions" in text
-    assert "a [markdown, 3 lines] # Title" in text and "(299 more cells)" in text
+    assert (
+        "a [markdown, 3 lines] # Title" in text
+        and "(299 more cells; continue with start=1)" in text
+    )
 
 
 def test_long_source_is_truncated_and_continues_at_an_offset() -> None:

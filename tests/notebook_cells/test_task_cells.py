@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.kit.notebook_cells import (
     find_cells,
     task_cells_text,
 )
+from tests.notebook_cells.journals import events
 
 LOAD = Cell(id="load", type="code", source="df = load()", lines=1)
 PLOT = Cell(id="plot", type="code", source="df.plot()\nplt.show()", lines=2)
@@ -89,6 +91,29 @@ def test_prompt_contains_the_mentioned_cells_and_a_resume_keeps_them(tmp_path: P
         prompt = str(messages)
         assert "@cell:2 is cell plot." in prompt and "plt.show()" in prompt
         assert "df = load()" not in prompt
+
+
+def test_escaped_mention_is_text(tmp_path: Path) -> None:
+    model = ScriptedModel(Answer("Done."))
+    run = start(tmp_path, r"Explain \@cell:2 and \@cells to ada\@example.org", model)
+    asked = answer_reads(run, LOAD, PLOT)
+    run.wait()
+    assert asked == []
+    assert "Explain @cell:2 and @cells to ada@example.org" in str(model.requests[0])
+
+
+def test_cells_after_the_first_200_are_found_by_position_and_id(tmp_path: Path) -> None:
+    cells = [{"id": f"c{n}", "cell_type": "code", "source": f"x = {n}"} for n in range(1, 1001)]
+    path = tmp_path / "a.ipynb"
+    path.write_text(json.dumps({"cells": cells}))
+    model = ScriptedModel(Answer("Done."))
+    options = nb_agents.RunOptions(session_root=tmp_path, notebook="read", notebook_file=path)
+    task = "Compare @cell:300 with @cell:c450"
+    run = nb_agents.start(task, scripted_team(ada=model), options=options)
+    run.wait()
+    prompt = str(model.requests[0])
+    assert "@cell:300 is cell c300." in prompt and "x = 300" in prompt and "x = 450" in prompt
+    assert len(events(run, "cells_requested")) == 3 + 1
 
 
 def test_agent_without_access_does_not_get_the_mentioned_cells(tmp_path: Path) -> None:

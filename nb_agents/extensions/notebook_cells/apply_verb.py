@@ -18,10 +18,10 @@ from nb_agents.extensions.notebook_cells.cell_events import (
     ChangeDecided,
     ChangesReverted,
 )
-from nb_agents.extensions.notebook_cells.cell_tools import MAX_FILE_BYTES, notebook_path
 from nb_agents.extensions.notebook_cells.cell_verbs import record, state_of
 from nb_agents.extensions.notebook_cells.cells import cells_in, parse_notebook, source_of
 from nb_agents.extensions.notebook_cells.changes import Applied, apply_changes, describe
+from nb_agents.extensions.notebook_cells.notebook_files import MAX_FILE_BYTES, notebook_path
 from nb_agents.extensions.notebook_cells.reverting import RevertPlan, apply_steps, plan_revert
 from nb_agents.extensions.notebook_cells.rewinding import changes_named
 from nb_agents.launch.run import Run

@@ -10,8 +10,8 @@ from nb_agents.errors import UserError
 from nb_agents.extensions.notebook_cells.applied import AppliedChange, applied_changes
 from nb_agents.extensions.notebook_cells.blame import BlamedLine
 from nb_agents.extensions.notebook_cells.blame import blame as blamed_lines
-from nb_agents.extensions.notebook_cells.cell_tools import MAX_FILE_BYTES
 from nb_agents.extensions.notebook_cells.cells import cells_in, parse_notebook
+from nb_agents.extensions.notebook_cells.notebook_files import MAX_FILE_BYTES
 from nb_agents.extensions.notebook_cells.rewinding import turn_records
 from nb_agents.session.layout import sessions_in
 from nb_agents.unicode import visible

@@ -58,6 +58,7 @@ class CellsRequested(Event, ignored_by=_OTHER_FOLDS):
         agent: The agent's id.
         number: The number of the request, starting at 1.
         ids: The ids of the cells to read. () asks for an outline of all cells.
+        start: For an outline, the number of cells to skip.
         outputs: Whether the agent may read the outputs, too.
         untrusted: Whether the user has allowed to read a notebook that is not trusted.
         for_task: Whether the task mentions the cells, so the prompt contains them.
@@ -66,6 +67,7 @@ class CellsRequested(Event, ignored_by=_OTHER_FOLDS):
     agent: str
     number: Count
     ids: tuple[str, ...] = ()
+    start: Count = 0
     outputs: bool = False
     untrusted: bool = False
     for_task: bool = False
@@ -466,10 +468,23 @@ def _read(view: RunView, event: CellsRead) -> RunView:
         requests=requests,
         read_cells=read_cells,
         seen_ids=state.seen_ids | cells.keys(),
-        task_outline=event if is_for_task and not request.ids else state.task_outline,
+        task_outline=(
+            _joined_outline(state.task_outline, request, event)
+            if is_for_task and not request.ids
+            else state.task_outline
+        ),
         task_cells=event if is_for_task and request.ids else state.task_cells,
     )
     return _with_state(view, state)
+
+
+def _joined_outline(
+    outline: CellsRead | None, request: CellsRequested, event: CellsRead
+) -> CellsRead:
+    """Return an outline with the cells of another answer, which continues it."""
+    if outline is None or request.start != len(outline.cells):
+        return event
+    return replace(event, cells=(*outline.cells, *event.cells))
 
 
 @VIEW.on(ChangeProposed)

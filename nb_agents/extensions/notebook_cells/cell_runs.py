@@ -1,28 +1,40 @@
-"""Runs cells of the open notebook for agents: approval, the page's queue, and the end.
+"""Runs cells of the notebook for agents: approval, the queue, and the end.
 
 A page runs the cell in the notebook, behind the user's own cells. A cell that waits for the run
-would wait forever for a cell behind it, so such a request is refused.
+would wait forever for a cell behind it, so such a request is refused. If the user named the
+notebook's file for the run, a kernel that belongs to the run runs the cell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
+from anyio import to_thread
 
 from nb_agents.config.secret_names import MASK
 from nb_agents.config.tools import ToolRule
+from nb_agents.errors import UserError
 from nb_agents.events import Event, StopRequested
 from nb_agents.extensions.notebook_cells.cell_events import (
     CellRun,
     CellRunEnded,
     CellRunQueued,
     CellRunRequested,
+    CellRunStarted,
     CellsState,
     RunOutcome,
 )
+from nb_agents.extensions.notebook_cells.cell_kernel import CellKernel
 from nb_agents.extensions.notebook_cells.cell_outputs import quoted
 from nb_agents.extensions.notebook_cells.cells import DATA_NOTICE, Cell
+from nb_agents.extensions.notebook_cells.notebook_files import (
+    NotebookPlace,
+    find_cell,
+    kernel_name,
+    read_notebook,
+)
 from nb_agents.tools.base import ToolError, current_call
 from nb_agents.tools.policy import with_visible_direction
 from nb_agents.turns.awaited import is_awaited
@@ -41,6 +53,17 @@ _DEADLOCK = (
     "The cell that the kernel runs waits for this run, so cell {cell} can't run before the run "
     "ends."
 )
+_START_OTHERWISE = " Start the run without `--wait`."
+_START_ON_FILE = (
+    " In a notebook that is executed without a user, each cell waits for its run. `nb-agents run "
+    "--on NOTEBOOK` runs cells in a kernel of its own."
+)
+_NO_PAGE = (
+    "No open page shows this run in a notebook, so no cell can run. The user can name a notebook's "
+    "file with --on FILE."
+)
+_KERNEL = "kernel"
+"""The name under which the run's own kernel takes requests, as a page does."""
 _ENDS: dict[RunOutcome, str] = {
     "error": "the cell raised an error.",
     "aborted": "the kernel did not run the cell.",
@@ -59,10 +82,13 @@ class CellRuns:
 
     Args:
         deps: The turn's spec, and the run's functions.
+        place: Where the turn finds its notebook.
     """
 
-    def __init__(self, deps: DriverDeps) -> None:
+    def __init__(self, deps: DriverDeps, place: NotebookPlace) -> None:
         self._deps = deps
+        self._place = place
+        self._kernel: CellKernel | None = None
         self._state = CellsState()
         self._changed: dict[int, anyio.Event] = {}
 
@@ -78,10 +104,10 @@ class CellRuns:
             ToolError: The cell was not run, or it raised an error.
         """
         _check(cell, digest)
-        self._refuse_deadlock(cell)
+        self._refuse_what_cannot_run(cell)
         if rule is None or rule.action != "allow":
             await self._ask(cell, stops=rule is not None and rule.on_denial == "stop")
-        self._refuse_deadlock(cell)
+        self._refuse_what_cannot_run(cell)
         number = max(self._state.runs, default=0) + 1
         self._changed[number] = anyio.Event()
         agent = current_call().agent
@@ -89,9 +115,16 @@ class CellRuns:
             CellRunRequested(agent=agent, number=number, cell=cell.id, source=cell.source)
         )
         try:
+            if self._place.is_own:
+                await self._run_in_kernel(number, cell)
             return _result(cell, await self._end_of(number))
         finally:
             del self._changed[number]
+
+    async def close(self) -> None:
+        """End the run's own kernel, if it was started."""
+        if self._kernel is not None:
+            await self._kernel.close()
 
     async def _ask(self, cell: Cell, *, stops: bool) -> None:
         about = f"notebook_run on cell {cell.id}:\n{with_visible_direction(cell.source)}\n"
@@ -101,17 +134,67 @@ class CellRuns:
             why = f": {decision.message}" if decision.message else "."
             raise ToolError(f"the user did not allow to run cell {cell.id}{why}")
 
-    def _refuse_deadlock(self, cell: Cell) -> None:
+    def _refuse_what_cannot_run(self, cell: Cell) -> None:
+        if self._place.is_own:
+            return
+        if not (self._place.has_page or self._place.is_executing):
+            raise ToolError(_ENDS["withdrawn"].format(why=_NO_PAGE))
         if is_awaited(self._deps.spec.paths.path):
             self._report_deadlock(cell.id)
             raise ToolError(_ENDS["deadlock"])
 
     def _report_deadlock(self, cell: str) -> None:
-        self._deps.note(f"{_DEADLOCK.format(cell=cell)} Start the run without `--wait`.")
+        advice = _START_ON_FILE if self._place.is_executing else _START_OTHERWISE
+        self._deps.note(f"{_DEADLOCK.format(cell=cell)}{advice}")
+
+    async def _run_in_kernel(self, number: int, cell: Cell) -> None:
+        """Run a cell in the run's own kernel, behind the cells of other agents."""
+        kernel = await self._own_kernel()
+        behind = "the cell of another agent" if kernel.is_busy else ""
+        self._deps.emit(CellRunQueued(number=number, page=_KERNEL, behind=behind))
+        async with kernel.turn:
+            if not self._is_waiting(number):
+                return
+            if how := await to_thread.run_sync(self._unfit, cell):
+                self._deps.emit(CellRunEnded(number=number, how=how))
+                return
+            self._deps.emit(CellRunStarted(number=number, page=_KERNEL))
+            try:
+                done = await kernel.run(cell.source)
+                ended = CellRunEnded(number=number, how=done.how, outputs=done.text)
+            except UserError as exc:
+                ended = CellRunEnded(number=number, how="lost", outputs=str(exc))
+            if self._state.runs[number].ended is None:
+                self._deps.emit(ended)
+
+    async def _own_kernel(self) -> CellKernel:
+        if self._kernel is None:
+            assert self._place.path is not None
+            name = await to_thread.run_sync(self._kernel_name)
+            # Another agent may have created it in the meantime.
+            self._kernel = self._kernel or CellKernel(self._place.path, name)
+        return self._kernel
+
+    def _kernel_name(self) -> str:
+        with suppress(UserError):
+            return kernel_name(read_notebook(self._place))
+        return ""
+
+    def _unfit(self, cell: Cell) -> RunOutcome | None:
+        """Return why the cell in the file can't run now, or None."""
+        try:
+            current = find_cell(self._place, cell.id)
+        except UserError:
+            current = None
+        if current is None:
+            return "missing"
+        if not current.may_run:
+            return "refused"
+        return None if current.source == cell.source else "changed"
 
     async def _end_of(self, number: int) -> CellRunEnded:
         """Wait until a request has ended, and end it if no page runs the cell."""
-        why = "No open page shows this run in a notebook, so no cell can run."
+        why = _NO_PAGE
         with anyio.move_on_after(PAGE_S):
             await self._until(number, lambda run: run.queued is not None)
         if self._is_queued(number):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import anyio
 from anyio import to_thread
@@ -12,7 +11,6 @@ from anyio import to_thread
 from nb_agents.agents.capabilities import Results
 from nb_agents.config.tools import ToolKeys, ToolRule, rule_for
 from nb_agents.config.uploads import cell_mentions
-from nb_agents.disk.directory import read_file
 from nb_agents.disk.private import write_private
 from nb_agents.errors import UserError
 from nb_agents.events import Event, StopRequested
@@ -33,7 +31,6 @@ from nb_agents.extensions.notebook_cells.cells import (
     chosen,
     outline,
     outline_text,
-    parse_notebook,
 )
 from nb_agents.extensions.notebook_cells.changes import (
     CellChange,
@@ -41,9 +38,15 @@ from nb_agents.extensions.notebook_cells.changes import (
     describe,
     patch_text,
 )
+from nb_agents.extensions.notebook_cells.notebook_files import (
+    is_trusted,
+    place_of,
+    read_notebook,
+)
 from nb_agents.extensions.notebook_cells.task_cells import (
     MAX_IDS,
     find_cells,
+    is_complete,
     task_cells_text,
 )
 from nb_agents.tools.base import BuiltInTool, Tool, ToolError, current_call, declare
@@ -57,15 +60,9 @@ READ, PROPOSE, RUN = declare(
     BuiltInTool("notebook_run", asks_itself=True),
 )
 
-MAX_FILE_BYTES = 50_000_000
-"""Maximum size of a notebook's file that is read when no page is open."""
 PATCH = "cells.patch"
 """The name of the file in the turn's directory with the proposals."""
 
-_NO_PAGE = (
-    "No open page shows this run in a notebook, and the notebook's file can't be read. Continue "
-    "without the notebook."
-)
 _TOO_LONG = f"These cells have more than {MAX_SOURCES} characters. Read fewer cells in one call."
 
 
@@ -84,12 +81,13 @@ class NotebookTools:
         self._members = {agent.id for agent in deps.spec.work.members(deps.spec.team)}
         self._answers: dict[int, CellsRead] = {}
         self._waiting: dict[int, anyio.Event] = {}
-        self._is_without_page = False
+        self._place = place_of(deps.spec)
+        self._has_page = self._place.has_page
         self._may_read_untrusted = False
         self._asking = anyio.Lock()
         self._reported = set[int]()
         self._noted = set[str]()
-        self._runs = CellRuns(deps)
+        self._runs = CellRuns(deps, self._place)
         self._readers = {each.id for each in deps.spec.team.everyone if each.backend.notebook}
         self._reading_for_task = anyio.Lock()
         deps.observe(self._on_event)
@@ -141,27 +139,45 @@ class NotebookTools:
                 return f"The cells that the task mentions can't be read: {exc}"
 
     async def _task_cells(self, agent: str) -> str:
-        outline = self._state.task_outline or await self._read(agent, (), False, for_task=True)
-        _check_read(outline)
+        outline = await self._task_outline(agent)
         found = find_cells(self._spec.task, outline.cells)
         if not found.ids:
             return task_cells_text(outline.notebook, (), found)
-        read = self._state.task_cells or await self._read(agent, found.ids, False, for_task=True)
+        read = self._state.task_cells or await self._read(agent, found.ids, for_task=True)
         _check_read(read)
         return task_cells_text(read.notebook, read.cells, found)
 
-    async def read(self, ids: tuple[str, ...], *, outputs: bool) -> CellsRead:
+    async def _task_outline(self, agent: str) -> CellsRead:
+        """Return as much of the outline as is needed to look up the cells of the task."""
+        while True:
+            outline = self._state.task_outline
+            known = outline.cells if outline else ()
+            if outline and is_complete(self._spec.task, known, outline.count):
+                return outline
+            read = await self._read(agent, start=len(known), for_task=True)
+            _check_read(read)
+            if outline and not read.cells:  # the notebook has become shorter
+                return outline
+
+    async def read(
+        self, ids: tuple[str, ...], *, start: int = 0, outputs: bool = False
+    ) -> CellsRead:
         """Return cells, or an outline without ids.
+
+        Args:
+            ids: The ids of the cells.
+            start: For an outline, the number of cells to skip.
+            outputs: Whether to read the outputs, too.
 
         Raises:
             ToolError: The cells can't be read, or the user does not allow it.
         """
         agent = current_call().agent
-        read = await self._read(agent, ids, outputs)
+        read = await self._read(agent, ids, start=start, outputs=outputs)
         if not read.is_trusted and not self._may_read_untrusted:
             async with self._asking:
                 await self._ask_about_untrusted(agent, read.notebook)
-            read = await self._read(agent, ids, outputs)
+            read = await self._read(agent, ids, start=start, outputs=outputs)
         if read.problem:
             raise ToolError(read.problem)
         return read
@@ -201,6 +217,10 @@ class NotebookTools:
             raise ToolError(f"cell {name!r} was not read. Read it with notebook_read first.")
         return await self._runs.run(cell, digest, rule)
 
+    async def close(self) -> None:
+        """End the kernel that was started for the run, if any."""
+        await self._runs.close()
+
     def news(self, agent: str) -> str:
         """Return the decisions for an agent that gets no notes, such as a called agent."""
         return "" if agent in self._members else self.note(agent).text
@@ -212,7 +232,13 @@ class NotebookTools:
         return variables_text(dict(vars(main))) if main and is_notebook else ""
 
     async def _read(
-        self, agent: str, ids: tuple[str, ...], outputs: bool, *, for_task: bool = False
+        self,
+        agent: str,
+        ids: tuple[str, ...] = (),
+        *,
+        start: int = 0,
+        outputs: bool = False,
+        for_task: bool = False,
     ) -> CellsRead:
         number = self._state.last_request + 1
         answered = self._waiting[number] = anyio.Event()
@@ -220,16 +246,17 @@ class NotebookTools:
             agent=agent,
             number=number,
             ids=ids,
+            start=start,
             outputs=outputs,
             untrusted=self._may_read_untrusted,
             for_task=for_task,
         )
         self._emit(request)
-        if not self._is_without_page:
+        if self._has_page:
             with anyio.move_on_after(PAGE_S):
                 await answered.wait()
         if not answered.is_set():
-            self._is_without_page = True
+            self._has_page = False
             self._emit(await to_thread.run_sync(self._from_file, request))
         self._waiting.pop(number, None)
         answer = self._answers.pop(number, None)
@@ -239,20 +266,23 @@ class NotebookTools:
 
     def _from_file(self, request: CellsRequested) -> CellsRead:
         """Return an answer from the notebook's file, which may be older than an open page."""
-        number, ids = request.number, request.ids
-        path = notebook_path(self._spec.origin, self._spec.paths.root)
+        number, ids, place = request.number, request.ids, self._place
         try:
-            if path is None:
-                raise UserError(_NO_PAGE)
-            cells = cells_in(parse_notebook(read_file(path, MAX_FILE_BYTES)))
+            notebook = read_notebook(place)
+            cells = cells_in(notebook)
         except UserError as exc:
             return CellsRead(number=number, problem=str(exc))
-        except OSError:
-            return CellsRead(number=number, problem=_NO_PAGE)
-        answer = chosen(cells, ids, outputs=request.outputs) if ids else outline(cells)
+        assert place.path is not None
+        # The code of a notebook that is being executed runs already.
+        if not (request.untrusted or place.is_executing or is_trusted(notebook)):
+            return CellsRead(number=number, notebook=place.path.name, is_trusted=False)
+        outputs, start = request.outputs, request.start
+        answer = chosen(cells, ids, outputs=outputs) if ids else outline(cells, start)
         if sum(len(each.source) for each in answer) > MAX_SOURCES:
             return CellsRead(number=number, problem=_TOO_LONG)
-        return CellsRead(number=number, notebook=path.name, cells=tuple(answer), count=len(cells))
+        return CellsRead(
+            number=number, notebook=place.path.name, cells=tuple(answer), count=len(cells)
+        )
 
     def _write_patch(self) -> None:
         text = patch_text(self._state.open)
@@ -303,15 +333,20 @@ class _AgentTools:
         self._keys = keys
 
     async def notebook_read(
-        self, ids: list[str] | None = None, offset: int = 0, outputs: bool = False
+        self,
+        ids: list[str] | None = None,
+        offset: int = 0,
+        outputs: bool = False,
+        start: int = 0,
     ) -> str:
         """Read cells of the user's notebook.
 
         Args:
             ids: The ids of the cells to read whole. Without ids, returns an outline of the
-                notebook: the id, type, number of lines and first line of each cell.
+                notebook: the id, type, number of lines and first line of up to 200 cells.
             offset: Where to start in the source of each cell, in characters.
             outputs: Whether to include the outputs of the cells as text, if you may read them.
+            start: Without ids: the number of cells to skip, to continue a long outline.
         """
         cell_ids, has_outputs = tuple(ids or ()), self._keys.notebook_outputs == "text"
         if len(cell_ids) > MAX_IDS:
@@ -321,12 +356,13 @@ class _AgentTools:
                 "outputs of cells can't be read. `notebook_outputs: text` in the team file would "
                 "allow it."
             )
-        read = await self._notebook.read(cell_ids, outputs=outputs and bool(cell_ids))
+        start = max(0, start)
+        read = await self._notebook.read(cell_ids, start=start, outputs=outputs and bool(cell_ids))
         if cell_ids:
             text = cells_text(read.notebook, read.cells, cell_ids, max(0, offset))
         else:
             variables = self._notebook.variables() if has_outputs else ""
-            outline = outline_text(read.notebook, read.cells, read.count)
+            outline = outline_text(read.notebook, read.cells, read.count, start)
             text = "\n".join(filter(None, [outline, variables]))
         news = self._notebook.news(current_call().agent)
         return "\n\n".join(filter(None, [news, text]))
@@ -348,24 +384,14 @@ class _AgentTools:
         """Run a code cell of the user's notebook in the user's kernel.
 
         The user approves the code first. The cell waits until the user's own cells have run.
-        Returns its outputs as text. Read the cell before you run it.
+        Returns its outputs as text. Read the cell before you run it. If the notebook is only a
+        file, a new kernel runs the cell, so run the cells that it needs first.
 
         Args:
             id: The cell's id.
             digest: The digest that notebook_read returned.
         """
         return await self._notebook.run(id, digest, rule_for(RUN, self._keys.tool_policy))
-
-
-def notebook_path(origin: str, root: Path) -> Path | None:
-    """Return the path of the notebook that started a turn, or None if it is unknown.
-
-    Args:
-        origin: The turn's origin.
-        root: The session root, to which the path is relative.
-    """
-    kind, _, path = origin.partition(":")
-    return root / path if kind == "notebook" and path else None
 
 
 _WITHDRAWN = ChangeDecided(number=0, how="withdrawn")

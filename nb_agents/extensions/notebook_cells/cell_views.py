@@ -20,6 +20,7 @@ def cells_part(view: RunView) -> Mapping[str, object]:
         {
             "request": n,
             "ids": [*each.ids],
+            "start": each.start,
             "outputs": each.outputs,
             "untrusted": each.untrusted,
         }

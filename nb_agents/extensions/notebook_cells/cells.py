@@ -128,9 +128,14 @@ def source_of(cell: Mapping[str, Any]) -> str:
     return source if isinstance(source, str) else "".join(map(str, source))
 
 
-def outline(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells with only the first line of their source, at most `MAX_CELLS`."""
-    listed = [*cells][:MAX_CELLS]
+def outline(cells: Iterable[Cell], start: int = 0) -> list[Cell]:
+    """Return the cells with only the first line of their source, at most `MAX_CELLS`.
+
+    Args:
+        cells: All cells.
+        start: The number of cells to skip.
+    """
+    listed = [*cells][start : start + MAX_CELLS]
     return [replace(each, source=first_line(each.source), outputs="") for each in listed]
 
 
@@ -157,11 +162,19 @@ def chosen(cells: Iterable[Cell], ids: Iterable[str], *, outputs: bool = False) 
     return found
 
 
-def outline_text(notebook: str, cells: Iterable[Cell], count: int) -> str:
-    """Return an outline as text for a model: id, type, lines and first line of each cell."""
+def outline_text(notebook: str, cells: Iterable[Cell], count: int, start: int = 0) -> str:
+    """Return an outline as text for a model: id, type, lines and first line of each cell.
+
+    Args:
+        notebook: The notebook's name.
+        cells: The cells of the outline.
+        count: The number of cells in the notebook.
+        start: The number of cells before the first one of the outline.
+    """
     listed = [*cells]
     rows = [f"{c.id} [{_facts(c, _lines(c.lines))}] {first_line(c.source)}" for c in listed]
-    more = [f"({count - len(listed)} more cells)"] if count > len(listed) else []
+    end = start + len(listed)
+    more = [f"({count - end} more cells; continue with start={end})"] if count > end else []
     return "\n".join([f"{notebook}: {count} cells. {DATA_NOTICE}", *rows, *more])
 
 

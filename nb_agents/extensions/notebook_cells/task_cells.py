@@ -26,6 +26,24 @@ class TaskCells(NamedTuple):
     lines: tuple[str, ...] = ()
 
 
+MAX_LISTED = 5_000
+"""Maximum number of cells of a notebook in which mentions are looked up."""
+
+
+def is_complete(task: str, outline: Sequence[Cell], count: int) -> bool:
+    """Return whether a part of the outline is enough to look up the cells that a task mentions.
+
+    Args:
+        task: The task.
+        outline: The first cells of the notebook.
+        count: The number of cells in the notebook.
+    """
+    if len(outline) >= min(count, MAX_LISTED):
+        return True
+    known = {str(n) for n in range(1, len(outline) + 1)} | {each.id for each in outline}
+    return all(not name or name in known for name in cell_mentions(task))
+
+
 def find_cells(task: str, outline: Sequence[Cell]) -> TaskCells:
     """Return the cells that a task mentions.
 
