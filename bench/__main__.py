@@ -24,6 +24,7 @@ BENCHMARKS = (
     "idle",
     "tokens",
     "context",
+    "overspend",
     "round_trip",
     "panel",
     "disk",

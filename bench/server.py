@@ -46,6 +46,20 @@ class BenchServer:
         """Let each stream to come send so many tokens a second; None is all that it can."""
         self._ask("set_pace", words_per_second)
 
+    def set_endless(self, words_per_second: float, input_tokens: int) -> None:
+        """Let each later reply be endless text of one token per chunk.
+
+        Args:
+            words_per_second: Chunks per second.
+            input_tokens: The number of tokens to report for a prompt.
+        """
+        self._ask("set_endless", words_per_second, input_tokens)
+
+    def chunks_sent(self) -> int:
+        """Return the number of chunks in all replies so far."""
+        sent: int = self._ask("chunks_sent")
+        return sent
+
     def wait_streaming(self, streams: int, tokens: int = 5) -> None:
         """Wait until so many streams are open, and each has sent so many tokens."""
         self._ask("wait_streaming", streams, tokens)
@@ -67,6 +81,8 @@ def _serve(pipe: Connection) -> None:
     with ModelServer() as server:
         actions = {
             "set_pace": lambda pace: _set_pace(server, pace),
+            "set_endless": lambda pace, tokens: _set_endless(server, pace, tokens),
+            "chunks_sent": lambda: sum(each.chunks_sent for each in server.requests),
             "wait_streaming": lambda count, tokens: _wait_streaming(server, count, tokens),
             "last_close": lambda: _last_close(server),
         }
@@ -83,6 +99,11 @@ def _serve(pipe: Connection) -> None:
 def _set_pace(server: ModelServer, words_per_second: float | None) -> None:
     answer = ToolCall("new_answer", {"content": _LONG_ANSWER})
     reply = Reply(tool_calls=(answer,), words_per_second=words_per_second)
+    server.default = lambda request: replace(reply, first_token_delay_s=_offset_s(request))
+
+
+def _set_endless(server: ModelServer, words_per_second: float, input_tokens: int) -> None:
+    reply = Reply("say", endless=True, words_per_second=words_per_second, input_tokens=input_tokens)
     server.default = lambda request: replace(reply, first_token_delay_s=_offset_s(request))
 
 
