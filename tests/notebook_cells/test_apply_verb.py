@@ -132,6 +132,21 @@ def test_rewind_takes_back_accepted_changes_and_leaves_the_cells_that_the_user_e
     assert "accepted changes of 1 cell of ada" in str(run.preview_rewind(read_end))
 
 
+def test_rewind_without_a_page_writes_a_patch_with_the_digests(
+    run: nb_agents.Run, notebook: Path
+) -> None:
+    apply(run, CALLER, notebook=str(notebook))
+    again = run.rewind(next(e["seq"] for e in journal(run) if e["kind"] == "tool_finished"))
+    again.wait()
+    patch = (again.path / "cells.patch").read_text()
+    head = f"restore cell a (digest {digest('code', 'x = 2')}), changed by ada"
+    assert head in patch and "-x = 2\n+x = 1\n" in patch
+    assert patch.index("remove cell") < patch.index(head)  # the last change comes first
+    assert "3 accepted changes" in card_text(again.view, "")
+    apply(again, CALLER, notebook=str(notebook))
+    assert sources(notebook) == ["x = 1", "y = 1"]
+
+
 def test_rewind_to_a_checkpoint_after_the_last_change_takes_nothing_back(
     run: nb_agents.Run, notebook: Path
 ) -> None:

@@ -105,7 +105,7 @@ def test_patch_names_each_change_and_shows_its_diff() -> None:
     assert diff(replaced).splitlines()[1:] == [" x = 1", "-y = 2", "+y = 3"]
     inserted = change(2, "insert", source="z", cell_type="raw")
     text = patch_text([replaced, inserted])
-    assert "# 1: replace cell a, proposed by ada" in text
+    assert f"# 1: replace cell a (digest {replaced.base}), proposed by ada" in text
     assert "# 2: insert a raw cell at the top, proposed by ada" in text and "+z" in text
 
 

@@ -43,6 +43,8 @@ from nb_agents.extensions.notebook_cells.notebook_files import (
     place_of,
     read_notebook,
 )
+from nb_agents.extensions.notebook_cells.reverting import revert_text
+from nb_agents.extensions.notebook_cells.rewinding import changes_named
 from nb_agents.extensions.notebook_cells.task_cells import (
     MAX_IDS,
     find_cells,
@@ -61,7 +63,7 @@ READ, PROPOSE, RUN = declare(
 )
 
 PATCH = "cells.patch"
-"""The name of the file in the turn's directory with the proposals."""
+"""The file in the turn's directory with the proposals, and what a rewind has to take back."""
 
 _TOO_LONG = f"These cells have more than {MAX_SOURCES} characters. Read fewer cells in one call."
 
@@ -218,8 +220,10 @@ class NotebookTools:
         return await self._runs.run(cell, digest, rule)
 
     async def close(self) -> None:
-        """End the kernel that was started for the run, if any."""
+        """End the run's own kernel, and write what a rewind still has to take back."""
         await self._runs.close()
+        if self._state.is_revert_open:
+            await to_thread.run_sync(self._write_patch)
 
     def news(self, agent: str) -> str:
         """Return the decisions for an agent that gets no notes, such as a called agent."""
@@ -285,8 +289,13 @@ class NotebookTools:
         )
 
     def _write_patch(self) -> None:
-        text = patch_text(self._state.open)
-        write_private(self._spec.paths.path / PATCH, text)
+        revert = self._state.revert
+        names = revert.changes if revert and self._state.is_revert_open else ()
+        parts = [
+            revert_text(changes_named(self._spec.paths.path.parent, names)),
+            patch_text(self._state.open),
+        ]
+        write_private(self._spec.paths.path / PATCH, "\n".join(filter(None, parts)))
 
     def _on_event(self, event: Event, before: RunView, after: RunView) -> None:
         self._state = cells_of(after)

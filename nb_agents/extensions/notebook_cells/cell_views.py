@@ -56,7 +56,9 @@ def run_row(run: CellRun) -> str:
 def cells_card(view: RunView) -> str:
     """Return the proposals of a turn as Markdown for its card."""
     state = cells_of(view)
-    parts = filter(None, [_proposals_card(view, state), _runs_card(state)])
+    parts = filter(
+        None, [_revert_card(view, state), _proposals_card(view, state), _runs_card(state)]
+    )
     return "\n\n".join(parts)
 
 
@@ -68,6 +70,18 @@ def _runs_card(state: CellsState) -> str:
     more = len(runs) - len(rows)
     rows += [f"- and {count(more, 'other')}"] if more else []
     return "\n".join([f"**{count(len(runs), 'request')} to run a cell**", "", *rows])
+
+
+def _revert_card(view: RunView, state: CellsState) -> str:
+    if state.revert is None or not (state.is_revert_open and view.is_over):
+        return ""
+    number = len(state.revert.changes)
+    command = f"nb-agents apply {view.session}/{view.turn} NOTEBOOK"
+    return (
+        f"**{count(number, 'accepted change')} of cells to take back**\n\n"
+        f"`{command}` does it in the file of a notebook that is closed. `cells.patch` in the "
+        "turn's directory contains the diffs."
+    )
 
 
 def _proposals_card(view: RunView, state: CellsState) -> str:

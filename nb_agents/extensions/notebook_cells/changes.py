@@ -174,11 +174,19 @@ def diff(change: ChangeProposed) -> str:
 
 
 def patch_text(changes: Iterable[ChangeProposed]) -> str:
-    """Return changes as a text file that a user can read and apply by hand."""
+    """Return changes as a text file that a user can read and apply by hand.
+
+    Each change names the digest of the cell that it fits.
+    """
     return "\n".join(
-        f"# {each.number}: {describe(each)}, proposed by {each.agent}\n{diff(each)}\n"
+        f"# {each.number}: {describe(each)}{_digest(each.base)}, proposed by {each.agent}\n"
+        f"{diff(each)}\n"
         for each in changes
     )
+
+
+def _digest(name: str) -> str:
+    return f" (digest {name})" if name else ""
 
 
 class CellBefore(NamedTuple):

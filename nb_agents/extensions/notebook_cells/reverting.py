@@ -241,6 +241,37 @@ def _cell_of(step: RevertStep) -> dict[str, Any]:
     return dict(sorted(cell.items()))
 
 
+def revert_text(changes: Iterable[AppliedChange]) -> str:
+    """Return how to take back changes as a text file, from the last change to the first.
+
+    Each step names the digest of the cell that it fits.
+
+    Args:
+        changes: The changes to take back, oldest first.
+    """
+    return "\n".join(f"# {_revert_head(each)}\n{_revert_diff(each)}" for each in [*changes][::-1])
+
+
+def _revert_head(change: AppliedChange) -> str:
+    kinds = {
+        "insert": "remove",
+        "replace": "restore",
+        "delete": "insert again",
+        "move": "move back",
+    }
+    name = digest(change.cell_type, change.before if change.op == "move" else change.after)
+    fits = "" if change.op == "delete" else f" (digest {name})"
+    return f"{change.name}: {kinds[change.op]} cell {change.cell}{fits}, changed by {change.agent}"
+
+
+def _revert_diff(change: AppliedChange) -> str:
+    if change.op == "move":
+        return ""
+    before = [] if change.op == "delete" else change.after.splitlines()
+    lines = unified_diff(before, change.before.splitlines(), lineterm="")
+    return "".join(f"{line}\n" for line in [*lines][2:])
+
+
 def summary(changes: Sequence[AppliedChange]) -> str:
     """Return the changes that a rewind would take back as a phrase, such as "2 cells of ada"."""
     cells_by_agent: dict[str, set[str]] = {}
