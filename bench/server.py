@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -79,7 +80,7 @@ class BenchServer:
 
 def _serve(pipe: Connection) -> None:
     with ModelServer() as server:
-        actions = {
+        actions: dict[str, Callable[..., Any]] = {
             "set_pace": lambda pace: _set_pace(server, pace),
             "set_endless": lambda pace, tokens: _set_endless(server, pace, tokens),
             "chunks_sent": lambda: sum(each.chunks_sent for each in server.requests),
