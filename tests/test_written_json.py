@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "nb_agents"
 
 ALLOWED = {
     "a text for a model or a person, which nothing reads as JSON again": (
-        "extensions.external_agents.acp.acp_session",
+        "extensions.external_agents.acp.acp_errors",
         "extensions.external_agents.acp.acp_updates",
         "agents.message_json",
         "extensions.external_agents.frameworks.call_log",

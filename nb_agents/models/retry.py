@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from nb_agents.callbacks import check_callbacks
-from nb_agents.errors import UserError
+from nb_agents.errors import ModelCallError, UserError
 from nb_agents.models.backend import Backend, BrokenReplyError
 from nb_agents.models.failures import is_throttled, is_too_long, limit_in, status_of
 from nb_agents.models.retry_time import accepted_at
@@ -92,6 +92,25 @@ class Retry:
         return float(min(self.delay * factor, self.longest_s))
 
 
+class AgentRefusedError(ModelCallError):
+    """An external agent ended its prompt because its provider refuses calls or is down.
+
+    External agents retry calls themselves, so only `quota_wait` applies to this error.
+
+    Args:
+        model: The agent's display name.
+        message: Its error, as one sentence.
+        status_code: The HTTP status that stands for the error: 429 for a rate limit or quota, and
+            one of 500 to 599 for a server that is down.
+        body: The parts of the error that may say when the provider accepts calls again.
+    """
+
+    def __init__(self, model: str, message: str, status_code: int, body: object = None) -> None:
+        super().__init__(model, message)
+        self.status_code = status_code
+        self.body = body
+
+
 _GROWTH: dict[str, Callable[[int], int]] = {
     "none": lambda attempt: 1,
     "linear": lambda attempt: attempt,
@@ -108,7 +127,7 @@ def retry_delay_s(
     """Return the seconds to wait before a failed call is retried, or None to give up.
 
     The result is None if the error is not transient (such as 400, 401 or a used-up quota), no
-    retries are left, or the server asks for too long a wait.
+    retries are left, the server asks for too long a wait, or an external agent made the call.
 
     Args:
         error: The exception of pydantic-ai or of the connection.
@@ -118,7 +137,7 @@ def retry_delay_s(
     """
     retry = retry or DEFAULT_RETRY
     is_wanted = is_transient(error) if should_retry is None else should_retry
-    if attempt > retry.attempts or not is_wanted:
+    if attempt > retry.attempts or not is_wanted or isinstance(error, AgentRefusedError):
         return None
     requested_s = getattr(error, "retry_after", None)
     if requested_s is not None:
@@ -175,6 +194,8 @@ class Wait(NamedTuple):
 MIN_PROBE_S = 0.2
 MAX_PROBE_S = 300.0
 """The shortest and longest delay in seconds before a server that gives no time is tried again."""
+AGENT_PROBE_S = 30.0
+"""The shortest delay for external agents, because each attempt adds a prompt to their session."""
 
 
 def quota_wait(
@@ -204,7 +225,8 @@ def quota_wait(
     if is_used_up and at is None:
         return None
     reason: Literal["quota", "server"] = "quota" if is_quota else "server"
-    probe_s = max(MIN_PROBE_S, delay_s, min(waited_s / 2, MAX_PROBE_S))
+    shortest_s = AGENT_PROBE_S if isinstance(error, AgentRefusedError) else MIN_PROBE_S
+    probe_s = max(shortest_s, delay_s, min(waited_s / 2, MAX_PROBE_S))
     if at is None:
         return Wait(min(probe_s, left_s), reason, limit_s, waited_s)
     if at - now > left_s:

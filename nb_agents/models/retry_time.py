@@ -39,7 +39,7 @@ def accepted_at(
            body's ``metadata``) or Unix seconds (GitHub); ``ratelimit-reset``, a number of seconds
            (IETF draft).
         5. The message: "try again in 3h20m", "retry in 38.5s", "limit reached|1764385200",
-           "resets at 2026-11-28T03:00:00Z", "until 03:00 UTC".
+           "resets at 2026-11-28T03:00:00Z", "until 03:00 UTC", "resets 3am (Europe/Berlin)".
 
     Args:
         status: The HTTP status, or None.
@@ -187,7 +187,11 @@ _DATE = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?\s?(?:Z|UTC|GMT|[+-]\d\d:?\d\d)"
 )
 _EPOCH = re.compile(r"\blimit reached\|(\d{10})\b")
-_CLOCK = re.compile(r"\b(?:until|at)\s(\d{1,2}):(\d\d)\s?(am|pm)?\s?\(?(?:UTC|GMT)\b", re.I)
+_CLOCK = re.compile(
+    r"\b(?:until|at|resets)\s(\d{1,2})(?::(\d\d)|(?=\s?[ap]m))\s?(am|pm)?"
+    r"\s?\(?(UTC|GMT|[a-z]{2,20}/[a-z_/+-]{2,40})\b",
+    re.I,
+)
 
 
 def duration_s(text: str) -> float | None:
@@ -216,16 +220,21 @@ def _time_in_text(text: str, now: float) -> float | None:
     if match := _IN.search(text):
         return now + (duration_s(match[1]) or 0.0)
     if match := _CLOCK.search(text):
-        return _next_clock_time(int(match[1]), int(match[2]), (match[3] or "").lower(), now)
+        hour, minute = int(match[1]), int(match[2] or 0)
+        return _next_clock_time(hour, minute, (match[3] or "").lower(), match[4], now)
     return None
 
 
-def _next_clock_time(hour: int, minute: int, half: str, now: float) -> float | None:
-    """Return the next time at which the clock shows this time in UTC."""
+def _next_clock_time(hour: int, minute: int, half: str, zone: str, now: float) -> float | None:
+    """Return the next time at which the clock shows this time in a time zone."""
+    try:
+        clock_zone = UTC if zone.upper() in ("UTC", "GMT") else ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None
     if half:
         hour = hour % 12 + (12 if half == "pm" else 0)
     if hour > 23 or minute > 59:
         return None
-    today = datetime.fromtimestamp(now, UTC)
+    today = datetime.fromtimestamp(now, clock_zone)
     at = today.replace(hour=hour, minute=minute, second=0, microsecond=0)
     return (at if at > today else at + timedelta(days=1)).timestamp()

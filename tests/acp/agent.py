@@ -19,6 +19,7 @@ RESUMED, and in later prompts those after AGAIN.
     vote             vote for the first possible target
     mcp NAME JSON    call another of the team's tools, and write the result
     leave            exit with code 3 immediately
+    quota N JSON     end this prompt with an error; only the first N times, counted over processes
     deaf             ignore cancels from now on
 
 It writes its requests to ``$HOME/asked.jsonl``, one per line. With --forgetful it can't resume
@@ -39,6 +40,10 @@ from uuid import uuid4
 STEPS = [each for each in sys.argv[1:] if each != "--forgetful"]
 IS_FORGETFUL = "--forgetful" in sys.argv
 HOME = Path(os.environ["HOME"])
+
+
+class RefusedError(Exception):
+    """Ends a prompt with an error, the only argument."""
 
 
 class ScriptedAgent:
@@ -207,6 +212,14 @@ class ScriptedAgent:
     async def do_deaf(self, _: str) -> None:
         self.is_deaf = True
 
+    async def do_quota(self, what: str) -> None:
+        times, _, error = what.partition(" ")
+        file = HOME / "refused"
+        count = len(file.read_text()) if file.exists() else 0
+        if count < int(times):
+            file.write_text("x" * (count + 1))
+            raise RefusedError(json.loads(error))
+
     async def do_leave(self, _: str) -> None:
         print("out of memory", file=sys.stderr, flush=True)
         os._exit(3)
@@ -289,6 +302,8 @@ async def reply(agent: ScriptedAgent, message: dict[str, Any]) -> None:
     try:
         does = getattr(agent, message["method"].replace("/", "_"))
         told = {"result": await does(message["params"])}
+    except RefusedError as error:
+        told = {"error": error.args[0]}
     except Exception as error:
         told = {"error": {"code": -32603, "message": repr(error)}}
     if "id" in message:

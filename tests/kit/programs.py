@@ -3,6 +3,7 @@
 from nb_agents.config.mcp_servers import TEAM
 from nb_agents.extensions.external_agents import EXTENSION
 from nb_agents.extensions.external_agents.acp import acp_link, acp_runner, acp_session
+from nb_agents.extensions.external_agents.acp.acp_errors import call_error
 from nb_agents.extensions.external_agents.acp.acp_link import AcpLink
 from nb_agents.extensions.external_agents.acp.agent_programs import prepare
 from nb_agents.extensions.external_agents.frameworks.function_agent import AgentContext
@@ -20,5 +21,6 @@ __all__ = [
     "acp_link",
     "acp_runner",
     "acp_session",
+    "call_error",
     "prepare",
 ]

@@ -7,7 +7,7 @@ import pytest
 from pydantic_ai import exceptions as px
 
 from nb_agents.models.retry_time import accepted_at
-from tests.kit.models import MAX_PROBE_S, Wait, quota_wait
+from tests.kit.models import MAX_PROBE_S, AgentRefusedError, Wait, quota_wait
 
 NOW = datetime(2026, 11, 28, 17, 0, tzinfo=UTC).timestamp()
 HOUR = 3600.0
@@ -125,6 +125,9 @@ def test_time_is_read_from_the_body(body: Any, seconds: float) -> None:
         ("The quota resets at 2026-11-29T03:00:00Z", 10 * HOUR),
         ("Out of quota until 03:00 UTC.", 10 * HOUR),
         ("Your limit resets at 7:30 pm (UTC)", 2.5 * HOUR),
+        ("You've hit your limit · resets 3am (Europe/Berlin)", 9 * HOUR),
+        ("You've hit your limit · resets 7:30pm (America/New_York)", 7.5 * HOUR),
+        ("You've hit your limit · resets 3am (Nowhere/Land)", None),
         ("You exceeded your current quota, please check your plan.", None),
         ("Try again in 5 miles", None),
         ("Try again later", None),
@@ -174,6 +177,9 @@ SPENT_UNTIL = px.ModelHTTPError.for_category(
         (DOWN, 0, HOUR, Wait(0.5, "server", HOUR)),
         (DOWN, 100, HOUR, Wait(50, "server", HOUR)),
         (DOWN, 3000, HOUR, Wait(MAX_PROBE_S, "server", HOUR)),
+        (AgentRefusedError("ada", "no", 429), 0, HOUR, Wait(30, "quota", HOUR)),
+        (AgentRefusedError("ada", "no", 503), 100, HOUR, Wait(50, "server", HOUR)),
+        (AgentRefusedError("ada", "no", 429, "Try again in 1m."), 0, HOUR, Wait(60, "quota", HOUR)),
         (DOWN, 3590, HOUR, Wait(10, "server", HOUR)),
         (DOWN, 3600, HOUR, None),
         (px.ModelAuthenticationError("m", "x"), 0, HOUR, None),

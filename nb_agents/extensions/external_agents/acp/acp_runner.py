@@ -10,13 +10,16 @@ directory of the nb_agents session.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 from anyio import to_thread
@@ -27,6 +30,7 @@ from nb_agents.agents.decisions import Decision
 from nb_agents.agents.replay import Exchange, PastRound
 from nb_agents.agents.replies import Replies
 from nb_agents.agents.runner import Promise, Round, TextStream
+from nb_agents.agents.stop_scope import current_policy
 from nb_agents.cancel import AgentStopped
 from nb_agents.config.decision_tools import DECISIONS
 from nb_agents.config.team import AgentSpec
@@ -43,7 +47,9 @@ from nb_agents.extensions.external_agents.acp.acp_updates import (
 )
 from nb_agents.extensions.external_agents.acp.agent_programs import prepare
 from nb_agents.extensions.external_agents.tool_server import ToolAddress, ToolServer
+from nb_agents.models.failures import QuotaLimit
 from nb_agents.models.providers import find_key
+from nb_agents.models.retry import AgentRefusedError, Wait, time_to_retry
 from nb_agents.process.command import OpenCommand
 from nb_agents.session.layout import PROGRAMS
 from nb_agents.tools.base import (
@@ -167,7 +173,7 @@ class AcpRound:
         self._snapshot_files = environment.keep
         self._ballot = Ballot(round)
         self._calls = _OwnCalls(round)
-        self._cost = 0.0
+        self._cost = self._waited_s = 0.0
         self._chars = 0
         self._last = ""
         self._added: list[str] = []
@@ -201,12 +207,14 @@ class AcpRound:
         replies = Replies(self._round, self._name, calls_tools=not session.is_team)
         for before in past.exchanges if past else ():
             replies.recall(Exchange(before.call, ModelResponse(parts=[]), complaint="-"))
+        if past is not None and past.was_asking and past.wait is not None:
+            self._waited_s = past.wait.seconds_at(time.time())
+        is_opening = True
         while True:
-            await self._round.scope.wait_if_paused()
-            if message := self._round.context.take_messages():
-                text = f"{text}\n\n{message}"
-            reason = await self._ask(session, text, resumes_turn=resumes_turn)
-            resumes_turn = False
+            reason = await self._ask_until_accepted(
+                session, text, is_opening=is_opening, resumes_turn=resumes_turn
+            )
+            resumes_turn = is_opening = False
             self._ballot.check(self._name)
             if self._round.decision is not None:
                 return self._round.decision
@@ -229,6 +237,47 @@ class AcpRound:
             note = self._round.context.note(was_refused=False)
             text = "\n\n".join(filter(None, (reading.complaint, note.in_result, note.text)))
 
+    async def _ask_until_accepted(
+        self, session: AcpSession, text: str, *, is_opening: bool, resumes_turn: bool
+    ) -> str:
+        """Send a prompt, and return the reason why it ended.
+
+        If the agent's provider refuses calls, wait within the limit of the run. Then the agent
+        continues in the same session, with the prompt that a resume sends.
+
+        Args:
+            session: The agent's session.
+            text: The prompt.
+            is_opening: Whether it is the first prompt of the round or of its resume.
+            resumes_turn: Whether an nb_agents team should resume its stopped turn.
+        """
+        scope, clock = self._round.scope, current_policy().hold.clock
+        texts, earlier_s, failed_at = [text], self._waited_s, math.inf
+        self._waited_s = 0.0
+        for attempt in count(1):
+            await scope.wait_if_paused()
+            texts += filter(None, [self._round.context.take_messages()])
+            tries = _Tries(attempt, earlier_s, failed_at)
+            try:
+                return await self._ask(session, "\n\n".join(texts), tries, resumes_turn)
+            except _WaitingError as exc:
+                failed_at = min(failed_at, clock())
+                await scope.sleep_for(exc.wait)
+                whole = _first_prompt(self._round, self._interrupted(exc.text), is_known=True)
+                # The agent may have dropped the refused prompt. The opening is part of `whole`.
+                texts = [whole, *texts[1 if is_opening else 0 :]]
+                is_opening, resumes_turn = True, False
+        raise AssertionError("unreachable")
+
+    def _interrupted(self, text: str) -> PastRound:
+        """Return the round as a resume would find it.
+
+        Args:
+            text: What the agent has written since the last prompt.
+        """
+        round, doing = self._round, self._calls.interrupted
+        return PastRound(round.number, {}, round.opening, words=text, doing=doing)
+
     def tell(self, text: str) -> None:
         """Emit a notice about the agent."""
         self._round.emit(ev.Noticed(text=f"{self._round.agent}: {text}"))
@@ -241,8 +290,12 @@ class AcpRound:
             self._round.emit(replace(end, what=f"{whole.what}: {end.what}"))
         self._round.emit(whole)
 
-    async def _ask(self, session: AcpSession, text: str, *, resumes_turn: bool) -> str:
-        """Send a prompt, record the updates, and return the reason why the prompt ended."""
+    async def _ask(self, session: AcpSession, text: str, tries: _Tries, resumes_turn: bool) -> str:
+        """Send a prompt, record the updates, and return the reason why the prompt ended.
+
+        Raises:
+            _WaitingError: The agent's provider refuses calls, but may accept them later.
+        """
         self._last = ""
         patience = anyio.CancelScope()
         saving = nullcontext() if self._snapshot_files is None else self._snapshot_files(None)
@@ -273,6 +326,10 @@ class AcpRound:
                 finally:
                     tasks.cancel_scope.cancel()
                     self._calls.cut()
+            if prompt_end.refusal is not None:
+                if self._round.decision is not None:  # nothing is left to ask for
+                    return prompt_end.reason
+                await self._fail(session, prompt_end.refusal, tries, words)
             if prompt_end.error:
                 raise ModelCallError(self._name, prompt_end.error)
             if prompt_end.usage is not None:
@@ -280,6 +337,23 @@ class AcpRound:
             if prompt_end.reason == "cancelled" and not (self._round.decision or self._added):
                 self._round.scope.checkpoint()  # a resume sends the prompt again
         return prompt_end.reason
+
+    async def _fail(
+        self, session: AcpSession, refusal: AgentRefusedError, tries: _Tries, words: TextStream
+    ) -> None:
+        """Raise a `_WaitingError`, or a `ModelCallError` if the prompt is given up."""
+        policy, waited_s = current_policy(), tries.waited_s()
+        if session.can_continue:
+            words.wait = await policy.retry_after(refusal, tries.attempt, waited_s)
+        if words.wait is not None:
+            raise _WaitingError(refusal, words.wait, words.text)
+        now = time.time()
+        at = time_to_retry(refusal, now)
+        advice = "" if at is None else QuotaLimit(policy.quota_wait_s, waited_s).advice(at - now)
+        if policy.quota_wait_s and not session.can_continue:
+            advice = "It can't continue its session later, so nb_agents does not wait."
+        end = "" if not advice or refusal.message.endswith(".") else "."
+        raise ModelCallError(self._name, f"{refusal.message}{end} {advice}".strip()) from refusal
 
     async def _interrupt(self, session: AcpSession, patience: anyio.CancelScope) -> None:
         """Cancel the prompt when the round is decided or the user sends a message."""
@@ -342,8 +416,45 @@ class AcpRound:
         return True
 
 
+class _WaitingError(AgentRefusedError):
+    """A prompt failed, and the agent continues after a wait.
+
+    Args:
+        refusal: The agent's error.
+        wait: The wait.
+        text: What the agent had written.
+    """
+
+    def __init__(self, refusal: AgentRefusedError, wait: Wait, text: str) -> None:
+        super().__init__(refusal.model, refusal.message, refusal.status_code)
+        self.wait = wait
+        self.text = text
+
+
+class _Tries(NamedTuple):
+    """The attempts to send a prompt.
+
+    Attributes:
+        attempt: The number of the current one, starting at 1.
+        earlier_s: Seconds that an earlier process has waited with the prompt.
+        failed_at: When the first one failed, on the run's clock. Infinite if none has failed.
+    """
+
+    attempt: int
+    earlier_s: float
+    failed_at: float
+
+    def waited_s(self) -> float:
+        """Return the seconds since the first attempt failed, without pauses."""
+        return self.earlier_s + max(0.0, current_policy().hold.clock() - self.failed_at)
+
+
 class _OwnCalls:
-    """Records the calls of an external agent's own tools."""
+    """Records the calls of an external agent's own tools.
+
+    Attributes:
+        interrupted: Descriptions of the calls that the last prompt left unfinished, by id.
+    """
 
     def __init__(self, round: Round) -> None:
         self._round = round
@@ -351,6 +462,8 @@ class _OwnCalls:
         self._ids: dict[str, str] = {}
         self._started_at: dict[str, float] = {}
         self._names: dict[str, str] = {}
+        self._summaries: dict[str, str] = {}
+        self.interrupted: dict[str, str] = {}
 
     def id_of(self, call: OwnCall) -> str:
         """Return the id of a call in the journal, or "" if it is not recorded."""
@@ -382,10 +495,15 @@ class _OwnCalls:
 
     def cut(self) -> None:
         """Record unfinished calls as interrupted, and clear the list of calls."""
+        self.interrupted = {
+            self.id_of(call): f"{self._names[id]} {self._summaries[id]}"
+            for id, call in self._open.items()
+        }
         for call in tuple(self._open.values()):
             self._end(call, "cut", "")
         self._ids.clear()
         self._names.clear()
+        self._summaries.clear()
         self._started_at.clear()
 
     def _begin(self, call: OwnCall) -> None:
@@ -393,7 +511,7 @@ class _OwnCalls:
         tool = self._names[call.id] = tool_of(call)
         about = summarize(tool, call.args) if isinstance(call.args, dict) else ""
         self._round.flush()
-        summary = call.title[:80] if call.title != tool else about
+        summary = self._summaries[call.id] = call.title[:80] if call.title != tool else about
         self._round.begin_tool(self.id_of(call), tool, call.args, summary=summary)
 
     def _end(self, call: OwnCall, outcome: Any, result: str) -> None:

@@ -6,7 +6,6 @@ so the session offers neither.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -21,6 +20,7 @@ from pydantic import ValidationError
 from nb_agents.cancel import AgentStopped
 from nb_agents.config.mcp_servers import TEAM
 from nb_agents.errors import ModelCallError
+from nb_agents.extensions.external_agents.acp.acp_errors import call_error
 from nb_agents.extensions.external_agents.acp.acp_link import AcpLink, connect
 from nb_agents.extensions.external_agents.acp.acp_updates import (
     OwnCall,
@@ -32,6 +32,7 @@ from nb_agents.extensions.external_agents.acp.acp_updates import (
     read_usage,
 )
 from nb_agents.extensions.external_agents.tool_server import ToolAddress
+from nb_agents.models.retry import AgentRefusedError
 from nb_agents.process.command import OpenCommand
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ TEAM_ANSWER_S = 5.0
 
 _BUFFER = 256
 _MAX_SESSION_ID = 500
-_LOGIN_NEEDED = -32000
 _ONCE_FIRST = {True: ("allow_once", "allow_always"), False: ("reject_once", "reject_always")}
 
 T = TypeVar("T")
@@ -72,6 +72,7 @@ class AcpSession:
         id: The session's id, or "" before it is open.
         is_team: Whether the agent is an nb_agents team. A team answers with text, and a second
             cancel stops it immediately.
+        can_continue: Whether the agent can continue the session in another process.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class AcpSession:
         mask: Callable[[str], str] = str,
     ) -> None:
         self.id = ""
-        self.is_team = False
+        self.is_team = self.can_continue = False
         self._program = program
         self._name = name
         self._permit = permit
@@ -157,6 +158,7 @@ class AcpSession:
         can_resume = bool(sessions and sessions.resume is not None)
         can_load = bool(able and able.load_session)
         self._resuming = ("resume_session",) * can_resume + ("load_session",) * can_load
+        self.can_continue = can_resume or can_load
 
     async def open(self, cwd: Path, tools: ToolAddress, past: str = "") -> bool:
         """Open a session. Continue the past one if the agent still has it.
@@ -222,7 +224,8 @@ class AcpSession:
                 ends = read_ends(raw.get("_meta"))
                 prompt_end = PromptEnded(answer.stop_reason, read_usage(raw), ends=ends)
             except ModelCallError as exc:
-                prompt_end = PromptEnded("failed", error=exc.message)
+                refusal = exc if isinstance(exc, AgentRefusedError) else None
+                prompt_end = PromptEnded("failed", error=exc.message, refusal=refusal)
             self._updates = None
             await updates.send(prompt_end)
 
@@ -329,7 +332,7 @@ class AcpSession:
         except ConnectionError:
             raise ModelCallError(self._name, await self._why_ended()) from None
         except RequestError as exc:
-            raise ModelCallError(self._name, _message_of(exc)) from None
+            raise call_error(self._name, exc.code, str(exc), exc.data) from None
         except ValidationError:
             why = "Its answer is not valid in the protocol."
             raise ModelCallError(self._name, why) from None
@@ -349,15 +352,3 @@ def _server(tools: ToolAddress) -> Any:
 
     headers = [HttpHeader(name=name, value=value) for name, value in tools.headers.items()]
     return HttpMcpServer(type="http", name="team", url=tools.url, headers=headers)
-
-
-def _message_of(exc: Any) -> str:
-    """Return the message of an error with which the agent answered."""
-    if exc.code == _LOGIN_NEEDED:
-        return (
-            f"It requires a login ({str(exc)[:200]}). Set a key for it, or write "
-            "`use_my_settings: true` in its backend so that it uses your login."
-        )
-    details = exc.data.get("details", exc.data) if isinstance(exc.data, dict) else exc.data
-    more = details if isinstance(details, str) else json.dumps(details) if details else ""
-    return f"It reported: {str(exc)[:500]}{f' ({more[:500]})' if more else ''}"

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from nb_agents.config.mcp_servers import TEAM
 from nb_agents.events import Channel, ProcessExitChecked, Usage
+from nb_agents.models.retry import AgentRefusedError
 
 MAX_TEXT = 20_000
 """Maximum length of a call's arguments and of its result in an event, in characters each."""
@@ -108,12 +109,14 @@ class PromptEnded:
         reason: The protocol's stop reason, or "failed" if there is none.
         usage: The tokens used, or None if the agent does not report them.
         error: The error message for the user, or "".
+        refusal: The error, if it means that the agent's provider refuses calls. None otherwise.
         ends: For an nb_agents team, whether its own processes and servers have ended.
     """
 
     reason: str
     usage: Usage | None = None
     error: str = ""
+    refusal: AgentRefusedError | None = None
     ends: tuple[ProcessExitChecked, ...] = ()
 
 
