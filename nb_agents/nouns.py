@@ -13,8 +13,8 @@ MAX_WORDS = 200
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun, such as "2 rows"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """Return a number with its noun, such as "1,200 rows"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

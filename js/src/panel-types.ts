@@ -45,6 +45,8 @@ export interface AgentRow {
   readonly current?: boolean;
   /** False if it has no transcript. */
   readonly opens?: boolean;
+  /** Whether it has a button that runs it again. */
+  readonly again?: boolean;
 }
 
 /** A part of a transcript, or the continuation of one: text, a call, a result or a note. */
@@ -155,6 +157,25 @@ export interface OpenRow {
   readonly state: PanelState;
 }
 
+/** A model or provider whose rows can be paused. */
+export interface SweepModel {
+  readonly name: string;
+  readonly is_paused: boolean;
+}
+
+/** What the user can change about a running sweep. */
+export interface SweepSteering {
+  /** The limits as text. */
+  readonly says: string;
+  readonly limit: number;
+  readonly max_cost: number | null;
+  /** In seconds. */
+  readonly timeout: number | null;
+  readonly models: readonly SweepModel[];
+  readonly can_score: boolean;
+  readonly failed: number;
+}
+
 /** The panel of a sweep. */
 export interface SweepState {
   readonly sweep: string;
@@ -178,6 +199,8 @@ export interface SweepState {
   readonly button: StopButton | null;
   /** The action of the second button, on all live rows. */
   readonly hold: "pause" | "unpause" | "";
+  /** Null while nothing can be changed. */
+  readonly steering: SweepSteering | null;
   readonly notices: readonly string[];
   readonly footer: readonly string[];
   /** The finished card as escaped HTML. Empty while the sweep is live. */

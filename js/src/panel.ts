@@ -63,6 +63,7 @@ function drawSweep(model: PanelModel, life: AbortSignal): Drawn {
     hold: (pause) => ask(pause ? "pause" : "unpause", {}),
     open: (row) => sendOpen(model, row),
     stopRow: (run, now) => requestsOf(model, () => run).stop(now),
+    steer: (body) => ask("steer", body),
     unheard: (now) => hintOf(model, read().sweep, now),
     of: (run) => requestsOf(model, () => run),
   });

@@ -4,6 +4,7 @@ import type { AgentRow } from "./panel-types";
 import { make, setAttr, setClass, setHidden, setText, setTextOrHide } from "./dom";
 import { PATIENCE_MS, listen } from "./press";
 import { pendingLabel } from "./state";
+import { trans } from "./text";
 
 /** Number of rows from which the table scrolls and can be focused with the Tab key. */
 const ROWS_IN_SIGHT = 8;
@@ -45,6 +46,8 @@ export interface RowKind {
   readonly columns: readonly string[];
   /** The title of a row's Stop button. */
   readonly stop: string;
+  /** Runs a row again. */
+  readonly again: (row: string) => void;
 }
 
 export function makeRows(life: AbortSignal, stop: StopAgent, opener: Opener, kind?: RowKind): Rows {
@@ -73,7 +76,9 @@ export function makeRows(life: AbortSignal, stop: StopAgent, opener: Opener, kin
       setAttr(el, "aria-label", kind?.label ?? (isRecipe ? "Steps" : "Agents"));
       setHidden(el, agents.length === 0);
       setAttr(el, "tabindex", agents.length > ROWS_IN_SIGHT ? "0" : null);
-      drawRows(body, rows, agents, (id) => makeRow(id, life, makeStop(life, (now) => stop(id, now), kind?.stop), opener));
+      drawRows(body, rows, agents, (id) =>
+        makeRow(id, life, makeStop(life, (now) => stop(id, now), kind?.stop), opener, kind?.again),
+      );
       const id = agents.find((agent) => agent.current)?.id ?? "";
       if (id !== current) bringIntoSight(el, rows.get(id)?.el);
       current = id;
@@ -130,7 +135,7 @@ function drawRows(
   }
 }
 
-function makeRow(row: string, life: AbortSignal, stop: RowStop, opener: Opener): Row {
+function makeRow(row: string, life: AbortSignal, stop: RowStop, opener: Opener, runAgain?: (row: string) => void): Row {
   const id = make("span", "id");
   const open = make("button", "open", id);
   open.type = "button";
@@ -144,6 +149,8 @@ function makeRow(row: string, life: AbortSignal, stop: RowStop, opener: Opener):
   const says = makeSays();
   const used = make("span");
   const numbers = make("td", "num", used, stop.el);
+  const again = runAgain && makeAgain(life, () => runAgain(row));
+  if (again) numbers.append(again);
   const el = make("tr", "", who, make("td", "what", chip), make("td", "words", says.el), numbers);
   el.setAttribute("role", "row");
   const press = (event: MouseEvent): void => {
@@ -175,8 +182,20 @@ function makeRow(row: string, life: AbortSignal, stop: RowStop, opener: Opener):
       says.draw(agent.says, agent.writing);
       setText(used, agent.numbers);
       stop.draw(agent);
+      if (again) {
+        setHidden(again, !agent.again);
+        setAttr(again, "aria-label", trans.__("Run %1 again", agent.name ?? agent.id));
+      }
     },
   };
+}
+
+function makeAgain(life: AbortSignal, press: () => void): HTMLButtonElement {
+  const button = make("button", "one again");
+  button.type = "button";
+  button.textContent = trans.__("Run again");
+  listen(button, life, press);
+  return button;
 }
 
 function makeBelow(): HTMLTableRowElement {

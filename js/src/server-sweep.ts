@@ -69,6 +69,7 @@ export function makeServerSweep(
     hold: (pause) => void api.post(id, pause ? "pause" : "unpause", {}).then(report),
     open,
     stopRow: (run, now) => requestsOf(turnOf(id, run)).stop(now),
+    steer: (body) => void api.post(id, "steer", body).then(report),
     of: () => requestsOf(opened?.turn ?? ""),
   });
   life.addEventListener("abort", close);

@@ -6,6 +6,7 @@ import { TONES, keepFocus, makeCard, makeHeader, makeMeter } from "./draw";
 import { type RunRequests, type LivePanel, makeLivePanel, makeStopPress, withHint } from "./live";
 import { listen } from "./press";
 import { makeRows } from "./rows";
+import { type SteerBody, makeSteering } from "./sweep-steering";
 import { drawWhileVisible } from "./visibility";
 import { isFinal } from "./state";
 import type { PanelState, RowCount, SweepState } from "./panel-types";
@@ -17,6 +18,8 @@ export interface SweepRequests {
   /** Open a row; "" closes the open row. */
   open(row: string): void;
   stopRow(run: string, now: boolean): void;
+  /** Change the limits of the sweep, pause models, or run rows again. */
+  steer(body: SteerBody): void;
   /** The same as for a run. */
   unheard?(now: boolean): string;
   /** Return the request functions of a row's run. */
@@ -43,6 +46,7 @@ export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): Swee
     draw();
   });
   const counts = makeCounts(life, () => state?.hold ?? "", requests, tools);
+  const steering = makeSteering(life, (body) => requests.steer(body));
   const failures = makeFailures();
   const rows = makeRows(
     life,
@@ -54,14 +58,19 @@ export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): Swee
       toggle: (row) => requests.open(state?.open?.row === row ? "" : row),
       isOpen: (row) => state?.rows.some((each) => each.id === row && each.current) ?? false,
     },
-    { label: "Rows", columns: COLUMNS, stop: "Stop only this row, after its calls." },
+    {
+      label: "Rows",
+      columns: COLUMNS,
+      stop: "Stop only this row, after its calls.",
+      again: (row) => requests.steer({ requeue: row }),
+    },
   );
   const more = make("p", "more");
   const opened = makeOpened(life, requests);
   const notices = make("div", "notices");
   notices.setAttribute("aria-live", "polite");
   const footer = make("footer");
-  const parts = [counts.el, failures.el, tools.el, rows.el, more, opened.el, notices, footer];
+  const parts = [counts.el, steering.el, failures.el, tools.el, rows.el, more, opened.el, notices, footer];
   const live = make("div", "live", header.el, meter.el, ...parts);
   const card = makeCard();
   const el = make("div", "nba sweep", live, card.el);
@@ -85,7 +94,7 @@ export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): Swee
       announce(shown);
       header.draw(shown, stop.pending(shown));
       meter.draw(shown);
-      for (const part of [tools, counts, failures, opened]) part.draw(shown);
+      for (const part of [tools, counts, steering, failures, opened]) part.draw(shown);
       drawRows(shown);
       setLines(footer, shown.footer, "span");
       card.draw(shown.card);

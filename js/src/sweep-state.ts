@@ -17,6 +17,7 @@ export function sweepWithoutKernel(state: SweepState): SweepState {
     chip: "kernel stopped",
     button: null,
     hold: "",
+    steering: null,
     open: null,
     rows: state.rows.map(withoutActivity),
     notices: [...state.notices, line],

@@ -161,6 +161,7 @@ export const SWEEP: SweepState = {
   open: null,
   button: { label: "Stop", now: false, title: "All is kept" },
   hold: "pause",
+  steering: { says: "8 rows at a time", limit: 8, max_cost: null, timeout: null, models: [{ name: "openai", is_paused: false }], can_score: true, failed: 1 },
   notices: [],
   footer: ["ask", "here/ask"],
   card: "",

@@ -61,7 +61,7 @@ test.each([[undefined], [{ refusal: "No sweep.", is_unknown: true }]])("a stop t
 
 test("a row is stopped by its turn's id, not by its name", async () => {
   const { all, kernel, post } = shown({ refusal: "" });
-  all(".rows button.one")[1]?.click();
+  all(".rows button.one:not(.again)")[1]?.click();
   await settle();
   expect(kernel.sendControlMessage).not.toHaveBeenCalled();
   expect(post).toHaveBeenCalledWith("a/asked/moon/turn_2", "stop", { immediate: false, source: "widget" });

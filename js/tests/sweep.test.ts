@@ -8,6 +8,7 @@ const STOPPING: SweepState = {
   chip: "Stopping… (after the calls in flight)",
   button: { label: "Stop now", now: true, title: "Cut" },
   hold: "",
+  steering: null,
 };
 const OPEN: SweepState = {
   ...SWEEP,
@@ -107,6 +108,67 @@ describe("the panel of a sweep", () => {
   });
 });
 
+describe("the controls of a running sweep", () => {
+  const type = (input: Element, value: string): void => {
+    (input as HTMLInputElement).value = value;
+    input.dispatchEvent(new Event("input", { bubbles: true }));
+  };
+  const last = (model: { send: { mock: { calls: unknown[][] } } }): unknown => model.send.mock.calls.at(-1)?.[0];
+
+  test("send only changed limits, and say what is wrong with a number", () => {
+    const { el, model, q } = show(SWEEP);
+    const [limit, budget, seconds] = [...el.querySelectorAll(".steer input")];
+    if (!limit || !budget || !seconds) throw new Error("no fields");
+    expect([(limit as HTMLInputElement).value, (budget as HTMLInputElement).value]).toEqual(["8", ""]);
+    type(limit, "0");
+    q(".steer .limits button").click();
+    expect(q(".steer .problem").textContent).toContain("from 1 to 1,000");
+    type(limit, "3");
+    type(budget, "2.5");
+    q(".steer .limits button").click();
+    expect(q(".steer .problem").hidden).toBe(true);
+    expect(last(model)).toMatchObject({ type: "steer", sweep: "ask", limit: 3, max_cost: 2.5 });
+    expect(last(model)).not.toHaveProperty("timeout");
+  });
+
+  test("keep what is being typed while the state changes", () => {
+    const { el, model } = show(SWEEP);
+    const [limit] = [...el.querySelectorAll<HTMLInputElement>(".steer input")];
+    if (!limit) throw new Error("no field");
+    type(limit, "5");
+    model.update({ ...SWEEP, cost: "9000 tok" });
+    expect(limit.value).toBe("5");
+  });
+
+  test("pause models, run failed rows again, and score so far", () => {
+    const { el, model, q } = show({ ...SWEEP, rows: [row("bad", { state: "failed", stop: null, again: true }), row("sky")] });
+    const press = (text: string): void => [...el.querySelectorAll("button")].find((each) => each.textContent === text)?.click();
+    press("Pause openai");
+    expect(last(model)).toMatchObject({ type: "steer", pause_model: "openai" });
+    model.update({ ...SWEEP, steering: { ...SWEEP.steering, models: [{ name: "openai", is_paused: true }] } as SweepState["steering"] });
+    expect(q(".models button").getAttribute("aria-pressed")).toBe("true");
+    press("Continue openai");
+    expect(last(model)).toMatchObject({ unpause_model: "openai" });
+    press("Run failed rows again");
+    expect(last(model)).toMatchObject({ requeue: "failed" });
+    press("Score so far");
+    expect(last(model)).toMatchObject({ score: true });
+  });
+
+  test("run one row again", () => {
+    const { el, model } = show({ ...SWEEP, rows: [row("bad", { state: "failed", stop: null, again: true }), row("sky")] });
+    const [bad, sky] = [...el.querySelectorAll<HTMLButtonElement>(".rows button.again")];
+    expect(sky?.hidden).toBe(true);
+    bad?.click();
+    expect(last(model)).toMatchObject({ type: "steer", requeue: "bad" });
+  });
+
+  test("are hidden when the sweep stops", () => {
+    const { q } = show(STOPPING);
+    expect(q(".steer").hidden).toBe(true);
+  });
+});
+
 describe("the list of rows", () => {
   const ROWS = [
     row("moon-1", { name: "How far is the moon?", tokens: 5 }),
@@ -181,7 +243,7 @@ describe("requests for a sweep", () => {
   test("the Stop of a row stops its run", () => {
     const kernel = new MockKernel();
     const { el, model } = show(SWEEP, { kernel });
-    const button = [...el.querySelectorAll<HTMLButtonElement>(".rows button.one")][1];
+    const button = [...el.querySelectorAll<HTMLButtonElement>(".rows button.one:not(.again)")][1];
     expect(button?.title).toBe("Stop only this row, after its calls.");
     button?.click();
     expect(model.stops()).toEqual([{ type: "stop", run: "run-moon", immediate: false }]);

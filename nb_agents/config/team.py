@@ -94,6 +94,12 @@ class AgentSpec(Spec):
     context: ContextSpec | None = None
 
 
+def names_of_models(agents: Iterable[AgentSpec]) -> frozenset[str]:
+    """Return the models of agents, as "provider:model", or "provider" without a model's name."""
+    backends = [agent.backend for agent in agents]
+    return frozenset(f"{each.type}:{each.model}".rstrip(":") for each in backends)
+
+
 class TeamSpec(Spec):
     """A team of agents.
 
@@ -297,6 +303,11 @@ class TeamSpec(Spec):
     def snapshot_total_bytes(self) -> int:
         """Maximum total size of all snapshots of a session, in bytes."""
         return int(self.snapshot_total_limit * 1e6)
+
+    @property
+    def models(self) -> frozenset[str]:
+        """The models of all agents, as "provider:model", or "provider" without a model's name."""
+        return names_of_models(self.everyone)
 
     @property
     def everyone(self) -> tuple[AgentSpec, ...]:

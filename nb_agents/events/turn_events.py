@@ -90,7 +90,40 @@ class RecordEvent:
     fields: dict[str, Any]
 
 
-Command = StopRequest | Say | Pause | Continue | Decide | OfferTools | FoldContext | RecordEvent
+@dataclass(frozen=True, slots=True)
+class SetTimeLimit:
+    """Change the time limit of a turn.
+
+    Attributes:
+        timeout_s: The new limit in seconds of work, counted from the start of the turn.
+    """
+
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeGroup:
+    """Change how a group of runs continues, such as the limits of a sweep.
+
+    Attributes:
+        fields: The change as JSON values, which the group's kind defines.
+    """
+
+    fields: dict[str, Any]
+
+
+Command = (
+    StopRequest
+    | Say
+    | Pause
+    | Continue
+    | Decide
+    | OfferTools
+    | FoldContext
+    | RecordEvent
+    | SetTimeLimit
+    | ChangeGroup
+)
 
 
 Phase = Literal["coordinating", "presenting"]
@@ -222,6 +255,16 @@ class Paused(Event):
 
 class Continued(Event):
     """A paused run was unpaused."""
+
+
+class TimeLimitChanged(Event, ignored_by=("replay", "spans", "transcript")):
+    """The time limit of the turn was changed.
+
+    Attributes:
+        timeout_s: The new limit in seconds of work, counted from the start of the turn.
+    """
+
+    timeout_s: Seconds
 
 
 class BudgetReached(Event, ignored_by=("replay", "spans", "transcript")):

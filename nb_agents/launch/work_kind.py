@@ -242,9 +242,27 @@ class WorkKind(DriverMaker, Protocol):
         """Return the class of the file, for the JSON schema of its keys."""
         ...
 
+    def models(
+        self, source: WorkSource, team: TeamSpec, values: Mapping[str, Any]
+    ) -> frozenset[str]:
+        """Return the models that the work uses, as `TeamSpec.models` does, as far as is known.
+
+        Args:
+            source: The work.
+            team: The team.
+            values: The values that the work is started with.
+        """
+        ...
+
 
 class InWorkspaces:
     """The methods of a `WorkKind` that runs only its team, and only in workspaces."""
+
+    def models(
+        self, source: WorkSource, team: TeamSpec, values: Mapping[str, Any]
+    ) -> frozenset[str]:
+        """Return the models of the team."""
+        return team.models
 
     def would_run(self, source: WorkSource | None) -> tuple[str, ...]:
         """Return (), because the team is listed separately."""

@@ -57,6 +57,8 @@ class AgentRow(TypedDict):
     """Whether it is the current row."""
     opens: NotRequired[bool]
     """False if it has no transcript."""
+    again: NotRequired[bool]
+    """Whether it has a button that runs it again."""
 
 
 class Piece(TypedDict):
@@ -177,6 +179,27 @@ class OpenRow(TypedDict):
     state: PanelState
 
 
+class SweepModel(TypedDict):
+    """A model or provider whose rows can be paused."""
+
+    name: str
+    is_paused: bool
+
+
+class SweepSteering(TypedDict):
+    """What the user can change about a running sweep."""
+
+    says: str
+    """The limits as text."""
+    limit: int
+    max_cost: float | None
+    timeout: float | None
+    """In seconds."""
+    models: list[SweepModel]
+    can_score: bool
+    failed: int
+
+
 class SweepState(TypedDict):
     """The panel of a sweep."""
 
@@ -201,6 +224,8 @@ class SweepState(TypedDict):
     button: StopButton | None
     hold: Literal["pause", "unpause", ""]
     """The action of the second button, on all live rows."""
+    steering: SweepSteering | None
+    """Null while nothing can be changed."""
     notices: list[str]
     footer: list[str]
     card: str

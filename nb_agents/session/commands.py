@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from uuid import uuid4
 
 from pydantic import TypeAdapter
@@ -30,13 +30,6 @@ from nb_agents.errors import UnknownSessionError, UserError, as_storage_error
 from nb_agents.events import (
     Command,
     CommandAnswered,
-    Continue,
-    Decide,
-    FoldContext,
-    OfferTools,
-    Pause,
-    RecordEvent,
-    Say,
 )
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.history import load_turn
@@ -59,8 +52,7 @@ _POLL_S = 0.02
 _SUFFIX = ".json"
 
 _KINDS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind)
-    for kind in (StopRequest, Say, Pause, Continue, Decide, OfferTools, FoldContext, RecordEvent)
+    kind.__name__: TypeAdapter(kind) for kind in get_args(Command)
 }
 
 

@@ -42,6 +42,7 @@ from nb_agents.events.turn_events import (
     Pause,
     RecordEvent,
     Say,
+    SetTimeLimit,
 )
 from nb_agents.loop import interrupt_source, post, redirect_interrupts, submit, wait_interruptibly
 from nb_agents.options import RunOptions
@@ -50,6 +51,7 @@ from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.threads import is_call_running
 from nb_agents.turns.approvals import text_of
 from nb_agents.turns.awaited import waiting_for
+from nb_agents.turns.limits import check_time_limit
 from nb_agents.turns.live_turns import describe_this_process
 from nb_agents.turns.offering import Offering
 from nb_agents.turns.reader import TurnReader
@@ -320,6 +322,24 @@ class RunHandle:
                 f"{agent!r} is not working with a model now, so there is nothing to fold. "
                 f"Working agents: {working or 'none'}."
             )
+
+    def set_time_limit(self, seconds: float) -> bool:
+        """Change the time limit of the run. The time that it has worked counts.
+
+        Args:
+            seconds: The new limit in seconds, counted from the start of the turn.
+
+        Returns:
+            Whether the run was live.
+
+        Raises:
+            UserError: The limit is not a number above 0.
+
+        Example:
+            run.set_time_limit(3600)
+        """
+        check_time_limit(seconds)
+        return bool(self._turn.send(SetTimeLimit(float(seconds))))
 
     def record_event(self, event: Event) -> bool:
         """Journal an event of an extension that records what a user did.

@@ -15,6 +15,7 @@ import anyio
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.config.orchestrator import OnTimeout
+from nb_agents.errors import UserError
 from nb_agents.options import Timeout
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.turns.budget_watch import BudgetWatch, WatchDeps
@@ -29,6 +30,12 @@ REACHED = "time limit of {limit:.10g} s reached"
 """The reason recorded for a stop by the time limit. Panels, cards and terminals show it."""
 
 GOING_ON = "The time limit of {limit:.10g} s was reached. The run continues (on_timeout: continue)."
+
+
+def check_time_limit(timeout_s: float) -> None:
+    """Raise `UserError` unless a number of seconds can be a time limit."""
+    if not 0 < timeout_s < math.inf:
+        raise UserError(f"The time limit is {timeout_s!r} seconds. Use a number above 0.")
 
 
 def is_clock_stopped(view: RunView) -> bool:
@@ -71,6 +78,7 @@ class Limits:
         self._stop = deps.stop
         self._note = deps.note
         self._fails = False
+        self._limit_s = spec.timeout_s
         self._round = 0  # cached, as RunView.round goes through all agents
         self._is_clock_stopped = False
         self._clock_changed = anyio.Event()
@@ -83,13 +91,23 @@ class Limits:
 
     def watch(self, group: anyio.abc.TaskGroup) -> None:
         """Start tasks in a task group that stop the run at its timeout and at its budget."""
-        if limit_s := self._spec.timeout_s:
-            logger.info("Orchestrator timeout configured: %.10g seconds", limit_s)
-            group.start_soon(self._guarded, self._watch_time, limit_s)
+        if self._limit_s:
+            logger.info("Orchestrator timeout configured: %.10g seconds", self._limit_s)
+        group.start_soon(self._guarded, self._watch_time)
         logger.info("Starting coordination...")
         self.budget.start(group, self._guarded)
         self.day.count()  # nothing is reserved yet
         group.start_soon(self._guarded, self.day.watch)
+
+    def set_time_limit(self, timeout_s: float) -> None:
+        """Change the time limit. The time that has passed counts towards the new one.
+
+        Args:
+            timeout_s: The limit in seconds of work, counted from the start of the turn.
+        """
+        logger.info("Orchestrator timeout changed: %.10g seconds", timeout_s)
+        self._limit_s = timeout_s
+        self._clock_changed.set()
 
     async def close(self) -> None:
         """Write what the turn has spent, for the other turns that share its budgets."""
@@ -126,8 +144,8 @@ class Limits:
 
     # Time ------------------------------------------------------------------------------------
 
-    async def _watch_time(self, limit_s: float) -> None:
-        await self._pass(limit_s)
+    async def _watch_time(self) -> None:
+        limit_s = await self._pass()
         if self._view().stop is not None:
             return
         reason = REACHED.format(limit=limit_s)
@@ -140,16 +158,18 @@ class Limits:
             self._fails = action == "fail"
             self._stop(request)
 
-    async def _pass(self, limit_s: float) -> None:
-        """Sleep for an amount of working time, not counting pauses."""
-        left_s = limit_s
-        while left_s > 0:
+    async def _pass(self) -> float:
+        """Sleep until the limit of working time, not counting pauses. Returns the limit."""
+        passed_s = 0.0
+        while not 0 < self._limit_s <= passed_s:
+            left_s = self._limit_s - passed_s if self._limit_s else math.inf
             began, is_stopped = anyio.current_time(), self._is_clock_stopped
             self._clock_changed = anyio.Event()
             with anyio.move_on_after(math.inf if is_stopped else left_s):
                 await self._clock_changed.wait()
             if not is_stopped:
-                left_s -= anyio.current_time() - began
+                passed_s += anyio.current_time() - began
+        return self._limit_s
 
     async def _action(self, request: StopRequest) -> OnTimeout:
         """Return the action for a timeout, as set by the hook, the options or the team file."""
@@ -163,7 +183,7 @@ class Limits:
 
     def _log_round(self, number: int) -> None:
         elapsed_s = time.time() - self._view().started_at
-        limit_s = self._spec.timeout_s
+        limit_s = self._limit_s
         logger.info("Round %d complete (elapsed: %.0fs / %.10gs)", number, elapsed_s, limit_s)
 
     def _notify(self, text: str) -> None:

@@ -41,6 +41,7 @@ from nb_agents.cancel import (
 from nb_agents.disk.lock import FileLock
 from nb_agents.errors import UserError, error_message, leaf_exceptions
 from nb_agents.events.turn_events import (
+    ChangeGroup,
     Command,
     Continue,
     Decide,
@@ -49,6 +50,7 @@ from nb_agents.events.turn_events import (
     Pause,
     RecordEvent,
     Say,
+    SetTimeLimit,
 )
 from nb_agents.loop import call, is_loop_thread, post, submit
 from nb_agents.models.providers import SharedClient, until_loaded
@@ -74,7 +76,7 @@ from nb_agents.turns.drivers import (
 from nb_agents.turns.file_history import FileHistory
 from nb_agents.turns.hiding import mask_logs
 from nb_agents.turns.hooks import Hooks, Subscribers
-from nb_agents.turns.limits import Limits
+from nb_agents.turns.limits import Limits, check_time_limit
 from nb_agents.turns.live_turns import polling
 from nb_agents.turns.recorder import Recorder, TurnFiles
 from nb_agents.turns.status import failure_of, result_of
@@ -248,7 +250,7 @@ class TurnWriter:
             open; for other commands, whether the command had an effect.
 
         Raises:
-            UserError: The user is not an approver, or the offered tools are invalid.
+            UserError: The user is not an approver, or the offered tools or the limit are invalid.
         """
         match command:
             case StopRequest():
@@ -267,6 +269,10 @@ class TurnWriter:
                 return self._request_fold(command)
             case RecordEvent():
                 return self._record_user_event(command)
+            case SetTimeLimit():
+                return self._set_time_limit(command.timeout_s)
+            case ChangeGroup():
+                return False  # a turn is no group
 
     async def take_unless_vetoed(self, request: StopRequest) -> StopResult:
         """Carry out a graceful stop of the run, unless the user's hook vetoes it."""
@@ -312,7 +318,7 @@ class TurnWriter:
         return StopResult(changed, "stopping-now" if is_hard else "stopping")
 
     def _grace_s(self, request: StopRequest) -> float | None:
-        grace_s, limit_s = self._policy.grace_timeout_s, self._spec.timeout_s
+        grace_s, limit_s = self._policy.grace_timeout_s, self.view.timeout_s
         if request.source == "timeout" and grace_s is not None and limit_s:
             return min(grace_s, limit_s)  # otherwise a run with a limit of 3 s could take 33 s
         return grace_s
@@ -346,6 +352,15 @@ class TurnWriter:
         elif not runners.request_fold(command.agent, command.keep):
             return False
         self._recorder.emit(ev.FoldRequested(agent=command.agent, keep=command.keep))
+        self._publish()
+        return True
+
+    def _set_time_limit(self, timeout_s: float) -> bool:
+        check_time_limit(timeout_s)
+        if self.view.is_over:
+            return False
+        self._recorder.emit(ev.TimeLimitChanged(timeout_s=timeout_s))
+        self._limits.set_time_limit(timeout_s)
         self._publish()
         return True
 

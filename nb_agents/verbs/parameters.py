@@ -133,14 +133,15 @@ def arguments_in(request: type[RunRequest], *, without: Collection[str]) -> tupl
 
 def on_lines(request: type[RunRequest], *, without: Collection[str]) -> tuple[Parameter, ...]:
     """Return the parameters of a verb or command for the arguments of a request."""
-    return tuple(map(_on_line, arguments_in(request, without=without)))
+    return tuple(map(on_line, arguments_in(request, without=without)))
 
 
 _ON_LINES = {"tools": _TOOLS, "options": _OPTIONS, "context": _SETTINGS}
 """How lines take arguments that are not text, by the name of the argument."""
 
 
-def _on_line(argument: Argument) -> Parameter:
+def on_line(argument: Argument) -> Parameter:
+    """Return the parameter of a verb or command for an argument."""
     if field := _ON_LINES.get(argument.name):
         return field
     name, help = argument.name, argument.help

@@ -610,6 +610,11 @@ def _continued(view: RunView, e: ev.Continued) -> RunView:
     return replace(view, is_paused=False, status="awaiting" if view.gates else "in-progress")
 
 
+@VIEW.on(ev.TimeLimitChanged)
+def _time_limit_changed(view: RunView, e: ev.TimeLimitChanged) -> RunView:
+    return replace(view, timeout_s=e.timeout_s)
+
+
 @VIEW.on(ev.BudgetRaised)
 def _budget_raised(view: RunView, e: ev.BudgetRaised) -> RunView:
     raised = replace(view, max_cost=e.max_cost, max_tokens=e.max_tokens)

@@ -174,6 +174,9 @@ def test_sweep_is_listed_paused_unpaused_and_waited_for(place: Path) -> None:
     wait_until(lambda: sweep.view.status == "running", what="the end of the pause")
     shown = told_here("show", "ask")
     assert (shown["status"], shown["rows"]["done"]) == ("running", 0)
+    steered = "Sweep ask: at most 2 rows at the same time, a time limit of 1,200 s for each row."
+    assert steered in call_here("steer", "ask", "--limit", "2", "--timeout", "1200")
+    wait_until(lambda: len(sweep.runs) == 2, what="a second row")
     gate.open()
     ended = told_here("wait", "ask")
     assert (ended["status"], ended["says"]) == ("complete", "2 of 2 rows")

@@ -45,6 +45,7 @@ TAKES_A_SESSION = {
 LISTS = {"runs": (), "sessions": (), "sweeps": (), "prune": ("--older", "0h")}
 WITH_NAME_ALONE = {"apply", "say", "approve", "deny", "answer", "rename", "export", "delete"}
 OTHERS = {
+    "steer",
     *("run", "chat", "demo", "check", "plan", "diff", "acp", "mcp", "init", "schema", "trace"),
     *("wait-for-quota", "blame", "verify", "doctor"),
 }

@@ -42,7 +42,7 @@ NEEDS = {
 }
 """Text of examples that need a server, which only have to parse."""
 
-_VERBS = "runs|show|stop|pause|continue|say|fold|approve|deny|answer|follow|wait"
+_VERBS = "runs|show|stop|pause|continue|say|fold|approve|deny|answer|follow|wait|steer"
 WHILE_LIVE = re.compile(rf"curl|(?:%agents|nb-agents)(?: (?:{_VERBS})\b|$)", re.MULTILINE)
 """Commands that a reader uses while a run works."""
 

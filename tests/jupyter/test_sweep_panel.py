@@ -27,10 +27,12 @@ from tests.kit.sweeps import (
     MAX_LIVE,
     MAX_TABLE,
     EndedRow,
+    InterimScore,
     LiveRow,
     OpenedRow,
     RowOutcome,
     RowResult,
+    Steering,
     Sweep,
     SweepView,
     sweep_bundle,
@@ -250,6 +252,34 @@ def test_only_the_card_of_a_stopped_sweep_shows_how_to_continue() -> None:
     assert "✓ complete" in complete["text/html"]
 
 
+def test_panel_shows_what_can_be_steered() -> None:
+    steering = Steering(1200, 5.0, 90.0, ("openai",))
+    models = ("openai:gpt-5", "openai:o3", "demo")
+    shown_view = view(steering=steering, models=models, failed=1, has_score=True)
+    state = sweep_state(shown_view, "t", "p", 0.0)
+    shown = state["steering"]
+    assert shown is not None
+    assert shown["says"] == "1,200 rows at a time · $5.00 in total · 1 min 30 s for each row"
+    assert [(each["name"], each["is_paused"]) for each in shown["models"]] == [
+        ("openai", True), ("openai:gpt-5", False), ("openai:o3", False), ("demo", False),
+    ]  # fmt: skip
+    assert (shown["can_score"], shown["failed"]) == (True, 1)
+    only = sweep_state(view(steering=steering._replace(paused=()), models=("demo",)), "t", "p", 0.0)
+    assert only["steering"] is not None and only["steering"]["models"] == [], "as Pause does"
+    assert sweep_state(view(status="stopping"), "t", "p", 0.0)["steering"] is None
+
+
+def test_row_shows_the_score_of_its_text_so_far_and_a_failed_row_can_run_again() -> None:
+    ended = EndedRow(RowResult("bad", "failed", error="Oh."), 1)
+    state = sweep_state(
+        view(live=live(WRITING), interim={"row-0": InterimScore("row-0", 0.25)}, recent=(ended,)),
+        "t", "p", 0.0,
+    )  # fmt: skip
+    running, failed = state["rows"]
+    assert running["numbers"].endswith("score so far 0.25")
+    assert ("again" in running, failed["again"]) == (False, True)
+
+
 def test_card_lists_failures_and_then_the_first_rows() -> None:
     table = [record(f"row-{i}", "complete", answer=f"so {i}") for i in range(30)]
     ended = {"status": "completed", "completed": 29, "failed": 2, "failures": failures(2)}
@@ -419,6 +449,13 @@ def test_page_pauses_and_unpauses_all_rows(sweep: Sweep, outputs: list[Outputs])
     wait_until(lambda: out.state["chip"] == "running")
 
 
+def test_page_steers_the_sweep(sweep: Sweep, outputs: list[Outputs]) -> None:
+    panel.show_group(sweep)
+    (out,) = outputs
+    out.ask({"type": "steer", "sweep": sweep.name, "limit": 33, "id": "1"})
+    wait_until(lambda: out.state["steering"]["limit"] == 33, WAIT_S)
+
+
 def test_page_stops_the_sweep_which_leaves_one_card(sweep: Sweep, outputs: list[Outputs]) -> None:
     panel.show_group(sweep)
     panel.show_group(sweep)  # in a second cell
@@ -496,5 +533,6 @@ def test_loading_the_extension_imports_only_what_the_verbs_of_sweeps_need() -> N
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=os.environ, capture_output=True, text=True
     )
+    first = ["manifest", "notes", "row_titles", "steering"]
     verbs = ["sweep_file", "sweep_fold", "sweep_handle", "sweep_kind", "sweep_prune", "sweep_verbs"]
-    assert (done.stdout.strip(), done.stderr) == (str(["manifest", "notes", *verbs]), "")
+    assert (done.stdout.strip(), done.stderr) == (str([*first, *verbs]), "")

@@ -66,6 +66,19 @@ def test_no_row_starts_after_a_stop_of_the_kernel(sweeping: Notebook, door: str)
     assert len(fold_notes(sweeping.root / "all").results) == 2
 
 
+def test_line_steers_the_sweep_of_the_notebook(sweeping: Notebook) -> None:
+    kernel, server = sweeping.kernel, sweeping.server
+    server.hold(after=3)
+    assert kernel.run(cell(sweeping)).status == "ok"
+    server.wait_open(2)
+    assert "at most 4 rows" in sweeping.text(kernel.run("%agents steer --limit 4"))
+    server.wait_open(4)
+    wrong = kernel.run("%agents steer all --pause-model opnai")
+    assert "No row of the sweep uses 'opnai'" in sweeping.text(wrong)
+    server.release()
+    kernel.run("%agents wait all")
+
+
 def test_a_function_of_the_notebook_scores_each_answer(sweeping: Notebook) -> None:
     kernel = sweeping.kernel
     score = "def lengths(task, answer):\n    return len(task) + len(answer)"

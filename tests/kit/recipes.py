@@ -2,7 +2,7 @@
 
 from nb_agents.config.template import FENCED, render
 from nb_agents.extensions.recipes import recipe_values
-from nb_agents.extensions.recipes.agents import resolve_agent
+from nb_agents.extensions.recipes.agents import models_of, resolve_agent
 from nb_agents.extensions.recipes.check import check, find_recipe
 from nb_agents.extensions.recipes.diagram import MAX_SHOWN
 from nb_agents.extensions.recipes.executor import Executor
@@ -77,6 +77,7 @@ __all__ = [
     "recipe_values",
     "render",
     "render_command",
+    "models_of",
     "resolve_agent",
     "usage_of_results",
 ]

@@ -1,19 +1,26 @@
 """Sweeps, their notes and their rows."""
 
+from pathlib import Path
+from typing import TypeVar
+
 from nb_agents.extensions.sweeps import mapping, sweep, sweep_cells
 from nb_agents.extensions.sweeps.manifest import has_died, is_live_sweep, owner_lock
 from nb_agents.extensions.sweeps.notes import (
     ROWS,
+    InterimScore,
     Note,
+    NoteReader,
     RowBegan,
     RowOutcome,
     RowResult,
+    Steered,
     SweepBegan,
     SweepChanged,
 )
 from nb_agents.extensions.sweeps.notes import _note_type as note_type
-from nb_agents.extensions.sweeps.row_session import result_of_turn
+from nb_agents.extensions.sweeps.row_session import result_of_turn, text_so_far
 from nb_agents.extensions.sweeps.source import Row, read_rows
+from nb_agents.extensions.sweeps.steering import Steering, SteerRequest, uses_paused
 from nb_agents.extensions.sweeps.sweep import Sweep
 from nb_agents.extensions.sweeps.sweep_card import (
     MAX_FAILURES,
@@ -46,7 +53,22 @@ from nb_agents.extensions.sweeps.waiting_rows import WaitingRows
 from nb_agents.session.prune import PruneSpec
 from nb_agents.turns.ledger_prune import prune
 
+_Kind = TypeVar("_Kind", bound=Note)
+
+
+def notes_in(sweep: Path, kind: type[_Kind]) -> list[_Kind]:
+    """Return the notes of a kind in a sweep's directory."""
+    return [note for _, note in NoteReader(sweep).read() if isinstance(note, kind)]
+
+
 __all__ = [
+    "InterimScore",
+    "Steered",
+    "SteerRequest",
+    "Steering",
+    "notes_in",
+    "text_so_far",
+    "uses_paused",
     "MAX_FAILURES",
     "MAX_LIVE",
     "MAX_TABLE",

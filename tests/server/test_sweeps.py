@@ -94,6 +94,19 @@ def test_pause_and_unpause_of_a_sweep(jupyter: JupyterServer, held: Sweep, gate:
         assert (answer.status_code, answer.json()["status"]) == (409, "complete")
 
 
+def test_sweep_is_steered(jupyter: JupyterServer, held: Sweep, gate: Gate) -> None:
+    path = f"runs/{jupyter.name(held.path)}/steer"
+    steered = jupyter.post(path, {"limit": 4, "timeout": 600})
+    assert (steered.status_code, steered.json()["changes"]) == (202, {"limit": 4, "timeout": 600})
+    gate.wait_reached(4)
+    for body, message in (({}, "Nothing is to be changed"), ({"score": True}, "no score function")):
+        refused = jupyter.post(path, body)
+        assert (refused.status_code, message in refused.json()["message"]) == (409, True)
+    assert jupyter.post(path, {"limit": "many"}).status_code == 400
+    [row, *_] = held.runs.values()
+    assert jupyter.post(f"runs/{jupyter.name(row.path)}/steer", {"limit": 1}).status_code == 409
+
+
 def test_commands_for_rows_are_rejected_by_their_sweep(jupyter: JupyterServer, held: Sweep) -> None:
     path = f"runs/{jupyter.name(held.path)}"
     for action, body in {"say": {"text": "x"}, "stop": {"agent": "ada"}}.items():

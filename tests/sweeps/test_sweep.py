@@ -492,7 +492,7 @@ def test_exiting_score_function_ends_only_itself(options: RunOptions) -> None:
 def test_stop_reaches_a_row_that_starts_waiting_late(tmp_path: Path) -> None:
     begins, asked, comes, withdrawn = Event(), Event(), Event(), Event()
 
-    def begin(row: Row) -> Run:
+    def begin(row: Row, timeout: float | None) -> Run:
         begins.set()
         comes.wait(WAIT_S)
         withdrawn.clear()  # earlier withdrawals did not reach this one

@@ -90,22 +90,22 @@ def run_that_waits(until: float | None) -> Any:
 
 def test_row_is_paused_after_its_wait_until_a_place_is_free() -> None:
     pauses: list[tuple[Any, bool]] = []
-    rows = WaitingRows(1, lambda run, is_paused: pauses.append((run, is_paused)))
+    rows = WaitingRows(lambda run, is_paused: pauses.append((run, is_paused)))
     waiting, working = run_that_waits(100.0), run_that_waits(None)
-    rows.update({"a": waiting}, 0, 0.0)
+    rows.update({"a": waiting}, 0, 0.0, 1)
     assert rows.count == 1
-    rows.update({"a": waiting, "b": working}, 0, 99.5)
+    rows.update({"a": waiting, "b": working}, 0, 99.5, 1)
     assert (pauses, rows.is_held("a")) == ([(waiting, True)], True)
-    rows.update({"a": waiting}, 1, 101.0)  # another row starts
+    rows.update({"a": waiting}, 1, 101.0, 1)  # another row starts
     assert rows.count == 1
-    rows.update({"a": waiting}, 0, 102.0)
+    rows.update({"a": waiting}, 0, 102.0, 1)
     assert (pauses[1:], rows.count) == ([(waiting, False)], 0)
 
 
 def test_row_that_ends_while_it_is_held_is_forgotten() -> None:
-    rows = WaitingRows(1, lambda run, is_paused: None)
+    rows = WaitingRows(lambda run, is_paused: None)
     waiting, working = run_that_waits(100.0), run_that_waits(None)
-    rows.update({"a": waiting}, 0, 0.0)
-    rows.update({"a": waiting, "b": working}, 0, 99.5)
-    rows.update({"b": working}, 0, 101.0)
+    rows.update({"a": waiting}, 0, 0.0, 1)
+    rows.update({"a": waiting, "b": working}, 0, 99.5, 1)
+    rows.update({"b": working}, 0, 101.0, 1)
     assert rows.count == 0

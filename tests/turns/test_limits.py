@@ -10,12 +10,13 @@ import pytest
 
 from nb_agents import RunCancelled, RunFailed
 from nb_agents import events as ev
+from nb_agents.errors import UserError
 from nb_agents.options import CancelPolicy
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
 from nb_agents.turns import limits
 from tests.kit.agents import prompts
 from tests.kit.cards import card_bundle, panel_state, text
-from tests.kit.runs import Budget, Run, StopRequest, unpriced, usage_of_task, used_up
+from tests.kit.runs import Budget, Run, StopRequest, attach, unpriced, usage_of_task, used_up
 from tests.kit.views import AgentView, RunView
 from tests.model_server import wait_until
 from tests.team_kit import events, finish, metadata, outcome, outcomes, prompt, start_by_rules
@@ -174,6 +175,24 @@ def test_agents_are_asked_to_finish_near_the_limit(tmp_path: Path, gate: Gate) -
     gate.open()
     finish(run)
     assert prompt(a, 2).count(prompts.WRAP_UP) == 1
+
+
+def test_time_limit_of_a_live_run_can_be_raised_and_lowered(tmp_path: Path, gate: Gate) -> None:
+    a = ScriptedModel(Turn(text="words ", gate=gate))
+    run = start_by_rules(tmp_path, {"a": a}, {"orchestrator_timeout_seconds": LIMIT_S})
+    assert run.set_time_limit(3600)
+    gate.wait_reached(1)
+    wait_until(lambda: time.time() - run.view.started_at > LIMIT_S + 0.2)
+    assert run.view.stop is None and run.view.timeout_s == 3600
+    with pytest.raises(UserError, match="Use a number above 0"):
+        run.set_time_limit(0)
+    assert attach(run.path).set_time_limit(LIMIT_S), "it has passed already"
+    wait_until(lambda: run.view.stop)
+    gate.open()
+    finish(run)
+    assert run.view.stop is not None and run.view.stop.source == "timeout"
+    assert [event.timeout_s for event in events(run, ev.TimeLimitChanged)] == [3600, LIMIT_S]
+    assert not run.set_time_limit(5)
 
 
 def test_debug_log_shows_progress(tmp_path: Path) -> None:

@@ -7,18 +7,22 @@ colon), the target of the first matching pattern in `recipe_agents`, or the team
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from nb_agents.agents.message_json import Opening
 from nb_agents.agents.prompts import follow_up
 from nb_agents.agents.replay import PastRound
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec
-from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.config.team import AgentSpec, TeamSpec, names_of_models
+from nb_agents.config.template import render
 from nb_agents.config.tools import ToolKeys
-from nb_agents.errors import RecipeError
+from nb_agents.errors import RecipeError, UserError
+from nb_agents.extensions.recipes.recipe import Recipe
 from nb_agents.extensions.recipes.recipe_step import ProviderPreference, Step
 from nb_agents.extensions.recipes.recipe_values import is_template
 from nb_agents.extensions.recipes.tasks import AgentWork
@@ -78,6 +82,27 @@ def resolve_agent(step: Step, team: TeamSpec, is_usable: Callable[[AgentSpec], b
         )
         why += f"; {unavailable} is not available, so {agent.backend.model or agent.backend.type}"
     return Worker(agent, why)
+
+
+def models_of(recipe: Recipe, team: TeamSpec, values: Mapping[str, Any]) -> frozenset[str]:
+    """Return the models of a recipe's agent steps.
+
+    Steps of called recipes, and models that depend on earlier steps, are not considered.
+
+    Args:
+        recipe: The recipe.
+        team: The team that runs the steps.
+        values: The initial values.
+    """
+    agents = list[AgentSpec]()
+    for step in recipe.walk():
+        if step.kind == "agent":
+            with suppress(UserError):
+                keys = ("agent", "provider", "model")
+                filled = {key: render(getattr(step, key), values) for key in keys}
+                step = step.model_copy(update=filled)
+                agents.append(resolve_agent(step, team, lambda agent: True).agent)
+    return names_of_models(agents) or team.models
 
 
 def unknown_names(step: Step, team: TeamSpec) -> Iterator[str]:

@@ -68,6 +68,14 @@ class RecipeKind:
         is_there = progress.recipes[""].workspace == "project"
         return Path(progress.context["_project"]) if is_there else None
 
+    def models(
+        self, source: WorkSource, team: TeamSpec, values: Mapping[str, Any]
+    ) -> frozenset[str]:
+        """Return the models of the recipe's agent steps."""
+        from nb_agents.extensions.recipes.agents import models_of
+
+        return models_of(self.read(source), team, values)
+
     async def driver(
         self, deps: DriverDeps, runners: Runners, run_tools: RunTools, children: SubAgents
     ) -> Driver:

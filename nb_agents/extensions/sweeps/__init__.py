@@ -7,7 +7,10 @@ from nb_agents.plugins import Extension
 EXTENSION = Extension(
     name="sweeps",
     groups={"sweep": f"{__name__}.sweep_kind:SWEEPS"},
-    verbs={"sweeps": f"{__name__}.sweep_verbs:LIST_SWEEPS"},
+    verbs={
+        "sweeps": f"{__name__}.sweep_verbs:LIST_SWEEPS",
+        "steer": f"{__name__}.sweep_verbs:STEER",
+    },
     public_names={
         "Sweep": f"{__name__}.sweep:Sweep",
         "fork": f"{__name__}.forks:fork",

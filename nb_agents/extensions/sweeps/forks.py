@@ -23,6 +23,7 @@ from nb_agents.errors import NotYoursError, UserError
 from nb_agents.events import Event
 from nb_agents.events.work_kinds import TEAM
 from nb_agents.extensions.sweeps.manifest import DEFAULT_LIMIT
+from nb_agents.extensions.sweeps.mapping import with_timeout
 from nb_agents.extensions.sweeps.source import Row
 from nb_agents.extensions.sweeps.sweep import Sweep, SweepSpec
 from nb_agents.launch.api import resume, stop_live_turn
@@ -119,13 +120,24 @@ def _start(request: ForkRequest) -> Sweep:
                 "first_turn": turn.number + 1,
             },
             tuple(Row(f"try_{n}", {"try": n}) for n in range(1, request.times + 1)),
-            lambda row: context.copy().run(_start_fork, fork_request, turn, path / row.name),
+            lambda row, timeout: context.copy().run(
+                _start_fork, with_limit(fork_request, timeout), turn, path / row.name
+            ),
             limit=DEFAULT_LIMIT,
             budget=_budget_of_all(past.view, team, options),
             tools=fork_request.tools,
             first_turn=turn.number + 1,
+            timeout=options.timeout_s,
+            models=lambda row: team.models,
         )
     )
+
+
+def with_limit(request: ForkRequest, timeout: float | None) -> ForkRequest:
+    """Return the request with another time limit in seconds, or unchanged for None."""
+    if timeout is None:
+        return request
+    return request.changed(options=with_timeout(request.options, timeout))
 
 
 def _budget_of_all(view: RunView, team: TeamSpec, options: RunOptions) -> Budget:

@@ -1,6 +1,7 @@
 """Scores the answers of rows with an agent of the team, the judge.
 
-<sweep>/<row>/judge/turn_1/    the judge's session, inside the row's session
+<sweep>/<row>/judge/turn_1/        the judge's session, inside the row's session
+<sweep>/<row>/interim_1/turn_1/    its session for the text of a running row
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
 JUDGE_SESSION = "judge"
+INTERIM = "interim_"
+"""Start of the names of the judge's sessions for texts of running rows."""
+
 _SCORE = re.compile(r"(?:score\s*[:=]\s*)?([-+]?[0-9]+(?:\.[0-9]+)?)", re.IGNORECASE)
 _TASK = """\
 Judge the answer to a task. Use the scale that you were given.
@@ -85,7 +89,12 @@ class JudgeAgent:
             )
 
     def judge(
-        self, row: Path, task: str, answer: Any, begun: Callable[[Run], object]
+        self,
+        row: Path,
+        task: str,
+        answer: Any,
+        begun: Callable[[Run], object],
+        session: str = JUDGE_SESSION,
     ) -> Judgement | None:
         """Return the score of an answer, or the one already in the judge's session. Blocks.
 
@@ -94,6 +103,7 @@ class JudgeAgent:
             task: The row's task.
             answer: The row's answer.
             begun: Called with the judge's run, so that it can be stopped.
+            session: The name of the judge's session.
 
         Returns:
             The judgement, or None if the judge was stopped first.
@@ -101,21 +111,21 @@ class JudgeAgent:
         Raises:
             UserError: The judge's run can't be started.
         """
-        last = _last_turn(row / JUDGE_SESSION)
+        last = _last_turn(row / session)
         if last is not None and last.is_complete and score_in(last.view.answer) is not None:
             return self._judgement(last.view, last.paths.path)
-        run = self._begin(row, last, task, answer)
+        run = self._begin(row, session, last, task, answer)
         begun(run)
         run.wait(raise_on_stop=False)
         return None if run.view.status == "cancelled" else self._judgement(run.view, run.path)
 
-    def _begin(self, row: Path, last: PastTurn | None, task: str, answer: Any) -> Run:
+    def _begin(self, row: Path, session: str, last: PastTurn | None, task: str, answer: Any) -> Run:
         options = replace(self.options, session_root=row)
         if last is not None and last.view.status == "cancelled":
-            return resume(JUDGE_SESSION, self._judge_team(), options=options)
+            return resume(session, self._judge_team(), options=options)
         text = answer if isinstance(answer, str) else json_text(answer)
         judge_task = _TASK.format(task=task, answer=text)
-        return start_verbatim(judge_task, self._judge_team(), JUDGE_SESSION, options=options)
+        return start_verbatim(judge_task, self._judge_team(), session, options=options)
 
     def _judge_team(self) -> TeamSpec:
         """Return a team of only the judge. It may call other agents but not write user files."""

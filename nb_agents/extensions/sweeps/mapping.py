@@ -33,7 +33,7 @@ from nb_agents.launch.team_kind import kind_of_source
 from nb_agents.launch.trust import is_yours
 from nb_agents.masking import safe_errors
 from nb_agents.nouns import did_you_mean
-from nb_agents.options import RunOptions
+from nb_agents.options import RunOptions, Timeout
 from nb_agents.session.layout import session_root, turns_of
 from nb_agents.turns.budget import Budget
 from nb_agents.turns.turn_spec import checked_functions
@@ -153,6 +153,7 @@ def map_verbatim(
     names = [row.name for row in rows]
     if not options.trust:
         _check_owner(path, names, team, retry_failed)
+    models_of = _models_of_rows(loaded, team)
     fold = fold_notes(path)
     estimate = estimate_of(
         team,
@@ -164,10 +165,11 @@ def map_verbatim(
         with_prices=max_cost is not None,
     )
 
-    def begin(row: Row) -> Run:
+    def begin(row: Row, timeout: float | None) -> Run:
+        own = options if timeout is None else with_timeout(options, timeout)
         context = None if loaded is None else {**row.values, FENCED: [*row.values]}
         if any(turn.has_begun for turn in turns_of(path / row.name)):
-            return resume(row.name, team, tools=functions, options=options)
+            return resume(row.name, team, tools=functions, options=own)
         request = StartRequest(
             render(task, row.values),
             team,
@@ -175,7 +177,7 @@ def map_verbatim(
             recipe=loaded,
             context=context,
             tools=functions,
-            options=options,
+            options=own,
         )
         return start_row(request)
 
@@ -193,8 +195,33 @@ def map_verbatim(
             retry_failed=retry_failed,
             tools=functions,
             withdraw=lambda: None if options.cluster is None else _withdraw(path),
+            timeout=options.timeout_s,
+            models=models_of,
         )
     )
+
+
+def _models_of_rows(recipe: Recipe | None, team: TeamSpec) -> Callable[[Row], frozenset[str]]:
+    """Return a function that returns the models of a row."""
+    if recipe is None:
+        models = team.models
+        return lambda row: models
+    kind, known = kind_of_source(recipe), dict[str, frozenset[str]]()
+
+    def models_of(row: Row) -> frozenset[str]:
+        if row.name not in known:
+            known[row.name] = kind.models(recipe, team, row.values)
+        return known[row.name]
+
+    return models_of
+
+
+def with_timeout(options: RunOptions, seconds: float) -> RunOptions:
+    """Return options with another time limit, but the same action at the limit."""
+    timeout: Timeout | float = seconds
+    if isinstance(options.timeout, Timeout):
+        timeout = replace(options.timeout, seconds=seconds, ms=None)
+    return replace(options, timeout=timeout)
 
 
 @safe_errors

@@ -17,6 +17,7 @@ from pydantic import (
     Discriminator,
     FiniteFloat,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     Tag,
     TypeAdapter,
@@ -105,6 +106,12 @@ class SweepBegan:
         others: Rows that have a result but are no longer in the source.
         retry_failed: Whether failed rows run again.
         first_values: The values of the first rows as short text, by column.
+        limit: Maximum number of rows that run at the same time, according to the call. 0 in notes
+            of earlier versions, like the following.
+        max_cost: The call's budget of all rows together in US dollars.
+        timeout: The call's time limit of each row in seconds. None means the limit of its team.
+        models: Models of the rows, as "provider:model" or "provider".
+        has_score: Whether the answers are scored.
     """
 
     at: FiniteFloat
@@ -113,6 +120,11 @@ class SweepBegan:
     others: tuple[str, ...]
     retry_failed: bool
     first_values: tuple[Mapping[str, str], ...] = ()
+    limit: NonNegativeInt = 0
+    max_cost: FiniteFloat | None = None
+    timeout: FiniteFloat | None = None
+    models: tuple[str, ...] = ()
+    has_score: bool = False
     kind: Literal["sweep_began"] = "sweep_began"
 
 
@@ -132,7 +144,55 @@ class SweepChanged:
     kind: Literal["sweep_changed"] = "sweep_changed"
 
 
-Note = RowResult | RowBegan | SweepBegan | SweepChanged
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """The user steered the sweep. None, "" and False mean no change.
+
+    Attributes:
+        at: Time in Unix seconds.
+        source: The interface in which the user did that.
+        limit: New maximum number of rows that run at the same time.
+        max_cost: New budget of all rows together in US dollars.
+        timeout: New time limit of each row in seconds.
+        pause_model: A model or provider whose rows are paused.
+        unpause_model: A model or provider whose rows are unpaused.
+        rows: Rows that run again.
+        score: Whether the answers of the running rows so far are scored.
+    """
+
+    at: FiniteFloat
+    source: str = ""
+    limit: PositiveInt | None = None
+    max_cost: PositiveFloat | None = None
+    timeout: PositiveFloat | None = None
+    pause_model: str = ""
+    unpause_model: str = ""
+    rows: tuple[str, ...] = ()
+    score: bool = False
+    kind: Literal["sweep_steered"] = "sweep_steered"
+
+
+@dataclass(frozen=True, slots=True)
+class InterimScore:
+    """A score of what a running row had written so far.
+
+    Attributes:
+        row: The row's name.
+        score: The score, or None if there is none.
+        error: Why there is no score.
+        tokens: Tokens that a judge used.
+        cost: A judge's cost in US dollars, or None if the price of its model is unknown.
+    """
+
+    row: str
+    score: FiniteFloat | None = None
+    error: str = ""
+    tokens: int = 0
+    cost: float | None = 0.0
+    kind: Literal["interim_score"] = "interim_score"
+
+
+Note = RowResult | RowBegan | SweepBegan | SweepChanged | Steered | InterimScore
 """A line of ``rows.jsonl``."""
 
 
@@ -144,10 +204,20 @@ def _note_type() -> TypeAdapter[Note]:
             Annotated[RowResult, Tag("")]
             | Annotated[RowBegan, Tag("row_began")]
             | Annotated[SweepBegan, Tag("sweep_began")]
-            | Annotated[SweepChanged, Tag("sweep_changed")],
+            | Annotated[SweepChanged, Tag("sweep_changed")]
+            | Annotated[Steered, Tag("sweep_steered")]
+            | Annotated[InterimScore, Tag("interim_score")],
             Discriminator(lambda line: str(line.get("kind", "")) if isinstance(line, dict) else ""),
         ]
     )
+
+
+def steered_from(fields: Mapping[str, Any]) -> Steered | None:
+    """Return the change that a command of another process contains, or None if it is invalid."""
+    with suppress(ValidationError):
+        note = _note_type().validate_python({**fields, "kind": "sweep_steered"})
+        return note if isinstance(note, Steered) else None
+    return None
 
 
 class NoteReader(LineReader):

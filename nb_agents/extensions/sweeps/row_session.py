@@ -89,6 +89,14 @@ def result_of_turn(name: str, view: RunView, path: Path, first_turn: int = 1) ->
     )
 
 
+def text_so_far(view: RunView) -> str:
+    """Return what a running row has written: the text of an agent that works, or an answer."""
+    agents = sorted(reversed([*view.agents.values()]), key=lambda agent: not agent.in_flight)
+    texts = (agent.unsubmitted if agent.in_flight else agent.answer for agent in agents)
+    answers = (agent.answer or agent.unsubmitted for agent in agents)
+    return next(filter(str.strip, (*texts, *answers)), "")
+
+
 def _earlier(path: Path, first_turn: int) -> list[RunView]:
     """Return the other readable turns of a session, starting with the first that counts."""
     views = list[RunView]()

@@ -11,9 +11,9 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
@@ -30,22 +30,32 @@ from nb_agents.cancel import (
 )
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.errors import ClusterLostError, SessionBusyError, UserError, error_message
-from nb_agents.events.turn_events import Continue, Pause
+from nb_agents.events.turn_events import ChangeGroup, Continue, Pause
 from nb_agents.extensions.sweeps.heap import less_garbage_collection
-from nb_agents.extensions.sweeps.judge import JudgeAgent, Judgement
+from nb_agents.extensions.sweeps.judge import INTERIM, JUDGE_SESSION, JudgeAgent, Judgement
 from nb_agents.extensions.sweeps.manifest import Manifest
 from nb_agents.extensions.sweeps.notes import (
+    InterimScore,
     Note,
     RowBegan,
     RowResult,
+    Steered,
     SweepBegan,
     SweepChanged,
     SweepStatus,
+    steered_from,
 )
-from nb_agents.extensions.sweeps.row_session import find_row, result_of_turn
+from nb_agents.extensions.sweeps.row_session import find_row, result_of_turn, text_so_far
 from nb_agents.extensions.sweeps.row_titles import shown_values
 from nb_agents.extensions.sweeps.source import Row
-from nb_agents.extensions.sweeps.sweep_fold import FIRST_ROWS, LiveRow, SweepView, sum_of
+from nb_agents.extensions.sweeps.steering import Steering, position_of_next, uses_paused
+from nb_agents.extensions.sweeps.sweep_fold import (
+    FIRST_ROWS,
+    LiveRow,
+    SweepFold,
+    SweepView,
+    sum_of,
+)
 from nb_agents.extensions.sweeps.sweep_handle import SweepHandle
 from nb_agents.extensions.sweeps.sweep_table import (
     COLUMNS,
@@ -72,6 +82,12 @@ Score = Callable[[str, Any], Any]
 
 SHOW_S = 0.2
 """Minimum interval between two views sent to subscribers, in seconds."""
+
+MAX_MODELS = 20
+"""Maximum number of models that the start of a sweep records, because its panel lists them."""
+
+MAX_MODEL_ROWS = 1000
+"""Number of rows whose models are listed."""
 
 MAX_DEATHS = 3
 """Number of dead workers after which a row fails, because the row may be the cause."""
@@ -100,7 +116,8 @@ class SweepSpec:
         path: The sweep's directory.
         about: The sweep's source, task and team, for lists of sweeps.
         rows: All rows.
-        begin: Starts or resumes a row's run.
+        begin: Starts or resumes a row's run. Gets the row, and its time limit in seconds if it is
+            not `timeout`, or None.
         limit: Maximum number of rows that run at the same time.
         max_cost: US dollars after which no row is started. None means no limit.
         budget: A budget of all rows together in which models without a price do not count.
@@ -111,12 +128,14 @@ class SweepSpec:
         tools: Functions of this process that rows in other processes may also call.
         withdraw: Withdraws rows that are still waiting to start.
         first_turn: The first turn of a row's session that belongs to the sweep.
+        timeout: The time limit of each row in seconds. None means the limit of its team.
+        models: Returns the models of a row, as "provider:model" or "provider".
     """
 
     path: Path
     about: Mapping[str, Any]
     rows: tuple[Row, ...]
-    begin: Callable[[Row], Run]
+    begin: Callable[[Row, float | None], Run]
     limit: int
     max_cost: float | None = None
     budget: Budget = Budget()
@@ -127,6 +146,8 @@ class SweepSpec:
     tools: Sequence[Callable[..., Any]] = ()
     withdraw: Callable[[], object] = lambda: None
     first_turn: int = 1
+    timeout: float | None = None
+    models: Callable[[Row], Collection[str]] = lambda row: ()
 
 
 class Sweep(SweepHandle):
@@ -155,7 +176,7 @@ class Sweep(SweepHandle):
         self._mask = Mask(secrets_of_environment())
         self._running: dict[str, Run] = {}
         self._beginning: set[str] = set()
-        self._away = WaitingRows(spec.limit, _set_paused)
+        self._away = WaitingRows(_set_paused)
         self._deaths: Counter[str] = Counter()
         self._stop: StopRequest | None = None
         self._requested_level = CancellationStatus.NONE
@@ -186,7 +207,17 @@ class Sweep(SweepHandle):
             tuple(sorted(other_rows)),
             retry_failed,
             tuple(self._shown_values(row) for row in self.rows[:FIRST_ROWS]),
+            self._spec.limit,
+            self._spec.max_cost,
+            self._spec.timeout,
+            self._models_of_rows(),
+            self._scorers is not None,
         )
+
+    def _models_of_rows(self) -> tuple[str, ...]:
+        rows = self.rows[:MAX_MODEL_ROWS]
+        models = dict.fromkeys(name for row in rows for name in sorted(self._spec.models(row)))
+        return tuple(models)[:MAX_MODELS]
 
     def _shown_values(self, row: Row) -> Mapping[str, str]:
         return shown_values(row.values, self._mask.text)
@@ -227,7 +258,8 @@ class Sweep(SweepHandle):
         outputs = {name for each in answers if isinstance(each, dict) for name in outputs_of(each)}
         records = []
         for row, result in zip(self.rows, row_results, strict=True):
-            state = result.state if result else "waiting"
+            has_ended = result is not None and row.name not in self._fold.requeued
+            state = result.state if result and has_ended else "waiting"
             status = "running" if row.name in running else state
             record = row_record(row.name, status, result, self.path / row.name)
             records.append({**renamed(row.values, COLUMNS | outputs, "row"), **record})
@@ -265,6 +297,14 @@ class Sweep(SweepHandle):
         """Pause or unpause the sweep. Returns whether it is running."""
         self._inbox.put(lambda: self._set_paused(is_paused))
         return not self.is_over
+
+    @contextmanager
+    def _folded(self) -> Iterator[SweepFold]:
+        # The sweep's thread decides again, so a change in between does no harm.
+        yield self._fold
+
+    def _steer(self, note: Steered) -> None:
+        self._inbox.put(lambda: self._on_steer(note))
 
     def resume(self, retry_failed: bool = False) -> Sweep:
         """Unpause the sweep, or run the remaining rows of one that has ended.
@@ -339,6 +379,8 @@ class Sweep(SweepHandle):
                         self._set_paused(True)
                     case Continue():
                         self._set_paused(False)
+                    case ChangeGroup(fields) if note := steered_from(fields):
+                        self._on_steer(note)
 
     def _handle_later(self, row: Row, handle: Callable[[], object], begun: object = None) -> None:
         """Queue a handler for a row. If it fails, so does the row, and its run is stopped."""
@@ -370,19 +412,38 @@ class Sweep(SweepHandle):
 
     def _begin_due(self) -> None:
         if self._stop is None and not self._is_paused:
-            self._away.update(self._running, len(self._beginning), time.time())
+            paused = {name for name in self._running if self._uses_paused(self._by_name[name])}
+            limit = self._steering.limit
+            self._away.update(self._running, len(self._beginning), time.time(), limit, paused)
         if self._possibly_running:  # their cost, and how many are still running, is unknown
             return
         if self._is_throttled():
             return
-        while self._waiting and self._places_taken < self._spec.limit:
+        while self._waiting and self._places_taken < self._steering.limit:
             if self._stop is not None or self._is_paused or not self._inbox.empty():
                 return
-            row = self._waiting.popleft()
+            if (at := position_of_next(self._waiting, self._uses_paused)) is None:
+                return
+            row = self._waiting[at]
+            del self._waiting[at]
             self._beginning.add(row.name)
             self._begin_in_thread(row)
             if row.name not in self._beginning:
                 return
+
+    @property
+    def _steering(self) -> Steering:
+        return self._fold.steering
+
+    @property
+    def _changed_timeout(self) -> float | None:
+        """The time limit of rows in seconds, if it is not the one of the call."""
+        timeout = self._steering.timeout
+        return None if timeout == self._spec.timeout else timeout
+
+    def _uses_paused(self, row: Row) -> bool:
+        paused = self._steering.paused
+        return bool(paused) and uses_paused(self._spec.models(row), paused)
 
     @property
     def _places_taken(self) -> int:
@@ -434,7 +495,7 @@ class Sweep(SweepHandle):
         if (existing := self._find(row)) is not None or self._stop is not None:
             return existing
         try:
-            return self._spec.begin(row)
+            return self._spec.begin(row, self._changed_timeout)
         except UserError:
             # A run that an earlier process submitted to a cluster may have started in between.
             if (existing := self._find(row)) is None:
@@ -467,6 +528,8 @@ class Sweep(SweepHandle):
             self._check_budget(self._fold.spent)
 
     def _is_end(self, result: RowResult, was_unfinished: bool) -> bool:
+        if was_unfinished and result.row in self._fold.requeued:
+            return result.status == "completed"
         if was_unfinished:
             return result.is_final(self._spec.retry_failed)
         return self._stop is None or result.status == "completed"
@@ -478,6 +541,8 @@ class Sweep(SweepHandle):
         self._running[row.name] = run
         self._record(RowBegan(row.name, run.turn, self._shown_values(row)))
         run.add_done_callback(lambda: self._handle_later(row, lambda: self._on_end(row)))
+        if self._changed_timeout is not None:
+            self._set_time_limit(run, self._changed_timeout)
         if self._stop is not None:
             self._stop_run(run, self._stop)
         elif self._is_paused:
@@ -488,6 +553,10 @@ class Sweep(SweepHandle):
         if run is None:
             return
         result = result_of_turn(row.name, run.view, run.path, self._spec.first_turn)
+        if row.name in self._fold.requeued and result.status != "completed":
+            self._end(replace(result, status="cancelled", timed_out=False))
+            self._waiting.append(row)
+            return
         if run.view.ending != "killed" or self._stop is not None:
             self._end(result)
             self._stop_if_spent(run.view)
@@ -515,7 +584,7 @@ class Sweep(SweepHandle):
             self._on_stop(StopRequest(CancellationStatus.REQUESTED, "budget", view.stop.reason))
 
     def _check_budget(self, cost: float | None) -> None:
-        if reason := over_budget(cost, self._spec.max_cost) or self._used_up():
+        if reason := over_budget(cost, self._steering.max_cost) or self._used_up():
             self._on_stop(StopRequest(CancellationStatus.REQUESTED, "budget", reason))
 
     def _used_up(self) -> str:
@@ -546,26 +615,31 @@ class Sweep(SweepHandle):
 
     def _judge(self, result: RowResult) -> None:
         """Get the judge's score. Runs in a separate thread."""
+        judgement = self._judgement_of(result, JUDGE_SESSION)
+        self._inbox.put(lambda: self._on_judgement(result, judgement))
+
+    def _judgement_of(self, result: RowResult, session: str) -> Judgement | None:
+        """Ask the judge, in a session of the row. Returns None if it is stopped."""
         assert self._spec.judge is not None
-        judgement: Judgement | None = None
+        key = result.row if session == JUDGE_SESSION else f"{INTERIM}{result.row}"
         row = self._by_name[result.row]
         try:
             if self._stop is None:
-                task = self._spec.task(row)
-                judgement = self._spec.judge.judge(
+                return self._spec.judge.judge(
                     self.path / row.name,
-                    task,
+                    self._spec.task(row),
                     result.answer,
-                    lambda run: self._inbox.put(lambda: self._on_judging(row.name, run)),
+                    lambda run: self._inbox.put(lambda: self._on_judging(key, run)),
+                    session,
                 )
         except Exception as exc:  # an error of the judge must not discard the answer
             if not isinstance(exc, UserError):
                 logger.exception("sweep %s: row %s can't be judged", self.name, row.name)
-            judgement = Judgement(None, f"The judge can't be asked: {error_message(exc)}", 0, 0.0)
-        self._inbox.put(lambda: self._on_judgement(result, judgement))
+            return Judgement(None, f"The judge can't be asked: {error_message(exc)}", 0, 0.0)
+        return None
 
-    def _on_judging(self, row: str, run: Run) -> None:
-        self._judging[row] = run
+    def _on_judging(self, key: str, run: Run) -> None:
+        self._judging[key] = run
         if self._stop is not None:
             now = self._stop.level >= CancellationStatus.IMMEDIATE
             run.stop(now, reason=self._stop.reason, source=self._stop.source)
@@ -587,19 +661,83 @@ class Sweep(SweepHandle):
 
     def _call_score(self, result: RowResult) -> None:
         """Call the score function. Runs in a separate thread."""
+        score, why = self._score_of(result)
+        self._inbox.put(lambda: self._on_score(result, score, why))
+
+    def _score_of(self, result: RowResult) -> tuple[float | None, str]:
+        """Return the score of an answer, and why there is none."""
         assert self._spec.score is not None
-        score: float | None = None
-        why = ""
         try:
             value = self._spec.score(self._spec.task(self._by_name[result.row]), result.answer)
-            score = float(asyncio.run(_await(value)) if isawaitable(value) else value)
+            return float(asyncio.run(_await(value)) if isawaitable(value) else value), ""
         except (Exception, AgentStopped, SystemExit, KeyboardInterrupt) as exc:
-            why = f"The score function failed: {error_message(exc, named=True)}"
-        self._inbox.put(lambda: self._on_score(result, score, why))
+            return None, f"The score function failed: {error_message(exc, named=True)}"
 
     def _on_score(self, result: RowResult, score: float | None, why: str) -> None:
         self._scoring -= 1
         self._record(replace(result, score=score, error=why))
+
+    def _on_steer(self, note: Steered) -> None:
+        """Record a change of the user, and make it."""
+        if self._stop is not None:
+            return
+        note = replace(note, rows=tuple(filter(self._may_requeue, note.rows)))
+        self._record(note)
+        for row in note.rows:
+            with ServiceLoop.SWEEPS.item():
+                self._requeue(self._by_name[row])
+        for name, run in self._running.items():
+            with ServiceLoop.SWEEPS.item():
+                if note.timeout is not None:
+                    self._set_time_limit(run, note.timeout)
+                if note.score:
+                    self._score_so_far(name, run)
+        with ServiceLoop.SWEEPS.item():
+            self._check_budget(self._current_view().cost)
+
+    def _may_requeue(self, row: str) -> bool:
+        result = self._fold.results.get(row)
+        is_complete = result is not None and result.status == "completed"
+        has_started = row in self._running or result is not None
+        return row in self._by_name and has_started and not is_complete
+
+    def _requeue(self, row: Row) -> None:
+        self._deaths.pop(row.name, None)
+        if (run := self._running.get(row.name)) is not None:
+            request = StopRequest(CancellationStatus.IMMEDIATE, "parent", "it was requeued")
+            self._stop_run(run, request)
+        elif row not in self._waiting and row.name not in self._beginning:
+            self._waiting.append(row)
+
+    def _set_time_limit(self, run: Run, timeout_s: float) -> None:
+        if run.where:
+            _in_thread(_try, run.set_time_limit, timeout_s)
+        else:
+            _try(run.set_time_limit, timeout_s)
+
+    def _score_so_far(self, row: str, run: Run) -> None:
+        """Score what a running row has written, in a separate thread."""
+        answer = text_so_far(run.view)
+        if answer and self._scorers is not None:
+            self._scorers.submit(self._get_interim_score, row, answer)
+            self._scoring += 1
+
+    def _get_interim_score(self, row: str, answer: str) -> None:
+        result = RowResult(row, "completed", answer)
+        if self._spec.judge is None:
+            score, why = self._score_of(result)
+            judgement: Judgement | None = Judgement(score, why, 0, 0.0)
+        else:
+            judgement = self._judgement_of(result, f"{INTERIM}{time.time_ns()}")
+        self._inbox.put(lambda: self._on_interim_score(row, judgement))
+
+    def _on_interim_score(self, row: str, judgement: Judgement | None) -> None:
+        self._judging.pop(f"{INTERIM}{row}", None)
+        self._scoring -= 1
+        if judgement is not None:
+            score, why, tokens, cost, _ = judgement
+            self._record(InterimScore(row, score, why, tokens, cost))
+            self._check_budget(self._fold.spent)
 
     def _on_stop(self, request: StopRequest) -> None:
         if self._stop is not None and request.level <= self._stop.level:
@@ -654,6 +792,12 @@ class Sweep(SweepHandle):
 def _in_thread(function: Callable[..., object], *args: object) -> None:
     """Call a function in a daemon thread, because it may wait for another machine."""
     Thread(target=function, args=args, name="nb_agents sweep row", daemon=True).start()
+
+
+def _try(function: Callable[..., object], *args: object) -> None:
+    """Call a function of a run, which may have ended."""
+    with suppress(UserError):
+        function(*args)
 
 
 def _set_paused(run: Run, is_paused: bool) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nb_agents.extensions.sweeps.row_titles import RowTitle, row_title
+from nb_agents.extensions.sweeps.steering import pausable
 from nb_agents.extensions.sweeps.sweep_file import ESTIMATE, SWEEP_FILE
-from nb_agents.nouns import count, dollars
+from nb_agents.nouns import amount_in_dollars, count, dollars
 from nb_agents.presentation import text
 from nb_agents.presentation.asking import CELL, EntryPoint
 from nb_agents.presentation.cards import card_template
@@ -27,6 +28,7 @@ from nb_agents.presentation.panel_types import (
     StopButton,
     SweepRow,
     SweepState,
+    SweepSteering,
     Tone,
 )
 from nb_agents.presentation.rows import MAX_SAYS, activity, name_of, numbers, says, silence
@@ -146,6 +148,7 @@ def sweep_state(
         "open": _open(opened, view, now),
         "button": _button(view),
         "hold": _pause_action(view),
+        "steering": _steering(view),
         "notices": [*notices],
         "footer": [view.name, path],
         "card": "",
@@ -269,6 +272,7 @@ def _ended_row(ended: EndedRow, sweep: SweepView, opened: OpenedRow | None) -> S
         "state": _ROW_STATES.get(result.state, "stopped"),
         "tokens": result.tokens,
         "score": score,
+        "again": result.status != "completed" and sweep.status in ("running", "paused"),
     }
 
 
@@ -277,6 +281,7 @@ def _row(row: LiveRow, sweep: SweepView, opened: OpenedRow | None, now: float) -
     name, values = _title(row.name, sweep)
     chip, tone = _doing(view, agent, now)
     gate = next(iter(view.gates.values()), None)
+    used = numbers(view.tokens, total_cost(view), view.is_estimated)
     return {
         "id": row.name,
         "name": name,
@@ -287,12 +292,41 @@ def _row(row: LiveRow, sweep: SweepView, opened: OpenedRow | None, now: float) -
         "tone": tone,
         "says": text.clip(gate.prompt, MAX_SAYS) if gate else says(agent) if agent else "",
         "writing": not gate and agent is not None and agent.in_flight and agent.phase == "writing",
-        "numbers": numbers(view.tokens, total_cost(view), view.is_estimated),
+        "numbers": " · ".join(filter(None, (used, _interim(row.name, sweep)))),
         "stop": _stop(view),
         "current": opened is not None and opened.name == row.name,
         "state": "waiting" if view.gates else "running",
         "tokens": view.tokens,
         "score": None,
+    }
+
+
+def _interim(row: str, sweep: SweepView) -> str:
+    """Return the score of what a running row had written so far, as text, or ""."""
+    interim = sweep.interim.get(row)
+    if interim is None:
+        return ""
+    return "no score so far" if interim.score is None else f"score so far {interim.score:.3g}"
+
+
+def _steering(view: SweepView) -> SweepSteering | None:
+    if view.status not in ("running", "paused"):
+        return None
+    limit, max_cost, timeout, paused = view.steering
+    limits = (
+        f"{count(limit, 'row')} at a time",
+        "" if max_cost is None else f"{amount_in_dollars(max_cost)} in total",
+        "" if timeout is None else f"{text.seconds(timeout)} for each row",
+    )
+    names = dict.fromkeys((*paused, *pausable(view.models)))
+    return {
+        "says": " · ".join(filter(None, limits)),
+        "limit": limit,
+        "max_cost": max_cost,
+        "timeout": timeout,
+        "models": [{"name": name, "is_paused": name in paused} for name in names],
+        "can_score": view.has_score,
+        "failed": view.failed,
     }
 
 

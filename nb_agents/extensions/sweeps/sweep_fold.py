@@ -13,15 +13,20 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from nb_agents.errors import UserError
 from nb_agents.extensions.sweeps.notes import (
+    InterimScore,
     Note,
     NoteReader,
     RowBegan,
     RowResult,
+    Steered,
     SweepBegan,
     SweepChanged,
     SweepStatus,
 )
+from nb_agents.extensions.sweeps.row_titles import row_title
+from nb_agents.extensions.sweeps.steering import Steering, SteerRequest, check_model, rows_named
 from nb_agents.presentation.text import clip
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunState, RunView
@@ -98,6 +103,10 @@ class SweepView:
         failed_late: Number of failed rows that a time limit ended.
         recent: The rows that ended last, newest first.
         values: The values of the listed rows as short text, by row and column.
+        steering: The current limits, and the models whose rows are paused.
+        models: Models of the rows, as "provider:model" or "provider".
+        has_score: Whether the answers are scored.
+        interim: The scores of what running rows had written so far, by row.
     """
 
     name: str
@@ -118,6 +127,10 @@ class SweepView:
     failed_late: int = 0
     recent: tuple[EndedRow, ...] = ()
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    steering: Steering = Steering()
+    models: tuple[str, ...] = ()
+    has_score: bool = False
+    interim: Mapping[str, InterimScore] = field(default_factory=dict)
 
     def __str__(self) -> str:
         done = self.completed + self.failed
@@ -164,6 +177,9 @@ class SweepFold:
         failures: Failed rows, by name.
         values: The values of the rows that a view or card lists, as short text.
         completed: Number of completed rows.
+        requeued: Rows that run again and have not started yet.
+        steering: The current limits, and the models whose rows are paused.
+        interim: The scores of what running rows had written so far, by row.
     """
 
     rows: int | None = None
@@ -177,6 +193,10 @@ class SweepFold:
     def __post_init__(self) -> None:
         self.values: dict[str, Mapping[str, str]] = {}
         self._recent: dict[str, EndedRow] = {}
+        self.requeued = set[str]()
+        self.steering = Steering()
+        self.interim: dict[str, InterimScore] = {}
+        self._interim_tokens, self._interim_cost, self._interim_unpriced = 0, 0.0, 0
         self._reset()
 
     def _reset(self) -> None:
@@ -207,17 +227,23 @@ class SweepFold:
     @property
     def spent(self) -> float | None:
         """US dollars spent on ended rows, or None if the price of a model is unknown."""
-        return None if self._unpriced else self._cost
+        is_unknown = self._unpriced or self._interim_unpriced
+        return None if is_unknown else self.cost
 
     @property
     def tokens(self) -> int:
         """Tokens of ended rows."""
-        return self._tokens
+        return self._tokens + self._interim_tokens
 
     @property
     def cost(self) -> float:
         """US dollars spent on ended rows, without models whose price is unknown."""
-        return self._cost
+        return self._cost + self._interim_cost
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The titles of the rows that a view lists, by name."""
+        return {row: row_title(row, values).title for row, values in self.values.items()}
 
     def is_kept(self, row: str) -> bool:
         """Return whether a row had ended when this process started, and does not run again."""
@@ -227,7 +253,7 @@ class SweepFold:
         """Return whether repeating the sweep keeps the result of a row."""
         result = self.results.get(row)
         is_final = result is not None and result.is_final(retry_failed)
-        return is_final and row not in self.at_work
+        return is_final and row not in self.at_work and row not in self.requeued
 
     def put_back(self, row: str) -> None:
         """Mark a row that had started as not started, so that it starts again."""
@@ -242,7 +268,15 @@ class SweepFold:
             case SweepChanged():
                 self._pause(note.status == "paused", note.at)
                 self.change = note
+            case Steered():
+                self.steering = self.steering.after(note)
+                for row in note.rows:
+                    self._requeue(row)
+            case InterimScore():
+                self._add_interim(note)
             case RowBegan():
+                self.requeued.discard(note.row)
+                self.interim.pop(note.row, None)
                 self.at_work.add(note.row)
                 self.running[note.row] = note.turn
                 self._started_rows.add(note.row)
@@ -251,7 +285,9 @@ class SweepFold:
                 self._end(note)
 
     def _begin(self, began: SweepBegan) -> None:
+        self.steering = self.steering.at_start(self.began, began)
         self.began, self.change = began, SweepChanged(began.at, "running")
+        self.interim.clear()
         self.running.clear()
         self._reset()
         self.values |= dict(zip(began.first, began.first_values, strict=False))
@@ -276,8 +312,30 @@ class SweepFold:
         since = self._paused_since
         return self._paused_s + (0.0 if since is None else max(0.0, at - since))
 
+    def _requeue(self, row: str) -> None:
+        """Let a row run again. One that is running is stopped first."""
+        self.requeued.add(row)
+        if row in self.running or (result := self.results.get(row)) is None:
+            return
+        # Only its tokens and cost count.
+        stopped = replace(result, status="cancelled", timed_out=False)
+        self._replace(stopped, result)
+        self.results[row] = stopped
+        for rows in (self._kept_rows, self._ended_rows, self._started_rows):
+            rows.discard(row)
+        self._recent.pop(row, None)
+
+    def _add_interim(self, note: InterimScore) -> None:
+        self.interim[note.row] = note
+        self._interim_tokens += note.tokens
+        self._interim_cost += note.cost or 0.0
+        self._interim_unpriced += note.cost is None
+
     def _end(self, result: RowResult) -> None:
         row = result.row
+        self.interim.pop(row, None)
+        if result.status != "cancelled":
+            self.requeued.discard(row)
         self._replace(result, self.results.get(row))
         # Answers can be long, and there may be many rows.
         is_shown = row in self.began.first or len(self.results) < FIRST_ROWS
@@ -286,7 +344,10 @@ class SweepFold:
         self._add_recent(result)
         self.at_work.discard(row)
         self.running.pop(row, None)
-        if result.status != "cancelled" and row not in self._kept_rows:
+        if row in self.requeued:
+            self._started_rows.discard(row)
+            self._recent.pop(row, None)
+        elif result.status != "cancelled" and row not in self._kept_rows:
             self._ended_rows.add(row)
             self._started_rows.add(row)
 
@@ -361,7 +422,7 @@ class SweepFold:
             self.total,
             self.completed,
             len(self.failures),
-            self._tokens + sum(row.view.tokens for row in live),
+            self.tokens + sum(row.view.tokens for row in live),
             sum_of([self.spent, *(total_cost(row.view) for row in live)]),
             elapsed_s,
             worked_s / ended_count * (to_go + len(live)) if ended_count else None,
@@ -374,7 +435,40 @@ class SweepFold:
             self._failed_late,
             recent,
             {row: self.values[row] for row in listed if self.values.get(row)},
+            self.steering,
+            self.began.models,
+            self.began.has_score,
+            {row: self.interim[row] for row in is_running if row in self.interim},
         )
+
+
+def steered(request: SteerRequest, fold: SweepFold, source: str, now: float) -> Steered:
+    """Return the note of a change.
+
+    Args:
+        request: The request.
+        fold: The state of the sweep.
+        source: The interface in which the user made the request.
+        now: The current time in Unix seconds.
+
+    Raises:
+        UserError: The sweep has no such row or model, or does not score its answers.
+    """
+    if request.pause_model:
+        check_model(request.pause_model, fold.began.models)
+    paused = fold.steering.paused
+    if request.unpause_model and request.unpause_model not in paused:
+        raise UserError(
+            f"{request.unpause_model!r} is not paused. Paused models: "
+            f"{', '.join(paused) or 'none'}."
+        )
+    if request.score and not fold.began.has_score:
+        raise UserError("The sweep has no score function and no judge. Start it with score=.")
+    rows: Sequence[str] = ()
+    if request.requeue:
+        rows = rows_named(request.requeue, fold.results, fold.titles, fold.running)
+    changes = {name: each for name, each in request.changes.items() if name != "requeue"}
+    return Steered(now, source, rows=tuple(rows), **changes)
 
 
 def fold_notes(path: Path) -> SweepFold:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopResult, StopSource
 from nb_agents.errors import UserError
 from nb_agents.extensions.sweeps.manifest import turn_of_row
-from nb_agents.extensions.sweeps.notes import SweepStatus
-from nb_agents.extensions.sweeps.sweep_fold import SweepView
+from nb_agents.extensions.sweeps.notes import Steered, SweepStatus
+from nb_agents.extensions.sweeps.steering import SteerRequest
+from nb_agents.extensions.sweeps.sweep_fold import SweepFold, SweepView, steered
 from nb_agents.launch.finding import attach
 from nb_agents.launch.run import Run
 from nb_agents.loop import redirect_interrupts, wait_interruptibly
 from nb_agents.presentation.text import shown_path
 from nb_agents.service_loops import ServiceLoop
+from nb_agents.signatures import takes_changes
+
+
+def _steer_request(sweep: SweepHandle, changes: Mapping[str, Any]) -> SteerRequest:
+    return SteerRequest(sweep.name, **changes)
 
 
 class SweepHandle(ABC):
@@ -156,6 +164,32 @@ class SweepHandle(ABC):
     def press(self) -> None:
         """Handle an interrupt: the first one stops gracefully, the next immediately."""
 
+    @takes_changes(SteerRequest, _steer_request)
+    def steer(self, request: SteerRequest) -> None:
+        """Change the sweep while it runs, in whichever process that is.
+
+        Each change is recorded before it takes effect. If the process dies, the sweep continues
+        with its changed limits. Running rows above a lower limit continue. Paused rows leave their
+        places to other rows. A running row that is requeued is stopped first, and resumed later.
+
+        Raises:
+            UserError: An argument is invalid, or the sweep is stopping or has ended.
+            StorageError: The request can't be passed to another process.
+
+        Example:
+            sweep.steer(limit=2, max_cost=5)
+            sweep.steer(requeue="failed")
+        """
+        steer_from(self, request, "api")
+
+    @abstractmethod
+    def _folded(self) -> AbstractContextManager[SweepFold]:
+        """Return the state from the notes, which must not change meanwhile."""
+
+    @abstractmethod
+    def _steer(self, note: Steered) -> None:
+        """Pass a change to the process that runs the sweep."""
+
     def pause(self) -> None:
         """Start no more rows, and pause the running ones at their next boundary."""
         self.hold(True)
@@ -189,6 +223,24 @@ class SweepHandle(ABC):
         for callback in self._subscribers:
             with ServiceLoop.VIEWS.item():
                 callback(view)
+
+
+def steer_from(sweep: SweepHandle, request: SteerRequest, source: StopSource) -> None:
+    """Steer a sweep like `SweepHandle.steer`, and record the interface of the user."""
+    view = sweep.view
+    if view.is_over or sweep.is_over or view.status == "stopping":
+        raise UserError(
+            f"Sweep {sweep.name} is {view.state}, so it can't be steered. Run its cell or command "
+            "again, with new limits."
+        )
+    if request.max_cost is not None and view.cost is None:
+        raise UserError(
+            "The price of a model is unknown, so max_cost can't be enforced. Stop the sweep, or "
+            "set max_tokens in the team file."
+        )
+    with sweep._folded() as fold:
+        note = steered(request, fold, source, time.time())
+    sweep._steer(note)
 
 
 def bundle_of(sweep: SweepHandle, view: SweepView) -> dict[str, Any]:

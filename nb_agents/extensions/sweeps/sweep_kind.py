@@ -101,10 +101,12 @@ class SweepKind:
 
     def open_runs(self, path: Path) -> OpenRuns:
         """Return the rows of a sweep that have begun and have no recorded end."""
-        limits = limits_of(path)
-        rows = sorted(fold_notes(path).at_work)
+        limits, fold = limits_of(path), fold_notes(path)
+        has_budget = limits.has_budget or fold.steering.max_cost is not None
         return OpenRuns(
-            tuple(path / row for row in rows), limits.rows, BUDGET if limits.has_budget else ""
+            tuple(path / row for row in sorted(fold.at_work)),
+            fold.steering.limit or limits.rows,
+            BUDGET if has_budget else "",
         )
 
     def prune(self, root: Path, pruning: Pruning) -> None:

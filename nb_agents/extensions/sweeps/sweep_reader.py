@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from pydantic_core import to_jsonable_python
+
 from nb_agents.cancel import StopRequest, StopResult
 from nb_agents.errors import UserError
 from nb_agents.events import Command
-from nb_agents.events.turn_events import Continue, Pause
+from nb_agents.events.turn_events import ChangeGroup, Continue, Pause
 from nb_agents.extensions.sweeps.manifest import is_live_sweep, turn_of_row
-from nb_agents.extensions.sweeps.notes import ROWS, NoteReader
+from nb_agents.extensions.sweeps.notes import ROWS, NoteReader, Steered
 from nb_agents.extensions.sweeps.sweep_file import SWEEP_FILE
 from nb_agents.extensions.sweeps.sweep_fold import FIRST_ROWS, LiveRow, SweepFold, SweepView
 from nb_agents.extensions.sweeps.sweep_handle import SweepHandle
@@ -193,6 +195,17 @@ class SweepReader(SweepHandle):
     def hold(self, is_paused: bool) -> bool:
         """Pause or unpause the sweep. Return whether a process runs it."""
         return self._send(Pause() if is_paused else Continue())
+
+    @contextmanager
+    def _folded(self) -> Iterator[SweepFold]:
+        with self._lock:
+            self.read()
+            yield self._fold
+
+    def _steer(self, note: Steered) -> None:
+        fields = to_jsonable_python(note)
+        if not self._send(ChangeGroup(fields)):
+            raise UserError(f"Sweep {self.name} has ended. Nothing was changed.")
 
     def _send(self, command: Command) -> bool:
         if self.is_over:
