@@ -117,6 +117,7 @@ MAY_OPEN = {
         "extensions.recipes.recipe_work:RecipeWork._project",
         "launch.once",
         "session.archive:verify_archive",
+        "verbs.on_sessions:_write_page",
         "models.backend",
         "extensions.sweeps.source",
         "tools.data_store",

@@ -10,9 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from nb_agents.disk.entry import join_names, printable_name
-from nb_agents.errors import UserError, error_message
+from nb_agents.disk.private import open_private
+from nb_agents.errors import UserError, as_storage_error, error_message
 from nb_agents.nouns import count
 from nb_agents.presentation import text
+from nb_agents.presentation.page import session_page
 from nb_agents.session.archive import verify_archive
 from nb_agents.session.history import PastTurn, load_session
 from nb_agents.session.layout import LISTED, sessions_in
@@ -80,8 +82,12 @@ def rename(session: Path, caller: Caller, *, name: str) -> Reply:
     return Reply(f"Session {session.name} was renamed to {path.name}.", facts)
 
 
-def export(session: Path, caller: Caller, *, file: str | None = None) -> Reply:
-    """Export a session as a zip file."""
+def export(session: Path, caller: Caller, *, file: str | None = None, html: bool = False) -> Reply:
+    """Export a session as a zip file, or as one HTML page to read without nb_agents."""
+    if html:
+        page = _write_page(session, file)
+        facts = {"path": str(page), "bytes": page.stat().st_size}
+        return Reply(f"Wrote {text.shown_path(page)} ({text.size(page.stat().st_size)}).", facts)
     archive = export_session(session, file)
     size = archive.path.stat().st_size
     left_out = f" Left out: {join_names(archive.left_out)}." if archive.left_out else ""
@@ -92,6 +98,24 @@ def export(session: Path, caller: Caller, *, file: str | None = None) -> Reply:
         f"`{command}` finds later changes.",
         facts,
     )
+
+
+def _write_page(session: Path, file: str | None) -> Path:
+    """Write a session as an HTML page, and return the file.
+
+    Raises:
+        UserError: The file already exists.
+        StorageError: The file can't be written.
+    """
+    target = Path(file or f"{session.name}.html").expanduser().absolute()
+    page = session_page(load_session(session))
+    with as_storage_error(target):
+        try:
+            with open_private(target, "xb") as page_file:
+                page_file.write(page.encode(errors="replace"))
+        except FileExistsError:
+            raise UserError(f"{target} already exists. Choose another file name.") from None
+    return target
 
 
 def verify(file: str, caller: Caller) -> CheckReport:

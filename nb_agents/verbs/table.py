@@ -91,7 +91,16 @@ _LAST = (
         "export",
         on_sessions.export,
         "session",
-        (Parameter("file", "zip file to write (default: SESSION.zip in this directory)", None),),
+        (
+            Parameter("file", "file to write (default: SESSION.zip in this directory)", None),
+            Parameter(
+                "html",
+                "write a single HTML page, SESSION.html by default, that needs no other program "
+                "and makes no request",
+                False,
+                is_option=True,
+            ),
+        ),
     ),
     Verb("verify", on_sessions.verify, "file"),
     Verb("delete", on_sessions.delete, "session", (parameters.YES,)),
