@@ -6,11 +6,9 @@ Text of models and files is escaped, and known secrets are masked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-from nb_agents.disk.directory import Directory
 from nb_agents.launch.resume_plan import preview_of
 from nb_agents.nouns import dollars
 from nb_agents.presentation import text
@@ -18,19 +16,13 @@ from nb_agents.presentation.asking import TERMINAL
 from nb_agents.presentation.cards import card_bundle, card_template
 from nb_agents.presentation.explanation import explain
 from nb_agents.presentation.markdown import sanitize
+from nb_agents.presentation.page_files import shown_files
 from nb_agents.session.history import PastTurn, Session, past_events
-from nb_agents.unicode import without_controls
 from nb_agents.view.receipt import receipt
 from nb_agents.view.timeline import fold_timeline
 
 MAX_TURNS = 20
 """Maximum number of turns on a page. The latest ones are shown."""
-MAX_FILE_CHARS = 20_000
-"""Maximum length of a file's shown text, in characters. A longer file is cut."""
-MAX_FILE_BYTES = 1_000_000
-"""A larger file is listed without its text."""
-MAX_TEXT_CHARS = 150_000
-"""Maximum length of the text of all files of a turn, in characters."""
 
 CONTENT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -39,40 +31,27 @@ CONTENT_POLICY = (
 """What a browser lets the page do: use its own styles and images, and nothing else."""
 
 
-class ShownFile(NamedTuple):
-    """A file of a workspace.
-
-    Attributes:
-        name: The agent and the path.
-        size: The size as text.
-        text: The beginning of its text, or "" for a file that is not text.
-        is_cut: Whether text is missing.
-    """
-
-    name: str
-    size: str
-    text: str
-    is_cut: bool
-
-
-def session_page(session: Session) -> str:
+def session_page(session: Session, archive: str) -> str:
     """Return a session as an HTML page.
 
     Args:
         session: The session, with its turns.
+        archive: The name of the zip file next to the page.
     """
     turns = session.turns[-MAX_TURNS:]
+    earlier = [None, *session.turns][-len(turns) - 1 : -1] if turns else []
     page = card_template("page.html.j2").render(
         session=session.path.name,
+        archive=archive,
         policy=CONTENT_POLICY,
         left_out=len(session.turns) - len(turns),
-        turns=[_turn(each) for each in turns],
+        turns=[_turn(each, before) for before, each in zip(earlier, turns, strict=True)],
     )
     masked: str = sanitize({"text/html": page})["text/html"]
     return masked
 
 
-def _turn(turn: PastTurn) -> dict[str, Any]:
+def _turn(turn: PastTurn, previous: PastTurn | None) -> dict[str, Any]:
     """Return the values of the template for a turn."""
     view, paths = turn.view, turn.paths
     events = past_events(paths)
@@ -84,7 +63,7 @@ def _turn(turn: PastTurn) -> dict[str, Any]:
         "card": card["text/html"],
         "why": str(explain(view, events, str(paths.path), TERMINAL, again)),
         "receipt": _receipt_rows(turn),
-        "files": list(_files(turn)),
+        "files": list(shown_files(turn, previous)),
     }
 
 
@@ -101,24 +80,3 @@ def _receipt_rows(turn: PastTurn) -> Sequence[tuple[str, ...]]:
         )
         for name, each in agents.items()
     ]
-
-
-def _files(turn: PastTurn) -> Iterator[ShownFile]:
-    """Yield the files of the workspaces, with their text as far as the page has room."""
-    room = MAX_TEXT_CHARS
-    for file in turn.view.files:
-        content = _text_of(turn, file.agent, file.path) if room and file.size else ""
-        shown = content[: min(room, MAX_FILE_CHARS)]
-        room -= len(shown)
-        name = without_controls(f"{file.agent}: {file.path}")
-        yield ShownFile(name, text.size(file.size), shown, len(shown) < len(content))
-
-
-def _text_of(turn: PastTurn, agent: str, path: str) -> str:
-    """Return the text of a file, or "" if it is not text, too large or unreadable."""
-    with (
-        suppress(OSError, ValueError),
-        Directory.at(turn.paths.path / "workspaces" / agent) as folder,
-    ):
-        return without_controls(folder.read(path, MAX_FILE_BYTES).decode())
-    return ""

@@ -88,6 +88,17 @@ def rename_session(session: Path, name: str) -> Path:
     return target
 
 
+def archive_path(session: Path, file: str | os.PathLike[str] | None = None) -> Path:
+    """Return the absolute path of a session's zip file.
+
+    Args:
+        session: The session's directory.
+        file: The name that the user chose, or None for that of the session. It may lack ``.zip``.
+    """
+    target = Path(file or f"{session.name}.zip").expanduser().absolute()
+    return target if target.suffix == ".zip" else target.with_name(f"{target.name}.zip")
+
+
 def export_session(session: Path, file: str | os.PathLike[str] | None = None) -> SessionCopy:
     """Export a session as a zip file.
 
@@ -105,9 +116,7 @@ def export_session(session: Path, file: str | os.PathLike[str] | None = None) ->
         UserError: The file already exists.
         StorageError: The file can't be written.
     """
-    target = Path(file or f"{session.name}.zip").expanduser().absolute()
-    if target.suffix != ".zip":
-        target = target.with_name(f"{target.name}.zip")
+    target = archive_path(session, file)
     with as_storage_error(target):
         try:
             file_object = open_private(target, "xb")

@@ -18,7 +18,12 @@ from nb_agents.presentation.page import session_page
 from nb_agents.session.archive import verify_archive
 from nb_agents.session.history import PastTurn, load_session
 from nb_agents.session.layout import LISTED, sessions_in
-from nb_agents.session.manage import delete_session, export_session, rename_session
+from nb_agents.session.manage import (
+    archive_path,
+    delete_session,
+    export_session,
+    rename_session,
+)
 from nb_agents.session.prune import PruneSpec, parse_age
 from nb_agents.turns.groups import kinds
 from nb_agents.turns.ledger_prune import prune as prune_root
@@ -83,39 +88,42 @@ def rename(session: Path, caller: Caller, *, name: str) -> Reply:
 
 
 def export(session: Path, caller: Caller, *, file: str | None = None, html: bool = False) -> Reply:
-    """Export a session as a zip file, or as one HTML page to read without nb_agents."""
-    if html:
-        page = _write_page(session, file)
-        facts = {"path": str(page), "bytes": page.stat().st_size}
-        return Reply(f"Wrote {text.shown_path(page)} ({text.size(page.stat().st_size)}).", facts)
-    archive = export_session(session, file)
+    """Export a session as a zip file, with --html also as a page to read without nb_agents."""
+    target = archive_path(session, file)
+    page = target.with_suffix(".html") if html else None
+    if page is not None and page.exists():
+        raise UserError(f"{page} already exists. Choose another file name.")
+    archive = export_session(session, target)
     size = archive.path.stat().st_size
     left_out = f" Left out: {join_names(archive.left_out)}." if archive.left_out else ""
     facts = {"path": str(archive.path), "bytes": size, "left_out": list(archive.left_out)}
     command = caller.entry_point.line("verify", [text.shown_path(archive.path)])
-    return Reply(
+    lines = [
         f"Wrote {text.shown_path(archive.path)} ({text.size(size)}).{left_out} "
-        f"`{command}` finds later changes.",
-        facts,
-    )
+        f"`{command}` finds later changes."
+    ]
+    if page is not None:
+        written = _write_page(page, session_page(load_session(session), archive.path.name))
+        facts |= {"page": str(page), "page_bytes": written}
+        lines.append(f"Wrote {text.shown_path(page)} ({text.size(written)}).")
+    return Reply("\n".join(lines), facts)
 
 
-def _write_page(session: Path, file: str | None) -> Path:
-    """Write a session as an HTML page, and return the file.
+def _write_page(target: Path, page: str) -> int:
+    """Write a page, and return its size in bytes.
 
     Raises:
         UserError: The file already exists.
         StorageError: The file can't be written.
     """
-    target = Path(file or f"{session.name}.html").expanduser().absolute()
-    page = session_page(load_session(session))
+    data = page.encode(errors="replace")
     with as_storage_error(target):
         try:
-            with open_private(target, "xb") as page_file:
-                page_file.write(page.encode(errors="replace"))
+            with open_private(target, "xb") as file:
+                file.write(data)
         except FileExistsError:
             raise UserError(f"{target} already exists. Choose another file name.") from None
-    return target
+    return len(data)
 
 
 def verify(file: str, caller: Caller) -> CheckReport:

@@ -92,11 +92,11 @@ _LAST = (
         on_sessions.export,
         "session",
         (
-            Parameter("file", "file to write (default: SESSION.zip in this directory)", None),
+            Parameter("file", "zip file to write (default: SESSION.zip in this directory)", None),
             Parameter(
                 "html",
-                "write a single HTML page, SESSION.html by default, that needs no other program "
-                "and makes no request",
+                "also write an HTML page next to the zip file, to read without nb_agents and "
+                "without a network",
                 False,
                 is_option=True,
             ),
