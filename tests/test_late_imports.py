@@ -32,7 +32,7 @@ ALLOWED = {
     "nb_agents.extensions.external_agents.frameworks.function_agent": (1, SDK),
     "nb_agents.extensions.external_agents.team_server": (2, MCP),
     "nb_agents.extensions.external_agents.tool_server": (1, MCP),
-    "nb_agents.extensions.recipes.recipe_kind": (8, RECIPE),
+    "nb_agents.extensions.recipes.recipe_kind": (9, RECIPE),
     "nb_agents.extensions.recipes.recipe_tool": (2, RECIPE),
     "nb_agents.extensions.sweeps.mapping": (1, DASK),
     "nb_agents.extensions.sweeps.sweep_handle": (1, DISPLAY),

@@ -440,11 +440,22 @@ def _buttons(view: RunView, path: str) -> dict[str, str]:
         return {}
     cells = {"continue": (f"{_continue(view, path)}\n", "notebook:enter-edit-mode")}
     if line := _resume(view, path, None)[-1:]:
-        cells["resume"] = (f"{_LOAD}\n{line[0]}", "notebook:run-cell")
-    return {name: _add_cell(*cell) for name, cell in cells.items()}
+        return {"continue": add_cell(*cells["continue"]), "resume": cell_to_run(line[0])}
+    return {name: add_cell(*cell) for name, cell in cells.items()}
 
 
-def _add_cell(source: str, then: str) -> str:
+def cell_to_run(line: str) -> str:
+    """Return the arguments of a button that adds a cell with a line magic, and runs it."""
+    return add_cell(f"{_LOAD}\n{line}", "notebook:run-cell")
+
+
+def add_cell(source: str, then: str) -> str:
+    """Return the arguments of a button that adds a cell.
+
+    Args:
+        source: The cell's source.
+        then: The JupyterLab command to run in the new cell.
+    """
     commands = ["notebook:insert-cell-below", "notebook:replace-selection", then]
     # One object for all commands, because JupyterLab 4.6 does not find a list of arguments.
     return json.dumps({"commands": commands, "args": {"text": source}})

@@ -110,6 +110,17 @@ class Group(Protocol):
         """Pause or unpause the group. Return whether it is running."""
         ...
 
+    def resume(self, retry_failed: bool) -> Group:
+        """Continue the group in this process: unpause it, or run what is missing.
+
+        Args:
+            retry_failed: Whether failed runs of a group that has ended run again, too.
+
+        Raises:
+            UserError: It has ended, and this process did not start it.
+        """
+        ...
+
     def press(self) -> None:
         """Handle an interrupt; must not block."""
         ...

@@ -215,6 +215,7 @@ RESUME = (
     *_RESUMED,
     _flag("preview", "only show which work would be repeated"),
     _WAIT,
+    _flag("retry_failed", "for a sweep: run failed rows again, too"),
 )
 _TO, *_REWOUND = on_lines(RewindRequest, without=NOT_IN_REWIND)
 REWIND = (

@@ -13,6 +13,7 @@ from nb_agents.config.uploads import Mentions
 from nb_agents.errors import UserError
 from nb_agents.launch.api import resume as resume_turn
 from nb_agents.launch.begin import begin_forks
+from nb_agents.launch.group_lookup import find_group
 from nb_agents.launch.once import CachedRun, once_is_default, resume_once, run_once, start_new
 from nb_agents.launch.resume import ResumeRequest
 from nb_agents.launch.rewind import check_times
@@ -46,9 +47,10 @@ def resume(
     tools: str = "",
     preview: bool = False,
     wait: bool = False,
+    retry_failed: bool = False,
     **arguments_by_name: Any,
-) -> Reply | NewRun:
-    """Resume an incomplete turn. Finished work is not repeated.
+) -> Reply | NewRun | NewGroup:
+    """Resume an incomplete turn or sweep. Finished work is not repeated.
 
     Args:
         root: The session root.
@@ -57,8 +59,15 @@ def resume(
         tools: Names of functions in the notebook.
         preview: Whether to only show which work would be repeated.
         wait: Whether a cell waits for the end of the run.
+        retry_failed: Whether a sweep runs failed rows again, too.
         arguments_by_name: The other arguments of `RESUME`, by name.
     """
+    session = arguments_by_name.get("session") or ""
+    group = find_group(session, caller.root) if session else None
+    if group is not None:
+        return NewGroup(lambda: group.resume(retry_failed))
+    if retry_failed:
+        raise UserError("--retry-failed is an option for sweeps. Give the name of a sweep.")
     options = run_options({**arguments_by_name, "session_root": caller.root}, caller.names)
     arguments, _ = split_options({**arguments_by_name, "options": None})
     if context := recipe_context("", settings, {}):
@@ -69,7 +78,6 @@ def resume(
     functions = find_functions(tools, caller.names) if tools else ()
     again = partial(resume_turn, **arguments, tools=functions, options=options)
     is_new = bool(arguments.keys() & {"from_step", "recipe", "context", "agent"})
-    session = arguments.get("session", "")
     return NewRun(partial(resume_once, session, options, again, is_new=is_new), wait)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -278,6 +280,20 @@ def test_row_shows_the_score_of_its_text_so_far_and_a_failed_row_can_run_again()
     running, failed = state["rows"]
     assert running["numbers"].endswith("score so far 0.25")
     assert ("again" in running, failed["again"]) == (False, True)
+
+
+def test_card_of_a_stopped_sweep_has_buttons_that_continue_it() -> None:
+    def buttons(**more: Any) -> list[tuple[str, str]]:
+        html = sweep_bundle(view(**more), "t", "p", [])["text/html"]
+        found = re.findall(r'commandlinker-args="([^"]*)"[^>]*>([^<]*)</button>', html)
+        texts = [(label, json.loads(unescape(args))["args"]["text"]) for args, label in found]
+        return [(label, text.splitlines()[-1]) for label, text in texts]
+
+    resume, retry = ("Resume", "%agents resume ask"), "%agents resume ask --retry-failed"
+    assert buttons(status="cancelled", completed=3) == [resume]
+    assert buttons(status="cancelled", failed=1) == [("Retry failed", retry), resume]
+    assert buttons(status="completed", completed=99, failed=1) == [("Retry failed", retry)]
+    assert buttons(status="completed", completed=100) == buttons(completed=3) == []
 
 
 def test_card_lists_failures_and_then_the_first_rows() -> None:

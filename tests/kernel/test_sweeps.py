@@ -106,6 +106,20 @@ def test_failed_rows_are_retried_on_request(sweeping: Notebook) -> None:
     assert (kernel.run("sweep.view.completed").value, len(server.requests)) == ("6", asked + 1)
 
 
+def test_line_resumes_a_sweep_and_retries_failed_rows(sweeping: Notebook) -> None:
+    kernel, server = sweeping.kernel, sweeping.server
+    answers, server.default = server.default, Reply(status=400, error="Bad.")
+    assert kernel.run(cell(sweeping, "--wait")).status == "ok"
+    assert kernel.run("sweep.view.failed").value == "6"
+    server.default = answers
+    resumed = kernel.run("%agents resume all --retry-failed")
+    assert resumed.status == "ok", resumed
+    kernel.run("%agents wait all")
+    assert "6 of 6" in sweeping.text(kernel.run("%agents sweeps"))
+    wrong = kernel.run("%agents resume --retry-failed")
+    assert "is an option for sweeps" in sweeping.text(wrong)
+
+
 def test_budget_and_path_apply_to_all_rows(sweeping: Notebook) -> None:
     kernel, server = sweeping.kernel, sweeping.server
     (sweeping.place / "notes.md").write_text("notes")

@@ -31,6 +31,7 @@ from nb_agents.cancel import (
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.errors import ClusterLostError, SessionBusyError, UserError, error_message
 from nb_agents.events.turn_events import ChangeGroup, Continue, Pause
+from nb_agents.extensions.sweeps.ended_sweeps import keep_ended
 from nb_agents.extensions.sweeps.heap import less_garbage_collection
 from nb_agents.extensions.sweeps.judge import INTERIM, JUDGE_SESSION, JudgeAgent, Judgement
 from nb_agents.extensions.sweeps.manifest import Manifest
@@ -344,6 +345,8 @@ class Sweep(SweepHandle):
             ):
                 with ServiceLoop.SWEEPS.item():
                     end()
+            spec = self._spec  # without this object, which has the views of all rows
+            keep_ended(self.path, lambda retries: Sweep(replace(spec, retry_failed=retries)))
             self._done.set_result(None)
 
     def _collect(self) -> None:

@@ -17,7 +17,7 @@ from nb_agents.extensions.sweeps.sweep_file import ESTIMATE, SWEEP_FILE
 from nb_agents.nouns import amount_in_dollars, count, dollars
 from nb_agents.presentation import text
 from nb_agents.presentation.asking import CELL, EntryPoint
-from nb_agents.presentation.cards import card_template
+from nb_agents.presentation.cards import card_template, cell_to_run
 from nb_agents.presentation.markdown import as_html, sanitize
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.presentation.panel_types import (
@@ -476,6 +476,7 @@ class _Card:
     lines: Sequence[_Line]
     more_lines: int
     continuation: str
+    buttons: Sequence[tuple[str, str, str]]
     footer: Sequence[str]
 
 
@@ -504,6 +505,7 @@ def _card(
         lines,
         view.total - len(lines) if lines else 0,
         _continuation(view, entry_point),
+        _buttons(view) if entry_point is CELL else (),
         [*filter(None, [view.name, text.seconds(view.elapsed_s), spent(view), path])],
     )
 
@@ -528,6 +530,20 @@ def _continuation(view: SweepView, entry_point: EntryPoint) -> str:
     if view.is_over:
         return again
     return f"If its {entry_point.writer} has ended: {again[0].lower()}{again[1:]}"
+
+
+def _buttons(view: SweepView) -> list[tuple[str, str, str]]:
+    """Return the card's buttons: their labels, titles and arguments. They add a cell and run it."""
+    if not view.is_over:
+        return []
+    line, buttons = f"%agents resume {view.name}", list[tuple[str, str, str]]()
+    if view.total > view.completed + view.failed:
+        title = "Run the missing rows with a new cell. Finished rows are not repeated."
+        buttons.append(("Resume", title, cell_to_run(line)))
+    if view.failed:
+        title = "Run the failed and missing rows with a new cell."
+        buttons.append(("Retry failed", title, cell_to_run(f"{line} --retry-failed")))
+    return buttons
 
 
 def _columns(view: SweepView, table: Sequence[Mapping[str, Any]]) -> list[str]:

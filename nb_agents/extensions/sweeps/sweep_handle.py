@@ -202,6 +202,20 @@ class SweepHandle(ABC):
             StorageError: The request can't be passed to another process.
         """
 
+    @abstractmethod
+    def resume(self, retry_failed: bool = False) -> SweepHandle:
+        """Unpause the sweep, or run the remaining rows of one that has ended.
+
+        Args:
+            retry_failed: Whether failed rows of a sweep that has ended also run again.
+
+        Returns:
+            This sweep if it was paused, or else a new one for the same directory.
+
+        Raises:
+            UserError: The sweep has ended, and another process started it.
+        """
+
     def subscribe(self, callback: Callable[[SweepView], object]) -> Callable[[], None]:
         """Call a function with the view, at most five times a second, and at the end.
 

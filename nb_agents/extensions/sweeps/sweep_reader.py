@@ -18,6 +18,7 @@ from nb_agents.cancel import StopRequest, StopResult
 from nb_agents.errors import UserError
 from nb_agents.events import Command
 from nb_agents.events.turn_events import ChangeGroup, Continue, Pause
+from nb_agents.extensions.sweeps.ended_sweeps import find_ended
 from nb_agents.extensions.sweeps.manifest import is_live_sweep, turn_of_row
 from nb_agents.extensions.sweeps.notes import ROWS, NoteReader, Steered
 from nb_agents.extensions.sweeps.sweep_file import SWEEP_FILE
@@ -206,6 +207,18 @@ class SweepReader(SweepHandle):
         fields = to_jsonable_python(note)
         if not self._send(ChangeGroup(fields)):
             raise UserError(f"Sweep {self.name} has ended. Nothing was changed.")
+
+    def resume(self, retry_failed: bool = False) -> SweepHandle:
+        """Unpause the sweep if a process runs it. Otherwise, continue it if this process can."""
+        if self.hold(False):
+            return self
+        if (restart := find_ended(self.path)) is None:
+            more = " with --retry-failed" if retry_failed else ""
+            raise UserError(
+                f"Sweep {self.name} has ended, and this process doesn't have its rows and "
+                f"functions. Run its cell again{more}. Finished rows are not repeated."
+            )
+        return restart(retry_failed)
 
     def _send(self, command: Command) -> bool:
         if self.is_over:
