@@ -70,6 +70,7 @@ MAY_OPEN = {
         "session.views",
         "extensions.sweeps.forks",
         "extensions.sweeps.manifest",
+        "launch.quota_waits:resume_due_turns",
         "tools.offer",
         "turns.hiding:_DebugLog._open",
         "turns.recorder",

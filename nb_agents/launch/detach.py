@@ -28,7 +28,12 @@ from nb_agents.launch.here import Begun, Job, Loaded, RunRequest
 from nb_agents.options import Cluster, RunOptions
 from nb_agents.session.layout import TurnPaths, session_root
 from nb_agents.session.lookup import current_origin
-from nb_agents.turns.budget import MAX_COST, budget_of, dollars_in_environment
+from nb_agents.turns.budget import (
+    MAX_COST,
+    budget_of,
+    dollars_in_environment,
+    process_limit_variable,
+)
 from nb_agents.turns.handle import RunHandle, check_turn
 from nb_agents.turns.live_runs import remember
 from nb_agents.turns.offering import Offering
@@ -163,6 +168,7 @@ def _begin_process(job: Job, team: TeamSpec) -> Path:
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,  # ending this process group must not end the run
+            env={**os.environ, **process_limit_variable()},
         )
         reply = _wait_for_reply(process, pickle.dumps(job))
         log.seek(0)

@@ -5,7 +5,7 @@ its process died or was ended by the system, not if the user stopped it. `claim_
 processes from resuming the same turn.
 
 The runs of a group, such as a sweep, are resumed if no process runs the group. Not more of them
-work at the same time than in the group itself.
+work at the same time than in the group itself, and they share the budget that is left of it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from filelock import Timeout
+
+from nb_agents.disk.private import private_lock
 from nb_agents.errors import SessionBusyError, SessionUnreadableError, UserError
 from nb_agents.launch.api import resume
 from nb_agents.launch.host import SIGNALLED
@@ -25,8 +28,12 @@ from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths, session_root, sessions_in, turns_of
 from nb_agents.session.lookup import origin_of, with_origin
 from nb_agents.session.views import read_json
+from nb_agents.turns.budget import usage_of_task, with_process_limit
 from nb_agents.turns.groups import OpenRuns, groups_in
 from nb_agents.view.run_view import ProviderWait, RunView
+
+WAITS_LOCK = "waits.lock"
+"""The file in a group's directory that is locked while its runs are resumed."""
 
 
 class WaitingTurn(NamedTuple):
@@ -35,10 +42,12 @@ class WaitingTurn(NamedTuple):
     Attributes:
         paths: The turn.
         wait: The wait that ends first.
+        cost: US dollars that its task has cost.
     """
 
     paths: TurnPaths
     wait: ProviderWait
+    cost: float = 0.0
 
 
 class ResumedTurn(NamedTuple):
@@ -87,8 +96,9 @@ def waiting_turn(session: Path) -> WaitingTurn | None:
     metadata = read_json(turns[-1].metadata)
     if metadata and metadata.get("status") != "incomplete":
         return None
-    wait = interrupted_wait(load_turn(turns[-1]).view)
-    return None if wait is None else WaitingTurn(turns[-1], wait)
+    view = load_turn(turns[-1]).view
+    wait = interrupted_wait(view)
+    return None if wait is None else WaitingTurn(turns[-1], wait, usage_of_task(view).cost)
 
 
 def resume_due_turns(root: Path | None, now: float) -> list[ResumedTurn]:
@@ -105,21 +115,37 @@ def resume_due_turns(root: Path | None, now: float) -> list[ResumedTurn]:
     root = session_root(root)
     results = [*_resumed(filter(None, map(waiting_turn, sessions_in(root).by_use)), now)]
     for kind, path in groups_in(root):
-        if not kind.is_live(path):
-            with suppress(SessionUnreadableError):
-                results += _resumed_in_group(path, kind.open_runs(path), now)
+        # The lock prevents that two processes use the same rest of a limit. If another one has it,
+        # that one resumes the runs.
+        with suppress(SessionUnreadableError, Timeout, OSError):
+            if not kind.is_live(path):
+                with private_lock(path / WAITS_LOCK, 0):
+                    results += _resumed_in_group(path, kind.open_runs(path), now)
     return results
 
 
 def _resumed(
-    turns: Iterable[WaitingTurn], now: float, group: str = "", places: float = math.inf
+    turns: Iterable[WaitingTurn],
+    now: float,
+    group: str = "",
+    places: float = math.inf,
+    left: float | None = None,
 ) -> Iterator[ResumedTurn]:
-    """Resume the turns whose wait is over, as long as there are places."""
-    for paths, wait in turns:
+    """Resume the turns whose wait is over, as long as there are places.
+
+    Args:
+        turns: The turns.
+        now: The current time, in Unix seconds.
+        group: The name of their group and a slash, or "".
+        places: The maximum number of turns to resume.
+        left: US dollars that a turn may cost, or None.
+    """
+    for paths, wait, cost in turns:
         turn = ResumedTurn(f"{group}{paths.session}/{paths.number}", wait.until)
         try:
             if wait.until <= now and places > 0:
-                turn = turn._replace(resumed=f"{group}{_resume(paths, wait)}")
+                with with_process_limit(None if left is None else cost + left):
+                    turn = turn._replace(resumed=f"{group}{_resume(paths, wait)}")
                 places -= 1
         except SessionBusyError:
             continue
@@ -135,12 +161,12 @@ def _resumed_in_group(path: Path, runs: OpenRuns, now: float) -> Iterator[Resume
     )
     group = f"{path.name}/"
     if runs.refusal:
-        for paths, wait in waiting:
+        for paths, wait, _ in waiting:
             error = runs.refusal if wait.until <= now else ""
             yield ResumedTurn(f"{group}{paths.session}/{paths.number}", wait.until, error=error)
         return
     live = sum(map(_is_live, runs.sessions)) if waiting else 0
-    yield from _resumed(waiting, now, group, runs.limit - live)
+    yield from _resumed(waiting, now, group, runs.limit - live, runs.left)
 
 
 def _is_live(session: Path) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import NamedTuple, cast, get_args
 
 from nb_agents.config.orchestrator import OnBudget
 from nb_agents.config.team import TeamSpec
+from nb_agents.context import within
 from nb_agents.errors import UserError
 from nb_agents.models.usage import REPORT_STEP
 from nb_agents.nouns import amount_in_dollars
@@ -217,6 +220,28 @@ def dollars_from(text: str, name: str) -> float | None:
     if not 0 < value < math.inf:
         raise UserError(f"{name} is {text!r}. Use a number above 0, in US dollars.")
     return value
+
+
+_process_limit: ContextVar[float | None] = ContextVar("nb_agents_process_limit", default=None)
+
+
+def with_process_limit(max_cost: float | None) -> AbstractContextManager[None]:
+    """Limit the cost of a task that the block starts in another process.
+
+    The limit applies only in that process. It is not recorded as the task's budget.
+
+    Args:
+        max_cost: US dollars, including the earlier turns of the task. None means no limit.
+    """
+    return within(_process_limit, max_cost)
+
+
+def process_limit_variable() -> Mapping[str, str]:
+    """Return the environment variable that applies `with_process_limit` in another process."""
+    if (limit := _process_limit.get()) is None:
+        return {}
+    most = dollars_in_environment(MAX_COST)
+    return {MAX_COST: repr(limit if most is None else min(limit, most))}
 
 
 def rest_of_budget(options: RunOptions, views: Sequence[RunView]) -> RunOptions:

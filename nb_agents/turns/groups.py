@@ -54,11 +54,13 @@ class OpenRuns(NamedTuple):
         sessions: The sessions of the runs.
         limit: The maximum number of runs at the same time.
         refusal: Why they can't be resumed without the group, or "".
+        left: US dollars that are left of the budget of all runs together. None without a budget.
     """
 
     sessions: tuple[Path, ...] = ()
     limit: int = 1
     refusal: str = ""
+    left: float | None = None
 
 
 class GroupView(Protocol):

@@ -20,7 +20,7 @@ from nb_agents.launch import start as start_module
 from nb_agents.launch.api import resume, start
 from nb_agents.launch.finding import attach, find_known, find_run, handle_of, runs
 from nb_agents.launch.here import Loaded
-from nb_agents.launch.quota_waits import ResumedTurn, resume_due_turns
+from nb_agents.launch.quota_waits import WAITS_LOCK, ResumedTurn, resume_due_turns
 from nb_agents.launch.resume import ResumeRequest
 from nb_agents.launch.resume_plan import Preview, preview_of, what_resumes
 from nb_agents.launch.rewind import RewindRequest
@@ -81,6 +81,7 @@ def preview(
 
 
 __all__ = [
+    "WAITS_LOCK",
     "ResumedTurn",
     "resume_due_turns",
     "quota_waits",

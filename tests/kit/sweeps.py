@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nb_agents.extensions.sweeps import mapping, sweep, sweep_cells
-from nb_agents.extensions.sweeps.manifest import has_died, is_live_sweep, owner_lock
+from nb_agents.extensions.sweeps.manifest import has_died, is_live_sweep, over_budget, owner_lock
 from nb_agents.extensions.sweeps.notes import (
     ROWS,
     InterimScore,
@@ -104,6 +104,7 @@ __all__ = [
     "is_live_sweep",
     "is_sweep",
     "mapping",
+    "over_budget",
     "owner_lock",
     "prune",
     "read_rows",

@@ -22,7 +22,7 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents.errors import SessionBusyError, SessionUnreadableError, TaskError, UserError
 from nb_agents.extensions.sweeps import sweep as sweep_module
-from nb_agents.extensions.sweeps.sweep import Sweep, SweepSpec, over_budget
+from nb_agents.extensions.sweeps.sweep import Sweep, SweepSpec
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests import processes
 from tests.kit.cells import handle_page_request
@@ -37,6 +37,7 @@ from tests.kit.sweeps import (
     has_died,
     is_live_sweep,
     mapping,
+    over_budget,
     read_rows,
 )
 from tests.kit.teams import TeamSpec

@@ -25,11 +25,13 @@ from nb_agents.disk.private import make_folder, open_private, private_lock
 from nb_agents.errors import SessionUnreadableError, StorageError, SweepBusyError, UserError
 from nb_agents.extensions.sweeps.notes import ROWS, Note
 from nb_agents.extensions.sweeps.sweep_file import SWEEP_FILE, is_sweep
-from nb_agents.extensions.sweeps.sweep_fold import SweepFold, fold_notes
+from nb_agents.extensions.sweeps.sweep_fold import SweepFold, fold_notes, sum_of
 from nb_agents.session.commands import remove_commands_before
+from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TICKETS, TurnPaths, make_root, turns_of
 from nb_agents.session.views import read_json, write_atomic
 from nb_agents.unicode import json_text
+from nb_agents.view.receipt import total_cost
 
 DEFAULT_LIMIT = 8
 """Default number of rows that run at the same time."""
@@ -150,6 +152,41 @@ def limits_of(path: Path) -> SweepLimits:
     limit = about.get("limit")  # missing in sweeps of earlier versions, as the budget is
     rows = limit if isinstance(limit, int) and limit > 0 else DEFAULT_LIMIT
     return SweepLimits(rows, about.get("has_budget") is not False)
+
+
+def over_budget(cost: float | None, max_cost: float | None) -> str:
+    """Return why nothing more may be spent, or "".
+
+    Args:
+        cost: US dollars spent, or None if the price of a model is unknown.
+        max_cost: The limit in US dollars, or None.
+    """
+    if max_cost is None:
+        return ""
+    if cost is None:
+        return "a model's price is unknown, so max_cost can't be enforced"
+    is_spent = cost >= max_cost
+    return f"max_cost of {max_cost:g} US dollars was reached" if is_spent else ""
+
+
+def spent_of(path: Path, fold: SweepFold) -> float | None:
+    """Return the US dollars that all rows of a sweep have cost, including unfinished rows.
+
+    Args:
+        path: The sweep's directory. No process runs the sweep.
+        fold: The state from its notes.
+
+    Returns:
+        The cost, or None if the price of a model is unknown.
+
+    Raises:
+        SessionUnreadableError: A row can't be read.
+    """
+    first = read_json(path / SWEEP_FILE).get("first_turn")
+    first = first if isinstance(first, int) else 1  # the file may have been edited
+    ended = [fold.spent_without(fold.at_work)]
+    turns = (turn for row in fold.at_work for turn in turns_of(path / row) if turn.number >= first)
+    return sum_of([*ended, *(total_cost(load_turn(turn).view) for turn in turns)])
 
 
 def has_died(path: Path, fold: SweepFold) -> bool:

@@ -34,7 +34,7 @@ from nb_agents.events.turn_events import ChangeGroup, Continue, Pause
 from nb_agents.extensions.sweeps.ended_sweeps import keep_ended
 from nb_agents.extensions.sweeps.heap import less_garbage_collection
 from nb_agents.extensions.sweeps.judge import INTERIM, JUDGE_SESSION, JudgeAgent, Judgement
-from nb_agents.extensions.sweeps.manifest import Manifest
+from nb_agents.extensions.sweeps.manifest import Manifest, over_budget
 from nb_agents.extensions.sweeps.notes import (
     InterimScore,
     Note,
@@ -92,21 +92,6 @@ MAX_MODEL_ROWS = 1000
 
 MAX_DEATHS = 3
 """Number of dead workers after which a row fails, because the row may be the cause."""
-
-
-def over_budget(cost: float | None, max_cost: float | None) -> str:
-    """Return why nothing more may be spent, or "".
-
-    Args:
-        cost: US dollars spent, or None if the price of a model is unknown.
-        max_cost: The limit in US dollars, or None.
-    """
-    if max_cost is None:
-        return ""
-    if cost is None:
-        return "a model's price is unknown, so max_cost can't be enforced"
-    is_spent = cost >= max_cost
-    return f"max_cost of {max_cost:g} US dollars was reached" if is_spent else ""
 
 
 @dataclass(frozen=True)
@@ -167,9 +152,10 @@ class Sweep(SweepHandle):
         self.rows, self.path = spec.rows, spec.path
         self.began_at = time.time()
         self._done = Future[None]()
-        has_budget = spec.max_cost is not None or spec.budget != Budget()
-        limits = {"limit": spec.limit, "has_budget": has_budget}
-        self._spec, self._manifest = spec, Manifest(spec.path, {**spec.about, **limits})
+        # Forks share the budget of their task, which is recorded in their journals.
+        limits = {"limit": spec.limit, "has_budget": spec.max_cost is not None}
+        about = {**spec.about, **limits}
+        self._spec, self._manifest = spec, Manifest(spec.path, about)
         self._fold = self._manifest.fold
         # Rows without a recorded end may still be running in another process.
         self._possibly_running = {row.name for row in self.rows} & self._fold.at_work

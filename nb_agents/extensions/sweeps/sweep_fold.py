@@ -5,7 +5,7 @@ Applying a note, and creating a view, take the same time for any number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -229,6 +229,13 @@ class SweepFold:
         """US dollars spent on ended rows, or None if the price of a model is unknown."""
         is_unknown = self._unpriced or self._interim_unpriced
         return None if is_unknown else self.cost
+
+    def spent_without(self, rows: Collection[str]) -> float | None:
+        """Return the US dollars spent on ended rows except these. None if a price is unknown."""
+        left_out = [self.results[row].cost for row in rows if row in self.results]
+        if self._interim_unpriced or self._unpriced > left_out.count(None):
+            return None
+        return self.cost - sum(cost or 0.0 for cost in left_out)
 
     @property
     def tokens(self) -> int:

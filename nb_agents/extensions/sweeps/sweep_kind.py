@@ -10,6 +10,8 @@ from nb_agents.extensions.sweeps.manifest import (
     has_died,
     is_live_sweep,
     limits_of,
+    over_budget,
+    spent_of,
 )
 from nb_agents.extensions.sweeps.sweep_file import is_sweep, sweep_paths
 from nb_agents.extensions.sweeps.sweep_fold import fold_notes
@@ -19,11 +21,10 @@ from nb_agents.presentation.asking import TERMINAL
 from nb_agents.session.prune import Pruning
 from nb_agents.turns.groups import Group, GroupFacts, OpenRuns
 
-BUDGET = (
-    "A budget for all rows together applies only while their sweep runs. Run the cell or command "
-    "of the sweep again to continue it."
-)
+REFUSED = "Its sweep is not continued: {reason}. Run the cell or command of the sweep again."
 """Why rows are not resumed without their sweep."""
+
+OLD_FILE = "an earlier version of nb_agents started it and did not record its max_cost"
 
 
 class SweepKind:
@@ -102,12 +103,16 @@ class SweepKind:
     def open_runs(self, path: Path) -> OpenRuns:
         """Return the rows of a sweep that have begun and have no recorded end."""
         limits, fold = limits_of(path), fold_notes(path)
-        has_budget = limits.has_budget or fold.steering.max_cost is not None
-        return OpenRuns(
-            tuple(path / row for row in sorted(fold.at_work)),
-            fold.steering.limit or limits.rows,
-            BUDGET if has_budget else "",
-        )
+        rows = tuple(path / row for row in sorted(fold.at_work))
+        max_cost = fold.steering.max_cost
+        if not rows or (max_cost is None and not limits.has_budget):
+            return OpenRuns(rows, fold.steering.limit or limits.rows)
+        spent = spent_of(path, fold)
+        reason = over_budget(spent, max_cost) if max_cost is not None else OLD_FILE
+        if reason or spent is None or max_cost is None:
+            return OpenRuns(rows, refusal=REFUSED.format(reason=reason))
+        # One at a time, so that what is left is exact.
+        return OpenRuns(rows, 1, left=max_cost - spent)
 
     def prune(self, root: Path, pruning: Pruning) -> None:
         """Remove the old rows of the sweeps in a session root."""
