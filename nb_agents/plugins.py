@@ -61,6 +61,8 @@ class Extension:
             event's kind; see `nb_agents.turns.user_events`.
         carry_overs: Functions that return what a resume or rewind adds to the new turn, by name;
             see `nb_agents.launch.carry_over`.
+        late_events: Functions that return what was recorded after a turn's end, by name; see
+            `nb_agents.presentation.late_views`.
         cards: Functions that add something to a run's card, by name.
         panel_parts: Functions that return data for the page with a run's panel or card, by name;
             see `nb_agents.presentation.panel_parts`.
@@ -84,6 +86,7 @@ class Extension:
     events: Mapping[str, str] = _references()
     user_events: Mapping[str, str] = _references()
     carry_overs: Mapping[str, str] = _references()
+    late_events: Mapping[str, str] = _references()
     cards: Mapping[str, str] = _references()
     panel_parts: Mapping[str, str] = _references()
     displays: Mapping[str, str] = _references()

@@ -101,6 +101,8 @@ export interface Answer {
   readonly refusal: string;
   /** Whether the server does not know the turn or sweep. */
   readonly isUnknown: boolean;
+  /** Whether the server, or a proxy in front of it, may answer later. */
+  readonly isUnreachable?: boolean;
 }
 
 /** HTTP status for a session that this user has neither made nor trusted. */
@@ -179,9 +181,14 @@ export class Api {
     return this.json(`runs/${address(id)}/transcript?${new URLSearchParams({ agent, after: String(after) })}`);
   }
 
-  /** List the changes of cells that a turn's agents have proposed. */
-  async proposals(id: string): Promise<readonly Change[]> {
-    return (await this.json<{ readonly proposals: readonly Change[] }>(`runs/${address(id)}/cells`, "POST", {})).proposals;
+  /**
+   * List the changes of cells that a turn's agents have proposed.
+   *
+   * @param since Unix seconds. Accepted changes that are newer have their texts, like open ones.
+   */
+  async proposals(id: string, since?: number): Promise<readonly Change[]> {
+    const body = since === undefined ? {} : { since };
+    return (await this.json<{ readonly proposals: readonly Change[] }>(`runs/${address(id)}/cells`, "POST", body)).proposals;
   }
 
   /** Claim a proposal before it is decided. */
@@ -247,11 +254,12 @@ export class Api {
   async tryPost(id: string, action: string, body: object): Promise<Answer> {
     try {
       await this.ask(`runs/${address(id)}/${action}`, "POST", body);
-      return { refusal: "", isUnknown: false };
+      return { refusal: "", isUnknown: false, isUnreachable: false };
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       const isOver = action === "stop" && error.cause === 409;
-      return { refusal: isOver ? "" : error.message, isUnknown: error.cause === 404 };
+      const isUnreachable = error.cause === undefined || [502, 503, 504].includes(Number(error.cause));
+      return { refusal: isOver ? "" : error.message, isUnknown: error.cause === 404, isUnreachable };
     }
   }
 

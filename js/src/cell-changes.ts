@@ -25,6 +25,8 @@ export interface Change {
   readonly source?: string;
   readonly cell_type?: string;
   readonly why?: string;
+  /** The id for a cell that the change inserts. So a page finds it again after a reload. */
+  readonly new_cell?: string;
 }
 
 /** A cell for an agent, as in `nb_agents/extensions/notebook_cells/cells.py`. */
@@ -134,6 +136,7 @@ function lineCount(source: string): number {
 
 /** Return whether a change can be applied to the notebook now. */
 export function fitOf(notebook: YNotebook, change: Change): Fit {
+  if (change.new_cell && notebook.cells.some(({ id }) => id === change.new_cell)) return "done";
   if (change.op === "insert") return indexAfter(notebook, change.after ?? "") < 0 ? "missing" : "fits";
   const cell = notebook.cells.find(({ id }) => id === change.cell);
   if (!cell) return change.op === "delete" ? "done" : "missing";
@@ -259,7 +262,9 @@ export function insertAsNew(notebook: YNotebook, change: Change): string {
 }
 
 function insert(notebook: YNotebook, change: Change, index: number): string {
-  return insertAt(notebook, index, { cell_type: typeOf(change.cell_type), source: change.source ?? "", metadata: {} });
+  const { cell_type, source = "", new_cell } = change;
+  const id = new_cell ? { id: new_cell } : {};
+  return insertAt(notebook, index, { ...id, cell_type: typeOf(cell_type), source, metadata: {} });
 }
 
 function insertAt(notebook: YNotebook, index: number, cell: Parameters<YNotebook["insertCell"]>[1]): string {

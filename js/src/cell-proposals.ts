@@ -64,8 +64,8 @@ export interface Claim {
 export interface CellsApi {
   /** Claim a proposal before it is decided. Of several pages, one gets it. */
   claim(turn: string, body: object): Promise<Claim>;
-  /** List the proposals of a turn. */
-  proposals(turn: string): Promise<readonly Change[]>;
+  /** List the proposals of a turn. Accepted ones have texts only if they are newer than `since`. */
+  proposals(turn: string, since?: number): Promise<readonly Change[]>;
   /** Ask how to take back the changes of a rewind. One page gets the plan. */
   revertPlan(turn: string, body: object): Promise<RevertPlan>;
   /** List a turn's open requests to run a cell. */
@@ -89,6 +89,8 @@ export class CellProposals {
     private readonly api: CellsApi,
     private readonly report: (problem: string) => void,
     private readonly executor: INotebookCellExecutor | null,
+    /** Draw the card of a turn again. Decisions after its end are on no stream. */
+    private readonly redrawCard: (turn: string) => void,
   ) {}
 
   /**
@@ -101,19 +103,24 @@ export class CellProposals {
     if (!part || !place) return;
     const turns = this.shown.get(place.panel) ?? new Map<string, TurnProposals>();
     this.shown.set(place.panel, turns);
-    const proposals = turns.get(turn) ?? new TurnProposals(turn, place, this.api, this.report, this.executor);
+    const { api, report, executor, redrawCard } = this;
+    const proposals = turns.get(turn) ?? new TurnProposals(turn, place, api, report, executor, redrawCard);
     turns.set(turn, proposals);
     if (isLive) {
       for (const request of part.requests) void proposals.answer(request);
       proposals.runs.take(part.runs ?? []);
     }
-    void proposals.load(part.open);
+    void proposals.load(part.open, isLive);
     if (part.revert && isLive) void proposals.revert();
   }
 }
 
 /** Time after which a change that the notebook already contains counts as accepted, even if another page claimed it. */
 const REPORT_MS = 10_000;
+/** Delays before a report is sent again to a server that can't be reached. The last one repeats. */
+const RETRY_MS = [500, 1000, 2000, 5000];
+/** Interval at which a page looks for decisions of other pages after the turn's end. */
+const REFRESH_MS = 3000;
 
 const LABELS: Readonly<Record<Change["op"], string>> = {
   insert: "proposes a new cell here",
@@ -121,7 +128,8 @@ const LABELS: Readonly<Record<Change["op"], string>> = {
   delete: "proposes to delete this cell",
   move: "proposes to move this cell",
 };
-const FITS: Readonly<Record<Fit, string>> = {
+const FITS: Readonly<Record<Fit | "lost", string>> = {
+  lost: "This change was accepted, but the notebook was closed before it was saved.",
   fits: "",
   done: "",
   changed: "The cell has changed since the agent read it, so the proposal can't be applied. Compare your changes with the agent's.",
@@ -136,12 +144,16 @@ class TurnProposals {
   /** The changes that the notebook already contains, which are being reported. */
   private readonly applied = new Set<number>();
   private changes: readonly Change[] = [];
+  /** The accepted changes that are newer than the file that this page has opened. */
+  private unsaved: readonly Change[] | undefined;
   private readonly boxes = new Map<number, Box>();
   private readonly bar: Bar;
   readonly runs: CellRuns;
-  private loaded = "";
+  private loaded: string | undefined;
   private isDrawPending = false;
   private isReverting = false;
+  private isLive = true;
+  private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
     private readonly turn: string,
@@ -149,15 +161,18 @@ class TurnProposals {
     private readonly api: CellsApi,
     private readonly report: (problem: string) => void,
     executor: INotebookCellExecutor | null,
+    private readonly redrawCard: (turn: string) => void,
   ) {
     const runs = {
       wanted: () => api.cellRuns(turn),
       record: (body: object) => api.hasChanged(turn, "cells_run", body),
+      end: (body: object) => this.post("cells_run", body),
     };
     this.runs = new CellRuns(place.panel, place.cell.model.id, runs, executor);
     const all = (act: (change: Change, claim: Promise<boolean>) => Promise<void>) => async (): Promise<void> => {
-      const claims = this.open.map((change) => [change, this.claim(change)] as const);
-      for (const [change, claim] of claims) await act(change, claim); // in the order of the proposals
+      const open = this.open;
+      const claims = await Promise.all(open.map((change) => this.claim(change)));
+      await Promise.all(open.map((change, i) => act(change, Promise.resolve(claims[i]!)))); // in their order
     };
     this.bar = makeBar(place.panel, {
       next: () => this.next(),
@@ -213,21 +228,67 @@ class TurnProposals {
     });
   }
 
-  /** Show the open proposals. */
-  async load(open: readonly number[]): Promise<void> {
+  /**
+   * Show the open proposals.
+   *
+   * @param open Their numbers, which may be older than the server's.
+   * @param isLive Whether the turn is live, so the page gets each decision.
+   */
+  async load(open: readonly number[], isLive: boolean): Promise<void> {
     const numbers = open.join();
+    this.isLive = isLive;
     if (numbers === this.loaded) return;
     this.loaded = numbers;
     let changes: readonly Change[] = [];
     try {
-      if (open.length) changes = await this.api.proposals(this.turn);
+      if (!this.unsaved) {
+        changes = await this.api.proposals(this.turn, this.savedAt());
+        this.unsaved = changes.filter(({ how, cell_type }) => how === "accepted" && cell_type !== undefined);
+      } else if (open.length) changes = await this.api.proposals(this.turn);
     } catch {
-      this.loaded = ""; // the server can't be reached; the next state tries again
+      this.loaded = undefined; // the server can't be reached; the next state tries again
       return;
     }
     if (this.loaded !== numbers) return;
     this.changes = changes;
     this.draw();
+    const isOld = changes.some(({ number, how }) => how !== "" && open.includes(number));
+    if (isOld && !isLive) this.redrawCard(this.turn);
+  }
+
+  /** When the file was last saved, in Unix seconds. */
+  private savedAt(): number {
+    return Math.floor(Date.parse(this.place.panel.context.contentsModel?.last_modified ?? "") / 1000) || 0;
+  }
+
+  /** The accepted changes that the notebook does not have, because a page ended before it was saved. */
+  private get lost(): readonly Change[] {
+    const { notebook } = this;
+    return (this.unsaved ?? []).filter((each) => !this.decided.has(each.number) && fitOf(notebook, each) === "fits");
+  }
+
+  /** Take the decisions of other pages, and of this one. */
+  private async refresh(): Promise<void> {
+    const before = this.open.length;
+    try {
+      this.changes = await this.api.proposals(this.turn);
+    } catch {
+      this.refreshLater(); // the server can't be reached
+      return;
+    }
+    this.draw();
+    if (!this.isLive && this.open.length !== before) this.redrawCard(this.turn);
+  }
+
+  /** After the end of the turn, look from time to time whether another page has decided. */
+  private refreshLater(): void {
+    clearTimeout(this.timer);
+    if (this.isLive || !this.boxes.size) return;
+    this.timer = setTimeout(() => {
+      if (this.place.panel.isDisposed) return;
+      if (document.hidden) this.refreshLater();
+      else void this.refresh();
+    }, REFRESH_MS);
   }
 
   private get notebook(): YNotebook {
@@ -249,14 +310,16 @@ class TurnProposals {
 
   private draw(): void {
     if (this.place.panel.isDisposed || !this.place.panel.content.model) return;
-    const open = this.open;
+    const [open, lost] = [this.open, this.lost];
     for (const [number, box] of this.boxes)
-      if (!open.some((change) => change.number === number)) {
+      if (![...open, ...lost].some((change) => change.number === number)) {
         box.remove();
         this.boxes.delete(number);
       }
     for (const change of open) this.drawChange(change);
+    for (const change of lost) this.drawLost(change);
     this.bar.draw(open.length, this.place.cell.node);
+    this.refreshLater();
   }
 
   private drawChange(change: Change): void {
@@ -277,6 +340,21 @@ class TurnProposals {
     }
     const current = this.notebook.cells.find(({ id }) => id === change.cell);
     box.draw(fit, current?.getSource() ?? "");
+    this.attach(box.el, change);
+  }
+
+  /** Offer to apply an accepted change again. The decision is recorded already. */
+  private drawLost(change: Change): void {
+    const close = (act: () => unknown) => async (): Promise<void> => {
+      if (act() === undefined) return;
+      this.decided.add(change.number);
+      this.draw();
+    };
+    const none = async (): Promise<void> => {};
+    const accept = close(() => this.apply(change));
+    const box = this.boxes.get(change.number) ?? makeBox(change, { accept, reject: close(() => true), asNew: none, force: none });
+    this.boxes.set(change.number, box);
+    box.draw("lost", "");
     this.attach(box.el, change);
   }
 
@@ -307,7 +385,17 @@ class TurnProposals {
   }
 
   private accept(change: Change, claim?: Promise<boolean>): Promise<void> {
-    return this.decide(change, "accepted", () => applyChange(this.notebook, change), claim);
+    return this.decide(change, "accepted", () => this.apply(change), claim);
+  }
+
+  private apply(change: Change): Applied | undefined {
+    const cell = this.place.panel.content.widgets.find(({ model }) => model.id === change.cell);
+    // Keys that the user presses now would go to another cell.
+    if (change.op === "delete" && cell?.editor?.hasFocus()) {
+      this.report("The cell was not deleted, because your cursor is in it.");
+      return undefined;
+    }
+    return applyChange(this.notebook, change);
   }
 
   private asNew(change: Change): Promise<void> {
@@ -326,7 +414,7 @@ class TurnProposals {
     if (!(await this.claim(change))) await new Promise((resolve) => setTimeout(resolve, REPORT_MS));
     const isOpen = this.open.includes(change) && !this.place.panel.isDisposed;
     if (isOpen && fitOf(this.notebook, change) === "done" && (await this.claim(change, true)))
-      await this.decide(change, "accepted", () => ({ cell: change.cell }));
+      await this.decide(change, ...doneAs(this.notebook, change));
     this.applied.delete(change.number);
   }
 
@@ -341,6 +429,7 @@ class TurnProposals {
     try {
       const { open, mine } = await this.api.claim(this.turn, { number, page: pageName(), force });
       if (open && !mine) this.boxes.get(number)?.setClaimed(true);
+      if (!open) void this.refresh(); // another page has decided it
       return mine;
     } catch (error) {
       this.report(error instanceof Error ? error.message : String(error));
@@ -361,8 +450,8 @@ class TurnProposals {
     claim = this.claim(change),
   ): Promise<void> {
     if (!(await claim)) return;
-    // The claim takes a moment, in which the user may have closed the notebook or clicked again.
-    if (this.decided.has(change.number) || this.place.panel.isDisposed) return;
+    // The claim takes a moment, in which the user may have closed the notebook, clicked again or stopped the run.
+    if (!this.open.some(({ number }) => number === change.number) || this.place.panel.isDisposed) return;
     const applied = act();
     if (applied === undefined) {
       this.draw();
@@ -371,12 +460,24 @@ class TurnProposals {
     this.decided.add(change.number);
     this.draw();
     await this.post("cells_decide", { number: change.number, how, cell: "", ...applied });
+    if (!this.isLive) this.redrawCard(this.turn);
   }
 
+  /** Report what this page did, also if the server is restarted meanwhile. */
   private async post(verb: string, body: object): Promise<void> {
-    const { refusal } = await this.api.tryPost(this.turn, verb, body);
-    if (refusal) this.report(refusal);
+    for (let n = 0; ; n++) {
+      const { refusal, isUnreachable } = await this.api.tryPost(this.turn, verb, body);
+      if (refusal && (n === 0 || !isUnreachable)) this.report(refusal);
+      if (!isUnreachable || this.place.panel.isDisposed) return;
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS[Math.min(n, RETRY_MS.length - 1)]));
+    }
   }
+}
+
+/** Return how a change that the notebook already contains was decided. */
+function doneAs(notebook: YNotebook, { op, cell, new_cell }: Change): ["accepted" | "inserted", () => { cell: string }] {
+  const isNew = notebook.cells.some(({ id }) => id === new_cell);
+  return [isNew && op !== "insert" ? "inserted" : "accepted", () => ({ cell: isNew ? new_cell! : cell })];
 }
 
 /** Return whether a notebook shows outputs that were made elsewhere, and not confirmed by the user. */
@@ -389,7 +490,7 @@ function hasUntrustedOutput(panel: NotebookPanel): boolean {
 
 interface Box {
   readonly el: HTMLElement;
-  draw(fit: Fit, current: string): void;
+  draw(fit: Fit | "lost", current: string): void;
   /** Show whether another page decides the proposal. */
   setClaimed(isClaimed: boolean): void;
   focus(): void;
@@ -429,8 +530,8 @@ function makeBox(change: Change, actions: BoxActions): Box {
     draw(fit, current) {
       setText(problem, FITS[fit]);
       setHidden(problem, fit === "fits");
-      setHidden(accept, fit !== "fits");
-      setHidden(asNew, fit === "fits" || change.op === "delete" || change.op === "move");
+      setHidden(accept, fit !== "fits" && fit !== "lost");
+      setHidden(asNew, fit === "fits" || fit === "lost" || change.op === "delete" || change.op === "move");
       setAttr(el, "data-fit", fit);
       setHidden(mine, fit !== "changed");
       if (fit === "changed" && current !== shown)

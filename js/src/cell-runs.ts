@@ -32,6 +32,8 @@ export interface RunsApi {
   wanted(): Promise<readonly WantedRun[]>;
   /** Record a step. Resolves to whether it was recorded. */
   record(body: object): Promise<boolean>;
+  /** Report the end of a run, also if the server is restarted meanwhile. */
+  end(body: object): Promise<void>;
 }
 
 /** The requests of one turn. */
@@ -60,7 +62,7 @@ export class CellRuns {
   }
 
   private async handle({ number, page, started }: RunPart, stop: AbortSignal): Promise<void> {
-    const end = (how: string, outputs = ""): Promise<boolean> => this.api.record({ number, step: "end", how, outputs });
+    const end = (how: string, outputs = ""): Promise<void> => this.api.end({ number, step: "end", how, outputs });
     if (started) {
       await end("lost"); // this page was reloaded while the cell ran
       return;

@@ -68,7 +68,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const shown = new Set<RunRenderer>();
     const cells = new Cells(notebooks, (path) => contents.localPath(path));
     const report = (problem: string): string => Notification.error(problem, { autoClose: PROBLEM_MS });
-    const proposals = new CellProposals(api, report, executor);
+    const redrawCard = (turn: string): void => [...shown].forEach((each) => void each.redrawCard(turn));
+    const proposals = new CellProposals(api, report, executor, redrawCard);
     if (notebooks) offerAskTeam(notebooks);
     const notebookOf = (output: Node): NotebookPanel | undefined =>
       notebooks?.find((panel) => panel.node.contains(output));

@@ -158,6 +158,18 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     if (!isOver(model.data) || !model.trusted) this.follow();
   }
 
+  /** Get the card of an ended turn again from the server, if it is shown here. */
+  redrawCard(turn: string): void {
+    if (turn !== this.shownId || !this.card) return;
+    const life = this.life.signal;
+    this.app.watcher.watch(turn, (news) => {
+      if (news.kind !== "card" || life.aborted) return;
+      this.isSettled = true;
+      void this.drawCard(news.bundle, true);
+      this.store(news.bundle);
+    });
+  }
+
   override dispose(): void {
     this.life.abort();
     this.app.shown.delete(this);
@@ -403,8 +415,11 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
    * updates of the output from the kernel.
    */
   private keep(bundle: Bundle): void {
-    if (!this.model || isOver(this.model.data)) return;
-    this.model.setData({ data: bundle as IRenderMime.IMimeModel["data"], metadata: this.model.metadata });
+    if (this.model && !isOver(this.model.data)) this.store(bundle);
+  }
+
+  private store(bundle: Bundle): void {
+    this.model?.setData({ data: bundle as IRenderMime.IMimeModel["data"], metadata: this.model.metadata });
   }
 
   private makeRun(): Drawn {

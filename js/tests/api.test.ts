@@ -32,7 +32,7 @@ test("a request goes to the turn's URL, and an error is reported", async () => {
 
 test.each([[404, true], [409, false]])("status %i tells whether the server knows the turn", async (status, isUnknown) => {
   makeRequest.mockResolvedValueOnce(Response.json({ message: "No." }, { status }));
-  expect(await api.tryPost("s/turn_1", "say", { text: "later" })).toEqual({ refusal: "No.", isUnknown });
+  expect(await api.tryPost("s/turn_1", "say", { text: "later" })).toEqual({ refusal: "No.", isUnknown, isUnreachable: false });
 });
 
 test("a stop after the end is no error", async () => {

@@ -290,3 +290,21 @@ describe("outputs of cells", () => {
     expect(outputText([{ ...error, traceback: [] }])).toBe("ValueError: no");
   });
 });
+
+describe("a page that ended before it reported what it did", () => {
+  const insertion: Change = { ...replace("x = 1", ""), op: "insert", cell: "", after: "c0", new_cell: "new" };
+
+  it("does not insert a cell twice", () => {
+    const made = notebook("a = 1");
+    expect(applyChange(made, insertion)?.cell).toBe("new");
+    expect(fitOf(made, insertion)).toBe("done");
+    expect(applyChange(made, insertion)).toBeUndefined();
+    expect(sources(made)).toEqual(["a = 1", "x = 1"]);
+  });
+
+  it("does not put the text of a stale change into two cells", () => {
+    const made = notebook("mine");
+    const stale = replace("b = 1", "a = 1", { new_cell: "new" });
+    expect([fitOf(made, stale), insertAsNew(made, stale), fitOf(made, stale)]).toEqual(["changed", "new", "done"]);
+  });
+});

@@ -398,7 +398,7 @@ def _panel_at(path: Path, make: Callable[[], _Shown]) -> _Shown:
 
 
 def _card(run: Run, view: RunView) -> dict[str, Any]:
-    return card_bundle(view, _shown_path(run), run.timeline, run.preview)
+    return card_bundle(view, _shown_path(run), run.timeline, run.preview, run.path)
 
 
 def _shown_path(run: Run) -> str:

@@ -33,6 +33,7 @@ from nb_agents.presentation.asking import (
     how_to_answer,
     question,
 )
+from nb_agents.presentation.late_views import with_late_events
 from nb_agents.presentation.markdown import as_html, marked, sanitize
 from nb_agents.presentation.panel_parts import panel_parts
 from nb_agents.presentation.renderer import hide_from_mathjax
@@ -63,7 +64,8 @@ _logger = logging.getLogger(__name__)
 
 def card_of_run(run: Run) -> dict[str, Any]:
     """Return the card of a run as a mime bundle."""
-    return card_bundle(run.view, text.shown_path(run.path), run.timeline, run.preview)
+    path = text.shown_path(run.path)
+    return card_bundle(run.view, path, run.timeline, run.preview, run.path)
 
 
 def card_bundle(
@@ -87,6 +89,7 @@ def card_bundle(
     Returns:
         A mime bundle: text/html, text/markdown, text/plain and `TURN_MIME`.
     """
+    view = with_late_events(view, directory or Path(path))
     markdown = card_text(view, path, again, entry_point)
     mark = next(mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in markdown)
     html = _html(view, path, timeline or Timeline(), again, directory or Path(path), entry_point)

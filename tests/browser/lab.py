@@ -144,17 +144,31 @@ class Lab:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         flags = [*_SERVER_FLAGS, f"--ServerApp.port={port}", f"--ServerApp.root_dir={root}"]
-        flags += [f"--IdentityProvider.token={self.token}", *extra]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "jupyterlab", *flags],
-                cwd=root,
-                env=self._environment(env),
+        self._flags = [*flags, f"--IdentityProvider.token={self.token}", *extra]
+        self._env = self._environment(env)
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "jupyterlab", *self._flags],
+                cwd=self.root,
+                env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C in the terminal is for pytest
             )
+
+    def kill(self) -> None:
+        """End the server with SIGKILL. Its kernels may continue."""
+        self.process.kill()
+        self.process.wait(5)
+
+    def restart(self) -> None:
+        """Start the server again at the same address, and wait until it answers."""
+        self.process = self._start()
+        self.wait_ready()
 
     def __enter__(self) -> Lab:
         return self

@@ -176,10 +176,13 @@ def test_proposal_is_decided_after_the_end_and_survives_a_reload(
     boxes(story).last.get_by_role("button", name="Accept").click()
     expect(boxes(story)).to_have_count(1)
     assert sources(story)[3] == CHECK
+    decided = story.page.page.get_by_text(re.compile("2: insert .* by ada: accepted by"))
+    expect(decided).to_be_visible()
     story.page.save()
     story.page.reload()
     expect(boxes(story)).to_have_count(1)
     assert sources(story)[3] == CHECK
+    expect(decided).to_be_visible()
 
 
 def test_change_is_applied_once_if_two_pages_accept_it(
@@ -199,6 +202,9 @@ def test_change_is_applied_once_if_two_pages_accept_it(
         story.page.wait_until(lambda: len(late_decisions(story)) == 2, what="the decisions")
         found = [tab.cell_source(n) for tab in (story.page, other) for n in (2, 3)]
         assert (found.count(SUM), found.count(CHECK)) == (1, 1)
+        for page in pages:
+            expect(page.locator(".nba-change:visible")).to_have_count(0)
+            expect(page.get_by_text(re.compile("by ada: accepted by"))).to_have_count(2)
 
 
 def test_proposal_that_another_page_has_claimed_is_decided_only_after_a_question(

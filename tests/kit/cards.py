@@ -8,6 +8,7 @@ from nb_agents.presentation.cards import (
     TURN_MIME,
     answers_of,
     card_bundle,
+    card_of_run,
     card_text,
     turn_bundle,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "answers_of",
     "as_html",
     "card_bundle",
+    "card_of_run",
     "card_text",
     "cards",
     "complete_path",

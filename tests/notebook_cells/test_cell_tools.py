@@ -16,6 +16,7 @@ from nbformat.sign import NotebookNotary
 import nb_agents
 from nb_agents.extensions.notebook_cells import cell_tools
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
+from tests.kit.cards import TURN_MIME, card_of_run
 from tests.kit.notebook_cells import (
     CELL,
     LATE_FILE,
@@ -310,6 +311,17 @@ def test_late_decision_of_two_processes_is_recorded_once(started: Any) -> None:
         added = [*threads.map(lambda _: add_late_event(turn, run.view, event), range(4))]
     assert sorted(added) == [False, False, False, True]
     assert [each.kind for each in late_events(turn)] == ["change_decided"]
+
+
+def test_card_shows_late_decisions(started: Any) -> None:
+    run = started(READ, propose(REPLACE), Answer("Done."))
+    Page(run, LOAD)
+    run.wait()
+    assert "1: replace cell load, by ada: open" in card_of_run(run)["text/markdown"]
+    cells_decide(run, CALLER._replace(user="Ada L."), number=1, how="accepted", cell="load")
+    card = card_of_run(run)
+    assert "1: replace cell load, by ada: accepted by Ada L." in card["text/markdown"]
+    assert card[TURN_MIME]["parts"]["cells"]["open"] == []
 
 
 @pytest.mark.parametrize(

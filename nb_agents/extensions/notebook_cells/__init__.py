@@ -34,6 +34,7 @@ EXTENSION = Extension(
         "cell_run_ended": f"{_EVENTS}:may_end",
     },
     carry_overs={"cells": f"{__name__}.rewinding:carry_over"},
+    late_events={"cells": f"{__name__}.late_events:late_events_in"},
     panel_parts={"cells": f"{__name__}.cell_views:cells_part"},
     cards={"cells": f"{__name__}.cell_views:cells_card"},
     verbs={

@@ -42,7 +42,7 @@ _CELLS = TypeAdapter(tuple[Cell, ...])
 _DECISIONS: tuple[Decision, ...] = ("accepted", "inserted", "rejected", "stale")
 
 
-def cells(run: Run, caller: Caller) -> Reply:
+def cells(run: Run, caller: Caller, *, since: int = 0) -> Reply:
     """List the changes of cells that a turn's agents have proposed."""
     state = state_of(run)
     lines = [*map(row, state.proposals.values()), *map(run_row, state.runs.values())]
@@ -51,7 +51,7 @@ def cells(run: Run, caller: Caller) -> Reply:
         for each in state.open_runs
     ]
     text = "\n".join(lines) or "No changes were proposed."
-    return Reply(text, {"proposals": facts(state), "runs": runs})
+    return Reply(text, {"proposals": facts(state, run.id, since), "runs": runs})
 
 
 def cells_read(
@@ -207,7 +207,21 @@ def state_of(run: Run) -> CellsState:
 
 
 _HTTP: tuple[Interface, ...] = ("http",)
-CELLS = Verb("cells", cells, "turn", route="cells")
+CELLS = Verb(
+    "cells",
+    cells,
+    "turn",
+    (
+        Parameter(
+            "since",
+            "Unix seconds; newer accepted changes have texts",
+            0,
+            kind=int,
+            interfaces=_HTTP,
+        ),
+    ),
+    route="cells",
+)
 CELLS_READ = Verb(
     "cells_read",
     cells_read,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nb_agents.extensions.notebook_cells.cell_events import CellRun, CellsState, Proposal, cells_of
+from nb_agents.extensions.notebook_cells.cells import digest
 from nb_agents.extensions.notebook_cells.changes import describe
 from nb_agents.nouns import count
 from nb_agents.view.run_view import RunView
@@ -101,15 +102,24 @@ def row(proposal: Proposal) -> str:
     """Return a proposal and its decision on one line."""
     change, decided = proposal.change, proposal.decided
     how = decided.how if decided else "open"
-    return f"{change.number}: {describe(change)}, by {change.agent}: {how}"
+    user = f" by {decided.by}" if decided and decided.by else ""
+    return f"{change.number}: {describe(change)}, by {change.agent}: {how}{user}"
 
 
-def facts(state: CellsState) -> list[dict[str, object]]:
-    """Return all proposals as JSON values, with the texts of open ones."""
-    return [_facts(each) for each in state.proposals.values()]
+def facts(state: CellsState, turn: str, since: int = 0) -> list[dict[str, object]]:
+    """Return all proposals as JSON values, with the texts of open and newly accepted ones.
+
+    Args:
+        state: The proposals.
+        turn: The session and turn, from which the ids of inserted cells are made. So no cell is
+            inserted twice, even if a page ends before it reports what it did.
+        since: Accepted changes have their texts if they were accepted after this time, in Unix
+            seconds. 0 means that they have none.
+    """
+    return [_facts(each, turn, since) for each in state.proposals.values()]
 
 
-def _facts(proposal: Proposal) -> dict[str, object]:
+def _facts(proposal: Proposal, turn: str, since: int) -> dict[str, object]:
     change, decided = proposal.change, proposal.decided
     fields: dict[str, object] = {
         "number": change.number,
@@ -119,7 +129,8 @@ def _facts(proposal: Proposal) -> dict[str, object]:
         "how": decided.how if decided else "",
         "by": decided.by if decided else "",
     }
-    if decided is not None:
+    is_new = decided is not None and decided.how == "accepted" and 0 < since <= decided.at
+    if decided is not None and not is_new:
         return fields
     return fields | {
         "after": change.after,
@@ -127,4 +138,5 @@ def _facts(proposal: Proposal) -> dict[str, object]:
         "source": change.source,
         "cell_type": change.cell_type,
         "why": change.why,
+        "new_cell": digest("insert", f"{turn}/{change.number}"),
     }

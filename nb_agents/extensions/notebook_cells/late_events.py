@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from nb_agents.disk.directory import read_file
 from nb_agents.disk.private import open_private, private_lock
@@ -46,6 +47,11 @@ def late_events(turn: TurnPaths) -> list[Event]:
                 events.append(EVENT.validate_python(document["event"]))
                 last = number
     return events
+
+
+def late_events_in(directory: Path) -> list[Event]:
+    """Return the events after the end of the turn in a directory."""
+    return late_events(TurnPaths(directory))
 
 
 def with_late_events(turn: TurnPaths, view: RunView) -> RunView:
