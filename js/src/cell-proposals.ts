@@ -106,10 +106,8 @@ export class CellProposals {
     const { api, report, executor, redrawCard } = this;
     const proposals = turns.get(turn) ?? new TurnProposals(turn, place, api, report, executor, redrawCard);
     turns.set(turn, proposals);
-    if (isLive) {
-      for (const request of part.requests) void proposals.answer(request);
-      proposals.runs.take(part.runs ?? []);
-    }
+    if (isLive) for (const request of part.requests) void proposals.answer(request);
+    proposals.runs.take(part.runs ?? [], isLive);
     void proposals.load(part.open, isLive);
     if (part.revert && isLive) void proposals.revert();
   }

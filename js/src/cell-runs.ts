@@ -49,11 +49,15 @@ export class CellRuns {
     private readonly executor: INotebookCellExecutor | null,
   ) {}
 
-  /** Take the open requests. Those that are no longer open are withdrawn, or interrupted. */
-  take(runs: readonly RunPart[]): void {
+  /**
+   * Take the open requests. Those that are no longer open are withdrawn, or interrupted.
+   *
+   * @param isLive Whether the requests are from the server. After a stop, the page may get only the turn's card.
+   */
+  take(runs: readonly RunPart[], isLive: boolean): void {
     const open = new Set(runs.map(({ number }) => number));
     for (const [number, stop] of this.taken) if (!open.has(number)) stop.abort();
-    for (const run of runs) {
+    for (const run of isLive ? runs : []) {
       if (this.taken.has(run.number) || (run.page !== "" && run.page !== pageName())) continue;
       const stop = new AbortController();
       this.taken.set(run.number, stop);

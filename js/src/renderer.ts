@@ -178,7 +178,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
 
   /** The card of a loaded notebook is drawn before its output is in the page. */
   protected override onAfterAttach(): void {
-    this.takeParts(this.extensionParts, false);
+    this.takeParts(this.extensionParts, this.panel !== null);
   }
 
   protected override onBeforeDetach(): void {
