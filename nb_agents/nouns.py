@@ -48,6 +48,18 @@ def dollars(cost: float | None) -> str:
     return "<$0.001" if cost < 0.0005 else f"${cost:.3f}"
 
 
+def price(tokens: int, cost: float | None) -> str:
+    """Return the cost of tokens as text: "$0" for a free model, "" if it is unknown.
+
+    Example:
+        >>> [price(900, each) for each in (None, 0.0, 1.5)], price(0, 0.0)
+        (['', '$0', '$1.500'], '')
+    """
+    if not tokens:
+        return ""
+    return "$0" if cost == 0 else dollars(cost)
+
+
 def amount_in_dollars(amount: float) -> str:
     """Return a limit, or what was used of it, as text, such as "$2.00"."""
     return f"${amount:.2f}" if amount >= 0.01 else f"${amount:.4g}"

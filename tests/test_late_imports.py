@@ -50,7 +50,7 @@ ALLOWED = {
 }
 """How many late imports each module may have, and why it needs them."""
 
-MOST = 48
+MOST = 49
 """The sum of all counts. It was 105 when the core and its extensions were separated."""
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef

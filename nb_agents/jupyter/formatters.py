@@ -13,7 +13,7 @@ from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import table_bundle
 from nb_agents.jupyter.panel import cells_of, show_group, show_run
 from nb_agents.launch.run import Run
-from nb_agents.nouns import dollars
+from nb_agents.nouns import price
 from nb_agents.presentation import text
 from nb_agents.presentation.markdown import sanitize
 from nb_agents.turns.groups import GroupKind, kinds
@@ -53,21 +53,26 @@ def _table(kind: GroupKind, view: Any, **_: object) -> dict[str, Any]:
     return cells_of(kind).table(view)
 
 
+def _shown(outcome: str) -> str:
+    """Return an outcome as all user interfaces show it: work that a stop ended is "stopped"."""
+    return "stopped" if outcome == "killed" else outcome
+
+
 def _receipt(receipt: Receipt, **_: object) -> dict[str, Any]:
     heads = ("", "outcome", "answers", "words saved", "tokens", "cost")
     rows = [
         (
             name,
-            agent.outcome,
+            _shown(agent.outcome),
             str(agent.answers),
             str(agent.words_kept),
             text.tokens(agent.tokens, agent.is_estimated),
-            dollars(agent.cost),
+            price(agent.tokens, agent.cost),
         )
         for name, agent in receipt.agents.items()
     ]
     other_rows = [
-        (name, outcome, "", "", "", "") for name, outcome in receipt.steps + receipt.tools
+        (name, _shown(outcome), "", "", "", "") for name, outcome in receipt.steps + receipt.tools
     ]
     total = (
         repr(receipt).strip("<>"),
@@ -75,7 +80,7 @@ def _receipt(receipt: Receipt, **_: object) -> dict[str, Any]:
         "",
         "",
         text.tokens(receipt.tokens, receipt.is_estimated),
-        dollars(receipt.cost),
+        price(receipt.tokens, receipt.cost),
     )
     return sanitize(table_bundle(heads, [*rows, *other_rows, total]))
 
@@ -89,10 +94,10 @@ def _agent(agent: AgentView) -> tuple[str, ...]:
     return (
         agent.id,
         agent.model,
-        agent.outcome or agent.phase,
+        _shown(agent.outcome or agent.phase),
         str(len(agent.answers)),
         agent.vote.target if agent.vote else "",
         text.clip(agent.partial or "".join(agent.answers[-1:]), 80, tail=bool(agent.partial)),
         text.tokens(agent.tokens, agent.is_estimated),
-        dollars(agent.cost),
+        price(agent.tokens, agent.cost),
     )

@@ -33,6 +33,9 @@ from nb_agents.session.layout import TurnPaths
 from nb_agents.unicode import without_controls
 from nb_agents.view.run_view import RunView
 
+MAX_NEXT = 5
+"""Maximum number of next steps that a preview names."""
+
 
 @dataclass(frozen=True)
 class Preview:
@@ -99,7 +102,7 @@ class Preview:
         calls = count(self.calls, "finished model call")
         return (
             f"Resumes turn {self.turn}: {summary} and {calls} are kept. "
-            f"Runs again: {self.runs_again}.{more}{asks}"
+            f"Runs again: {self.runs_again}.{self._next}{more}{asks}"
             + (f" {stuck_reason}" if stuck_reason else "")
             + self._warning
         )
@@ -117,6 +120,15 @@ class Preview:
             return ""
         lines = "".join(f"\n  {without_controls(line)}" for line in self.would_run) or " nothing."
         return f"\nNot created by you on this machine, so it asks first. It would run:{lines}"
+
+    @property
+    def _next(self) -> str:
+        if (recipe := self.recipe) is None:
+            return ""
+        named = {*recipe.gates, *recipe.failed, *recipe.cut, *recipe.to_ask, *recipe.tried}
+        steps = [step for step in recipe.next if step not in named]
+        more = ", …" if len(steps) > MAX_NEXT else ""
+        return f" Next: {', '.join(steps[:MAX_NEXT])}{more}." if steps else ""
 
     @property
     def runs_again(self) -> str:

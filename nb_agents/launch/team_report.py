@@ -124,7 +124,7 @@ def _timeouts(team: TeamSpec) -> str:
     return (
         f"Timeouts: turn {limits.orchestrator_timeout_seconds:g} s ({limits.on_timeout}), "
         f"first round {_seconds(first)}, later rounds {_seconds(later)}, "
-        f"grace {limits.round_timeout_grace_seconds:g} s"
+        f"then {limits.round_timeout_grace_seconds:g} s more to finish the round"
     )
 
 

@@ -5,7 +5,7 @@ The kernel's widget and the server extension both send it to the page.
 
 from __future__ import annotations
 
-from nb_agents.nouns import count, dollars
+from nb_agents.nouns import count, price
 from nb_agents.presentation import text
 from nb_agents.presentation.panel_parts import panel_parts
 from nb_agents.presentation.panel_types import (
@@ -51,7 +51,7 @@ def panel_state(view: RunView, run: str, now: float) -> PanelState:
         "elapsed": text.elapsed(view, now)[0],
         "fraction": round(display.fraction(view, now), 4),
         "bar": display.bar,
-        "cost": dollars(total_cost(view)) if view.tokens else "",
+        "cost": price(view.tokens, total_cost(view)),
         "in_flight": text.clip(in_flight + ", ".join(flying), 120) if flying else "",
         "agents": display.rows(view, now),
         "gates": _gates(view, now),

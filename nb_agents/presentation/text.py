@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nb_agents.nouns import count, dollars
+from nb_agents.nouns import count, dollars, price
 from nb_agents.session.archive import Verification
 from nb_agents.session.history import Session
 from nb_agents.view.receipt import total_cost
@@ -159,11 +159,11 @@ def spent(view: RunView) -> str:
     used = view.tokens
     if not view.seq and not used:
         return ""
-    price = dollars(total_cost(view)) if used else ""
+    paid = price(used, total_cost(view))
     note = " (including an estimate of interrupted calls)" if view.is_estimated else ""
     if any(agent.uncounted_calls for agent in view.agents.values()):
         note = " (without interrupted calls)"
-    return " · ".join(p for p in (tokens(used, view.is_estimated), price) if p) + note
+    return " · ".join(p for p in (tokens(used, view.is_estimated), paid) if p) + note
 
 
 def size(size_bytes: float) -> str:

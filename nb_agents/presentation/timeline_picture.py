@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from nb_agents.nouns import count, dollars
+from nb_agents.nouns import count, price
 from nb_agents.presentation import text
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import EntryKind, Timeline, TimelineEntry, TurnTime
@@ -365,10 +365,10 @@ def _title(entry: TimelineEntry, scale: Scale) -> str:
         label = "stop now" if entry.name == "now" else "stop"
     outcome = "" if entry.outcome in ("finished", "ok", "counts") else entry.outcome
     used = text.tokens(entry.tokens) if entry.tokens else ""
-    price = dollars(entry.cost) if entry.tokens else ""
+    paid = price(entry.tokens, entry.cost)
     # The text of answers and votes is shown below the picture.
     words = "" if entry.kind in ("answer", "vote") else text.clip(entry.text, 120)
-    return " · ".join(p for p in (scale.when(entry), label, outcome, used, price, words) if p)
+    return " · ".join(p for p in (scale.when(entry), label, outcome, used, paid, words) if p)
 
 
 def _marks(placed: Iterable[_PositionedEntry], slot: float) -> list[list[TimelineEntry]]:

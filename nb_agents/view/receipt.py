@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nb_agents import events as ev
+from nb_agents.nouns import count
 from nb_agents.view.run_view import AgentView, RunState, RunView, ToolView
 from nb_agents.view.steps import StepView
 
@@ -75,7 +76,8 @@ class Receipt:
     def __repr__(self) -> str:
         """Return a summary on one line."""
         stop = f" by {self.source}" if self.source else ""
-        return f"<Receipt {self.status}{stop}: {len(self.agents)} agents, {self.tokens} tokens>"
+        agents, tokens = count(len(self.agents), "agent"), count(self.tokens, "token")
+        return f"<Receipt {self.status}{stop}: {agents}, {tokens}>"
 
 
 _OPEN = ("running", "cut")

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic_core import from_json
 
 from nb_agents import events as ev
+from nb_agents.nouns import count
 from nb_agents.view.steps import ApprovalView, GateView, StepView
 
 AgentPhase = Literal[
@@ -398,7 +399,8 @@ class RunView:
 
     def __repr__(self) -> str:
         """Return a summary on one line."""
-        return f"<RunView {self.session}/{self.turn}: {self.state}, {len(self.agents)} agents>"
+        agents = count(len(self.agents), "agent")
+        return f"<RunView {self.session}/{self.turn}: {self.state}, {agents}>"
 
     @property
     def round(self) -> int:

@@ -14,7 +14,7 @@ from tests.team_kit import finish, start
 
 
 def test_completion_offers_verbs_or_options_first() -> None:
-    assert completions("%agents st", {}) == ["stop"]
+    assert completions("%agents sto", {}) == ["stop"]
     assert completions("%agents ", {}) == [verb for verb in VERBS if verb]
     assert "--recipe" in completions("%agents --re", {})
 

@@ -1,11 +1,11 @@
 """Unicode, control characters and JSON."""
 
-from nb_agents.nouns import dollars
+from nb_agents.nouns import price
 from nb_agents.unicode import TOO_DEEP, json_text, well_formed, without_controls
 
 __all__ = [
     "TOO_DEEP",
-    "dollars",
+    "price",
     "json_text",
     "well_formed",
     "without_controls",

@@ -102,7 +102,7 @@ def test_thousands_of_calls_are_merged_into_a_limited_number_of_bars() -> None:
     assert 20 < sum(len(row.bars) for row in shown.rows) <= MAX_BARS
     assert 20 < sum(len(row.marks) for row in shown.rows) <= MAX_MARKS
     assert "model calls" in shown.rows[0].bars[0].title + shown.rows[0].bars[1].title
-    assert shown.rows[0].calls == "2500 model calls, 2500 tool calls"
+    assert shown.rows[0].calls == "2,500 model calls, 2,500 tool calls"
 
 
 def test_merged_bar_is_red_only_if_most_of_it_failed() -> None:

@@ -116,7 +116,8 @@ def test_report_names_everything_that_an_agent_lacks() -> None:
 def test_timeouts_are_reported() -> None:
     limits = {"initial_round_timeout_seconds": 60, "on_timeout": "fail"}
     assert report(agent("ada", "vllm"), timeout_settings=limits).lines == (
-        "Timeouts: turn 1800 s (fail), first round 60 s, later rounds no limit, grace 120 s",
+        "Timeouts: turn 1800 s (fail), first round 60 s, later rounds no limit, "
+        "then 120 s more to finish the round",
     )
 
 
