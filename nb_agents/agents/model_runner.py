@@ -386,7 +386,13 @@ class ModelRound:
         try:
             for index, part in enumerate(reply.parts):
                 buffer.add(PartStartEvent(index=index, part=part))
-            return await self._finish(reply)
+            response = await self._finish(reply)
+        except Exception:  # the batch would return the same unusable reply again
+            self._record_ticket(None)
+            raise
+        else:
+            self._ticket = None  # the next request is another one
+            return response
         finally:
             self.flush()
             self._streamed, self._buffer = buffer.words, None

@@ -1,6 +1,7 @@
 """Resumes turns whose process ended while they waited for a provider, once their wait is over.
 
-The journal says until when an agent waits (`nb_agents.events.ModelFailed`). A turn is resumed if
+The journal says until when an agent waits (`nb_agents.events.ModelFailed`), and when a batch was
+sent, whose turn is resumed soon and then waits for the batch as before. A turn is resumed if
 its process died or was ended by the system, not if the user stopped it. `claim_turn` prevents two
 processes from resuming the same turn.
 
@@ -55,7 +56,7 @@ class ResumedTurn(NamedTuple):
 
     Attributes:
         name: The turn, as SESSION/TURN or GROUP/SESSION/TURN.
-        until: When its wait is over, in Unix seconds.
+        until: When its wait is over, or when its batch is looked at, in Unix seconds.
         resumed: The new turn, or "" if it was not resumed.
         error: Why it was not resumed. "" if it was, or if it still waits: for its provider, or for
             other runs of its group.
@@ -78,7 +79,7 @@ def interrupted_wait(view: RunView) -> ProviderWait | None:
     if view.ending != "killed" and not was_ended:
         return None
     waits = [agent.wait for agent in view.agents.values() if agent.wait is not None]
-    return min(waits, key=lambda wait: wait.until, default=None)
+    return min(waits, key=lambda wait: wait.due, default=None)
 
 
 def waiting_turn(session: Path) -> WaitingTurn | None:
@@ -141,9 +142,9 @@ def _resumed(
         left: US dollars that a turn may cost, or None.
     """
     for paths, wait, cost in turns:
-        turn = ResumedTurn(f"{group}{paths.session}/{paths.number}", wait.until)
+        turn = ResumedTurn(f"{group}{paths.session}/{paths.number}", wait.due)
         try:
-            if wait.until <= now and places > 0:
+            if wait.due <= now and places > 0:
                 with with_process_limit(None if left is None else cost + left):
                     turn = turn._replace(resumed=f"{group}{_resume(paths, wait)}")
                 places -= 1
@@ -156,14 +157,12 @@ def _resumed(
 
 def _resumed_in_group(path: Path, runs: OpenRuns, now: float) -> Iterator[ResumedTurn]:
     """Resume runs of a group that no process runs."""
-    waiting = sorted(
-        filter(None, map(waiting_turn, runs.sessions)), key=lambda turn: turn.wait.until
-    )
+    waiting = sorted(filter(None, map(waiting_turn, runs.sessions)), key=lambda turn: turn.wait.due)
     group = f"{path.name}/"
     if runs.refusal:
         for paths, wait, _ in waiting:
-            error = runs.refusal if wait.until <= now else ""
-            yield ResumedTurn(f"{group}{paths.session}/{paths.number}", wait.until, error=error)
+            error = runs.refusal if wait.due <= now else ""
+            yield ResumedTurn(f"{group}{paths.session}/{paths.number}", wait.due, error=error)
         return
     live = sum(map(_is_live, runs.sessions)) if waiting else 0
     yield from _resumed(waiting, now, group, runs.limit - live, runs.left)
@@ -176,7 +175,8 @@ def _is_live(session: Path) -> bool:
 
 
 def _resume(paths: TurnPaths, wait: ProviderWait) -> str:
-    options = RunOptions(detach=True, session_root=paths.root, wait_for_quota=wait.limit_s)
+    limit_s = None if wait.reason == "batch" else wait.limit_s  # None means that of the task
+    options = RunOptions(detach=True, session_root=paths.root, wait_for_quota=limit_s)
     with with_origin(origin_of(paths)):  # the new turn belongs to the same notebook
         run = resume(paths.session, options=options)
     return f"{run.session}/{run.turn}"

@@ -114,6 +114,10 @@ class FoldView(NamedTuple):
     ledger: str = ""
 
 
+BATCH_LOOK_S = 900.0
+"""Seconds after the sending of a batch at which a turn whose process ended is resumed."""
+
+
 @dataclass(frozen=True)
 class ProviderWait:
     """An agent's wait for the provider of its model.
@@ -133,6 +137,17 @@ class ProviderWait:
     limit_s: float
     error: str
     sent_at: float | None = None
+
+    @property
+    def due(self) -> float:
+        """When a turn whose process ended should be resumed, in Unix seconds.
+
+        This is the time of the next attempt. A batch may end early, so its turn is resumed soon,
+        and then asks for its state as before.
+        """
+        if self.reason != "batch":
+            return self.until
+        return self.until - self.limit_s if self.sent_at is None else self.sent_at + BATCH_LOOK_S
 
     def describe(self, now: float) -> str:
         """Return what the agent waits for, and when its model is called again.

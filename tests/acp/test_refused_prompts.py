@@ -1,7 +1,6 @@
 """External agents whose provider refuses calls wait for it, and continue in their session."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +138,7 @@ def test_answer_before_the_refusal_counts(tmp_path: Path) -> None:
     assert (run.status, run.result) == ("completed", "Mine")
 
 
-codex = partial(dict, message="You've hit your usage limit. Buy more credits.")
+LIMIT = {"message": "You've hit your usage limit. Buy more credits."}
 
 
 @pytest.mark.parametrize(
@@ -157,8 +156,8 @@ codex = partial(dict, message="You've hit your usage limit. Buy more credits.")
         (-32603, "Internal error", {"errorKind": "billing_error"}, None),
         (-32603, "API Error: 529 Overloaded", None, 503),
         # codex-acp
-        (-32603, "Internal error", codex(codexErrorInfo="usageLimitExceeded"), 429),
-        (-32603, "Internal error", codex(codexErrorInfo="contextWindowExceeded"), None),
+        (-32603, "Internal error", {**LIMIT, "codexErrorInfo": "usageLimitExceeded"}, 429),
+        (-32603, "Internal error", {**LIMIT, "codexErrorInfo": "contextWindowExceeded"}, None),
         (
             -32603,
             "x",

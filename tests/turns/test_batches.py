@@ -13,11 +13,11 @@ from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.options import Retry
 from tests.kit.models import batching
-from tests.kit.runs import live_turns
+from tests.kit.runs import find_known, live_turns, resume_due_turns
 from tests.kit.teams import prices_of
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.processes import ROOT
-from tests.team_kit import WAIT_S, events, finish
+from tests.team_kit import WAIT_S, events, finish, kill_writers
 from tests.warm import WarmProcess
 
 MODELS = {"openai": "gpt-5-mini", "claude": "claude-haiku-4-5"}
@@ -186,3 +186,124 @@ def test_backends_without_a_batch_api_are_refused(keys: dict[str, str]) -> None:
     agent = {"id": "ann", "backend": {"model": "m", "batch": True, **keys}}
     with pytest.raises(ValueError, match="works only with the batch APIs of type 'openai'"):
         TeamSpec.model_validate({"agents": [agent]})
+
+
+def test_each_request_of_an_agent_has_its_own_batch(tmp_path: Path, server: ModelServer) -> None:
+    write = ToolCall("write_file", {"path": "a.txt", "content": "written once"})
+    server.script(MODELS["openai"], Reply(tool_calls=(write,)), _reply)
+    run = finish(_start(tmp_path, _team("openai", server.url)))
+    assert (run.status, run.result) == ("completed", "Answer r00")
+    assert [len(batch.requests) for batch in server.batches.all] == [1, 1]
+    assert [e.outcome for e in events(run, ev.ToolFinished)] == ["ok"]
+
+
+def test_request_with_an_empty_reply_is_sent_again(tmp_path: Path, server: ModelServer) -> None:
+    server.script(MODELS["openai"], Reply(), _reply)
+    retry = Retry(1, delay=0.0)
+    run = finish(_start(tmp_path, _team("openai", server.url), retry=retry))
+    assert (run.result, len(server.batches.all)) == ("Answer r00", 2)
+
+
+def _numbered(request: Request) -> Reply:
+    """Return an answer that no other request gets."""
+    answer = ToolCall("new_answer", {"content": f"Answer {request.number}"})
+    return Reply(tool_calls=(answer,), input_tokens=10, output_tokens=1)
+
+
+def _pair(server: ModelServer, keys: tuple[str, str] = ("k", "k"), **first: Any) -> TeamSpec:
+    """Return a team of two agents that answer once each."""
+    for model in MODELS.values():
+        server.script(model, _numbered)
+    backend = {"type": "openai", "model": MODELS["openai"], "base_url": server.url, "batch": True}
+    agents = [
+        {"id": name, "backend": {**backend, "api_key": key, **more}}
+        for name, key, more in zip(("bob", "ann"), keys, (first, {}), strict=True)
+    ]
+    orchestrator = {"skip_voting": True, "skip_final_presentation": True}
+    return TeamSpec.model_validate({"agents": agents, "orchestrator": orchestrator})
+
+
+@pytest.mark.parametrize("keys", [("k1", "k2"), ("k", "k")])
+def test_requests_with_different_keys_never_share_a_batch(
+    tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, str]
+) -> None:
+    # Long enough for both agents to start; all of their requests are sent together.
+    monkeypatch.setattr(batching, "QUIET_S", 2.0)
+    run = finish(_start(tmp_path, _pair(server, keys)))
+    assert run.status == "completed"
+    sizes = [len(batch.requests) for batch in server.batches.all]
+    assert sizes == ([2] if keys[0] == keys[1] else [1, 1])
+    assert server.count() == 2
+
+
+def _answered(tmp_path: Path, server: ModelServer) -> nb_agents.Run:
+    """Return a completed turn in which bob has answered while ann's request was in a batch."""
+    server.batches.are_held = True
+    server.hold(0, MODELS["claude"])
+    claude = {"type": "claude", "model": MODELS["claude"], "base_url": server.base, "batch": False}
+    run = _start(tmp_path, _pair(server, **claude))
+    wait_until(lambda: server.batches.all and server.batches.all[0].polls, WAIT_S)
+    server.release(MODELS["claude"])
+    wait_until(lambda: events(run, ev.AnswerGiven), WAIT_S)
+    server.batches.are_held = False
+    finish(run)
+    assert [e.agent for e in events(run, ev.AnswerGiven)] == ["bob", "ann"]
+    assert (run.status, server.count(), len(server.batches.all)) == ("completed", 2, 1)
+    return run
+
+
+def test_rewind_and_forks_take_the_result_of_a_batch_that_was_sent_before_the_checkpoint(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    run = _answered(tmp_path, server)
+    again = finish(run.rewind("bob's 1st answer"))
+    assert (again.status, again.result) == ("completed", run.result)
+    sweep = nb_agents.fork(run.path, "bob's 1st answer", times=2)
+    assert sweep.wait(WAIT_S).completed == 2
+    assert (server.count(), len(server.batches.all)) == (2, 1)
+
+
+def test_rewind_to_before_a_batch_sends_the_request_again(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    run = _answered(tmp_path, server)
+    assert finish(run.rewind("the start")).status == "completed"
+    assert (server.count(), len(server.batches.all)) == (4, 2)
+
+
+def test_resume_with_another_model_does_not_take_the_result_of_the_batch(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    server.batches.are_held = True
+    run = _start(tmp_path, _team("openai", server.url))
+    wait_until(lambda: server.batches.all and server.batches.all[0].polls, WAIT_S)
+    run.stop(now=True)
+    finish(run)
+    server.batches.are_held = False
+    resumed = finish(run.resume(_team("claude", server.base)))
+    assert resumed.result == "Answer r00"
+    assert [batch.kind for batch in server.batches.all] == ["responses", "anthropic"]
+    assert [request.model for request in server.requests] == [MODELS["claude"]]
+
+
+def test_killed_process_takes_up_its_batch_soon_and_pays_once(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    server.batches.are_held = True
+    options = RunOptions(session_root=tmp_path, detach=True)
+    run = nb_agents.start("Row r00.", _team("openai", server.url), "b", options=options)
+    wait_until(lambda: server.batches.all and server.batches.all[0].polls, WAIT_S)
+    wait_until(lambda: run.view.wait and run.view.wait.sent_at, WAIT_S)
+    assert run.view.wait is not None and run.view.wait.sent_at is not None
+    look_at = run.view.wait.sent_at + 900
+    kill_writers(tmp_path)
+    wait_until(lambda: not live_turns(root=tmp_path))
+    assert [turn.resumed for turn in resume_due_turns(tmp_path, look_at - 1)] == [""]
+    assert [turn.resumed for turn in resume_due_turns(tmp_path, look_at)] == ["b/2"]
+    resumed = find_known("b/2", tmp_path)
+    wait_until(lambda: resumed.view.wait, WAIT_S)
+    assert resume_due_turns(tmp_path, look_at) == []  # it waits in its own process
+    server.batches.are_held = False
+    assert resumed.wait(WAIT_S) == "Answer r00"
+    assert (server.count(), len(server.batches.all)) == (1, 1)
+    assert [e.wait_for_quota for e in events(resumed, ev.TurnStarted)] == [None]
