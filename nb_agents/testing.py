@@ -149,6 +149,7 @@ class ScriptedModel:
     name = "scripted"
     server = ""
     calls_tools = True
+    takes_images = True
 
     def __init__(self, *turns: Turn | Callable[[list[ModelMessage]], Turn]) -> None:
         load()

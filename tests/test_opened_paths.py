@@ -50,6 +50,7 @@ OPENED = frozenset(
 
 MAY_OPEN = {
     "the session root and what is in a session beside homes and workspaces": (
+        "extensions.notebook_cells.cell_images:_store",
         "extensions.notebook_cells.cell_tools:NotebookTools._write_patch",
         "extensions.notebook_cells.late_events:add_late_event",
         "extensions.recipes.recipe_work:keep_recipe",

@@ -20,10 +20,49 @@ interface Output {
   readonly traceback?: unknown;
 }
 
+/** Maximum number of images in an answer. */
+const MAX_IMAGES = 4;
+/** Maximum length of an image as base64. */
+const MAX_IMAGE = 350_000;
+/** Maximum length of all images of an answer as base64. */
+const MAX_IMAGES_SUM = 550_000;
+
+/** An image in an output of a cell. `data` is base64, or "" if the image is left out. */
+export interface CellImage {
+  readonly cell: string;
+  readonly media_type: string;
+  readonly data: string;
+}
+
+/** Return the images in outputs of cells, as far as they are not too many or too large. */
+export function imagesOf(cells: readonly (readonly [id: string, outputs: readonly Output[]])[]): CellImage[] {
+  let count = 0;
+  let room = MAX_IMAGES_SUM;
+  return cells.flatMap(([cell, outputs]) =>
+    outputs.flatMap((output) =>
+      Object.entries(output.data ?? {})
+        .filter(([kind]) => kind.startsWith("image/"))
+        .map(([media_type, value]) => {
+          const text = joined(value);
+          const fits = count < MAX_IMAGES && text.length <= Math.min(room, MAX_IMAGE);
+          if (fits) {
+            count += 1;
+            room -= text.length;
+          }
+          return { cell, media_type, data: fits ? text : "" };
+        }),
+    ),
+  );
+}
+
+/** Return the outputs of a cell. */
+export function listOutputs(cell: ISharedCell): readonly Output[] {
+  return (cell.toJSON() as { readonly outputs?: readonly Output[] }).outputs ?? [];
+}
+
 /** Return the end of a cell's outputs as text. Outputs that are not text are only named. */
 export function outputsOf(cell: ISharedCell): string {
-  const { outputs } = cell.toJSON() as { readonly outputs?: readonly Output[] };
-  return outputText(outputs ?? []);
+  return outputText(listOutputs(cell));
 }
 
 export function outputText(outputs: readonly Output[]): string {

@@ -20,6 +20,7 @@ import {
   readCells,
 } from "./cell-changes";
 import { diffLines } from "./cell-diff";
+import { imagesOf, listOutputs } from "./cell-outputs";
 import { CellRuns, type RunPart, type WantedRun } from "./cell-runs";
 import type { Place } from "./cells";
 import { make, setAttr, setHidden, setText } from "./dom";
@@ -42,6 +43,8 @@ interface CellsRequest {
   readonly outputs?: boolean;
   /** Whether the user has allowed to read a notebook that is not trusted. */
   readonly untrusted?: boolean;
+  /** Whether the agent also gets the images in the outputs. */
+  readonly images?: boolean;
   /** For an outline, the number of cells to skip. */
   readonly start?: number;
 }
@@ -181,7 +184,7 @@ class TurnProposals {
   }
 
   /** Send the cells that an agent asks for. */
-  async answer({ request, ids, outputs, untrusted, start }: CellsRequest): Promise<void> {
+  async answer({ request, ids, outputs, images, untrusted, start }: CellsRequest): Promise<void> {
     if (this.answered.has(request)) return;
     this.answered.add(request);
     const { panel, cell } = this.place;
@@ -191,7 +194,10 @@ class TurnProposals {
       return;
     }
     const { count, cells, problem } = readCells(this.notebook, ids, cell.model.id, outputs, start);
-    await this.post("cells_read", { ...head, count, cells: JSON.stringify(cells), problem });
+    const withImages = images && !problem ? this.notebook.cells.filter(({ id }) => ids.includes(id)) : [];
+    const found = imagesOf(withImages.map((each) => [each.id, listOutputs(each)]));
+    const body = { ...head, count, cells: JSON.stringify(cells), problem };
+    await this.post("cells_read", found.length ? { ...body, images: JSON.stringify(found) } : body);
   }
 
   /**

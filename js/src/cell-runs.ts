@@ -9,7 +9,7 @@ import type { Cell, CodeCell } from "@jupyterlab/cells";
 import type { INotebookCellExecutor, NotebookPanel } from "@jupyterlab/notebook";
 import type { Kernel, KernelMessage } from "@jupyterlab/services";
 import { isAllowed } from "./cell-changes";
-import { outputText } from "./cell-outputs";
+import { imagesOf, outputText } from "./cell-outputs";
 import { pageName } from "./page-name";
 
 /** A request to run a cell, as in `nb_agents/extensions/notebook_cells/cell_views.py`. */
@@ -25,6 +25,8 @@ export interface WantedRun {
   readonly number: number;
   readonly cell: string;
   readonly source: string;
+  /** Whether the agent also gets the images in the outputs. */
+  readonly images?: boolean;
 }
 
 export interface RunsApi {
@@ -66,7 +68,8 @@ export class CellRuns {
   }
 
   private async handle({ number, page, started }: RunPart, stop: AbortSignal): Promise<void> {
-    const end = (how: string, outputs = ""): Promise<void> => this.api.end({ number, step: "end", how, outputs });
+    const end = (how: string, outputs = "", images = ""): Promise<void> =>
+      this.api.end({ number, step: "end", how, outputs, ...(images ? { images } : {}) });
     if (started) {
       await end("lost"); // this page was reloaded while the cell ran
       return;
@@ -84,8 +87,8 @@ export class CellRuns {
     if (problem) await end(problem);
     else if (await this.api.record({ number, step: "start", page: pageName() })) {
       const changed = this.problemOf(wanted); // typed meanwhile
-      const { how, outputs } = changed ? { how: changed, outputs: "" } : await this.run(wanted, stop);
-      await end(how, outputs);
+      const { how, outputs, images } = changed ? { how: changed, outputs: "", images: "" } : await this.run(wanted, stop);
+      await end(how, outputs, images);
     }
   }
 
@@ -97,7 +100,7 @@ export class CellRuns {
     return isAllowed(shared, "run") && this.executor && this.kernel ? "" : "refused";
   }
 
-  private async run(wanted: WantedRun, stop: AbortSignal): Promise<{ how: string; outputs: string }> {
+  private async run(wanted: WantedRun, stop: AbortSignal): Promise<{ how: string; outputs: string; images: string }> {
     const cell = this.cell(wanted.cell) as CodeCell;
     const { panel } = this;
     const life = new AbortController();
@@ -118,10 +121,12 @@ export class CellRuns {
     } finally {
       life.abort();
     }
-    if (cell.isDisposed || !this.kernel) return { how: "lost", outputs: "" };
+    if (cell.isDisposed || !this.kernel) return { how: "lost", outputs: "", images: "" };
     const outputs = cell.model.outputs.toJSON();
     const hasError = outputs.some(({ output_type }) => output_type === "error");
-    return { how: hasError ? "error" : isRun ? "ok" : "aborted", outputs: outputText(outputs as never) };
+    const found = wanted.images ? imagesOf([[wanted.cell, outputs as never]]) : [];
+    const images = found.length ? JSON.stringify(found) : "";
+    return { how: hasError ? "error" : isRun ? "ok" : "aborted", outputs: outputText(outputs as never), images };
   }
 
   /** Wait until the kernel is idle, and no cell of the user waits for it. */

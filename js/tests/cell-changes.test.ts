@@ -1,6 +1,7 @@
 import { YNotebook } from "@jupyter/ydoc";
 import { describe, expect, it } from "vitest";
 import { type Change, type RevertStep, applyChange, applyRevert, fitOf, insertAsNew, readCells } from "../src/cell-changes";
+import { imagesOf } from "../src/cell-outputs";
 import { outputText } from "../src/cell-outputs";
 import { apply, diffLines, editsOf } from "../src/cell-diff";
 
@@ -119,6 +120,16 @@ describe("reading cells", () => {
     expect(outline.cells.map((cell) => cell.shows_run)).toEqual([false, true]);
     expect(readCells(made, ["c1"], "").cells).toMatchObject([
       { id: "c1", type: "code", source: "y".repeat(500), lines: 1, shows_run: false },
+    ]);
+  });
+
+  it("leaves out images that are too many or too large", () => {
+    const image = (size: number) => ({ data: { "image/png": "x".repeat(size), "text/plain": "<Fig>" } });
+    const lengths = (...sizes: number[]) => imagesOf([["c0", sizes.map(image)]]).map(({ data }) => data.length);
+    expect(lengths(1, 2, 3, 4, 5)).toEqual([1, 2, 3, 4, 0]);
+    expect(lengths(350_001, 300_000, 300_000, 9)).toEqual([0, 300_000, 0, 9]);
+    expect(imagesOf([["c0", [{ data: { "image/png": ["a", "b"] } }, {}]]])).toEqual([
+      { cell: "c0", media_type: "image/png", data: "ab" },
     ]);
   });
 

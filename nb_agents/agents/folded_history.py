@@ -352,7 +352,7 @@ def _folded_result(reference: str, result: ToolReturnPart, has_excerpt: bool) ->
     line = f'[Folded: {len(text):,} characters. read_back("{reference}") returns them.]'
     if has_excerpt and len(text) > 2 * EXCERPT_CHARS:
         line = f"{text[:EXCERPT_CHARS]}\n{line}\n{text[-EXCERPT_CHARS:]}"
-    return replace(result, content=line)
+    return replace(result, content=line, metadata=None)
 
 
 def user_message(text: str) -> ModelMessage:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts
@@ -39,6 +40,7 @@ from nb_agents.agents.stop_scope import StreamOverBudget, clocks_stopped, curren
 from nb_agents.agents.stream_buffer import Cut, StreamBuffer, cut_message
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
+from nb_agents.models import tool_images
 from nb_agents.models.backend import (
     Backend,
     BrokenReplyError,
@@ -367,7 +369,7 @@ class ModelRound:
         request = partial(
             request_in_batch,
             backend.model,
-            backend.batch_request(messages, tools),
+            backend.batch_request(await self._with_images(messages), tools),
             self._ticket,
             self._record_ticket,
         )
@@ -425,7 +427,8 @@ class ModelRound:
         tools = self._offered_tools() if backend is self._backend else []
         response = None
         try:
-            async with open_request(backend, messages, requested(tools)) as stream:
+            sent = messages if purpose else await self._with_images(messages)
+            async with open_request(backend, sent, requested(tools)) as stream:
                 meter = self._meter = self._metered(stream, buffer, messages, tools)
                 update_usage = meter.update
                 async for event in stream:
@@ -460,6 +463,20 @@ class ModelRound:
             self._streamed, self._buffer = buffer.words, None
         assert response is not None
         return response
+
+    async def _with_images(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        """Return the messages of a request with the images of tool results."""
+        if not tool_images.has_images(messages):
+            return messages
+        environment = self._toolbox.place
+        return await to_thread.run_sync(
+            partial(
+                tool_images.with_images,
+                messages,
+                environment.context.session if environment else None,
+                takes_images=getattr(self._backend, "takes_images", False),
+            )
+        )
 
     def _offered_tools(self) -> list[ToolDefinition]:
         """Return the tools that the model may call with the next request."""
@@ -589,7 +606,8 @@ class ModelRound:
         except (SystemExit, KeyboardInterrupt) as exc:
             # Raised from a task, these would end the shared loop of all runs.
             result = ToolResult(f"Error: the tool raised {type(exc).__name__}.", is_error=True)
-        end("error" if result.is_error else "ok", result, began, subagents=call_context.subagents)
+        outcome = "error" if result.is_error else "ok"
+        end(outcome, result, began, subagents=call_context.subagents, images=result.images)
         return result
 
     async def _call(self, call: ToolCallPart) -> ToolResult:
@@ -619,6 +637,7 @@ class ModelRound:
                 tool_name=call.tool_name,
                 content=str(results.get(number, f"Error: {complaint or prompts.NOT_COUNTED}")),
                 tool_call_id=call.tool_call_id,
+                metadata=_metadata(results.get(number)),
             )
             for number, call in enumerate(response.tool_calls)
         ]
@@ -631,9 +650,13 @@ class ModelRound:
 
 def _results(exchange: Exchange) -> dict[int, ToolResult]:
     return {
-        number: ToolResult(text, is_error=is_error)
+        number: ToolResult(text, is_error=is_error, images=exchange.images.get(number, ()))
         for number, (text, is_error) in exchange.results.items()
     }
+
+
+def _metadata(result: ToolResult | None) -> dict[str, Any] | None:
+    return {tool_images.KEY: result.images} if result is not None and result.images else None
 
 
 def _request(parts: list[Any]) -> ModelMessage:

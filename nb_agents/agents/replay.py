@@ -106,6 +106,7 @@ class Exchange:
         notes: Notes that the agent got before its next request.
         in_result: Note at the end of the last tool result.
         form: The format of the response, as in `ModelFinished`.
+        images: The images in the results of tool calls, by position.
     """
 
     call: int
@@ -119,6 +120,7 @@ class Exchange:
     notes: tuple[str, ...] = ()
     in_result: str = ""
     form: str = ""
+    images: Mapping[int, tuple[ev.ToolImage, ...]] = field(default_factory=dict)
 
     @property
     def is_known(self) -> bool:
@@ -716,7 +718,10 @@ def _note_call(
         case ev.ToolFinished(outcome=outcome, result=result) if outcome != "cut" or result:
             results = {**last.results, position: (result, outcome != "ok")}
             repeated = last.repeated - {position}
-            return _change_exchange(past, agent, results=results, begun=begun, repeated=repeated)
+            images = {**last.images, position: event.images} if event.images else last.images
+            return _change_exchange(
+                past, agent, results=results, begun=begun, repeated=repeated, images=images
+            )
     return past
 
 

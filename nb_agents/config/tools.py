@@ -33,7 +33,7 @@ from nb_agents.config.spec import Spec, Texts, as_tuple, resolve_next_to_file
 ToolAction = Literal["ask", "allow", "deny"]
 NotebookAccess = Literal["read", "propose", "run"]
 """Whether an agent may only read cells of the open notebook, also propose changes, or also run."""
-NotebookOutputs = Literal["none", "text"]
+NotebookOutputs = Literal["none", "text", "images"]
 """Whether an agent may read the outputs of cells."""
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -201,7 +201,8 @@ class ToolKeys(Spec):
             ``propose`` changes, which you accept or reject, or also ``run`` cells, after you
             approved each one.
         notebook_outputs: Whether the agent may also read the outputs of cells as ``text``, and the
-            names, types and shapes of variables. Images are only named.
+            names, types and shapes of variables. ``images`` also sends images to models that take
+            them; otherwise they are only named.
         enable_web_search: Whether the agent can search the web, through its provider or, if the
             provider has no search, with a tool of nb_agents.
         enable_code_interpreter, enable_code_execution: Whether the provider runs code for the

@@ -244,6 +244,21 @@ class ToolNotice(AgentEvent, kind="tool_told"):
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class ToolImage:
+    """An image in the result of a tool call.
+
+    Attributes:
+        file: The image's file, relative to the session's directory.
+        media_type: The media type, such as ``image/png``.
+        size: The size in bytes.
+    """
+
+    file: str
+    media_type: str
+    size: Count = 0
+
+
 class ToolFinished(AgentEvent):
     """A tool call ended.
 
@@ -259,6 +274,7 @@ class ToolFinished(AgentEvent):
             function can't be ended. 0 means none.
         subagents: The ids of the sub-agents with results in it.
         form: "json" for a value that an agent function received, "raised" for an exception, or "".
+        images: The images in it, for models that take images.
     """
 
     call_id: str
@@ -270,6 +286,7 @@ class ToolFinished(AgentEvent):
     thread: Count = 0
     subagents: tuple[str, ...] = ()
     form: str = ""
+    images: tuple[ToolImage, ...] = ()
 
 
 class AgentStateSaved(AgentEvent, kind="program_saved"):

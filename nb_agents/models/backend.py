@@ -188,6 +188,7 @@ class PydanticBackend:
         self.server = f"{url} {model.model_name}" if url else ""
         self.tool_rules = rules_of(model)
         self.calls_tools = bool(model.profile.get("supports_tools", True))
+        self.takes_images = bool(model.profile.get("supports_image_input", True))
         self._makes_images = bool(model.profile.get("supports_image_output", False))
         self._makes_images |= not _MAKE_IMAGES.isdisjoint(native_tools)
 

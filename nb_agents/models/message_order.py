@@ -116,15 +116,27 @@ def _results(
     """Return the results of tool calls in order, with messages appended to the last one."""
     from pydantic_ai.messages import ToolReturnPart
 
-    texts = {p.tool_call_id: p.model_response_str() for p in parts if isinstance(p, ToolReturnPart)}
-    results = [_without_tags(texts.get(call.tool_call_id, NO_RESULT)) for call in calls]
+    returned = {p.tool_call_id: p for p in parts if isinstance(p, ToolReturnPart)}
+    contents = [_split(returned.get(call.tool_call_id)) for call in calls]
+    results = [_without_tags(text) for text, _ in contents]
     results = [text if text.strip() else EMPTY_RESULT for text in results]
     frames = [f"<{TEAM_MESSAGE}>\n{_without_tags(text)}\n</{TEAM_MESSAGE}>" for text in messages]
     results[-1] = "\n\n".join([results[-1], *frames])
     return [
-        ToolReturnPart(call.tool_name, text, call.tool_call_id)
-        for call, text in zip(calls, results, strict=True)
+        ToolReturnPart(call.tool_name, [text, *files] if files else text, call.tool_call_id)
+        for call, text, (_, files) in zip(calls, results, contents, strict=True)
     ]
+
+
+def _split(part: ToolReturnPart | None) -> tuple[str, list[Any]]:
+    """Return the text and the files of a tool result."""
+    if part is None:
+        return NO_RESULT, []
+    if not isinstance(part.content, list):
+        return part.model_response_str(), []
+    content: list[Any] = part.content
+    text = "\n".join(each for each in content if isinstance(each, str))
+    return text, [each for each in content if not isinstance(each, str)]
 
 
 def _without_tags(text: str) -> str:

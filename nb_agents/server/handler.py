@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     _Body = TypeVar("_Body", bound=BaseModel)
 
-MAX_BODY = 200_000
-"""Maximum size of a request's body in bytes: the longest follow-up text, fully escaped."""
+MAX_BODY = 1_000_000
+"""Maximum size of a request's body in bytes: cells of a notebook with their images, escaped."""
 FILE_CHUNK = 1_000_000
 """Size of the chunks in which a file is sent, in bytes."""
 KEEP_ALIVE_S = 15.0

@@ -23,6 +23,7 @@ from nb_agents.cancel import AgentStopped, checkpoint
 from nb_agents.config.secret_names import MASK, is_secret_name
 from nb_agents.context import within
 from nb_agents.errors import leaf_exceptions
+from nb_agents.events import ToolImage
 from nb_agents.masking import Mask
 from nb_agents.process.writable import WritablePath, WriteAccess
 from nb_agents.unicode import well_formed
@@ -203,12 +204,37 @@ class ToolError(Exception):
     """Raised by a tool to report a failure. The message is sent to the model."""
 
 
+class TextWithImages(str):
+    """What a tool returns if its result has images, too."""
+
+    images: tuple[ToolImage, ...]
+
+    def __new__(cls, text: str, images: Iterable[ToolImage]) -> TextWithImages:
+        """Create a result.
+
+        Args:
+            text: The text, which says what the images are.
+            images: The images, whose files are in the session.
+        """
+        result = super().__new__(cls, text)
+        result.images = tuple(images)
+        return result
+
+
 class ToolResult(str):
-    """The result of a tool call, as sent to the model. `is_error` is True if the call failed."""
+    """The result of a tool call, as sent to the model.
+
+    Attributes:
+        is_error: Whether the call failed.
+        images: The images in the result.
+    """
 
     is_error: bool
+    images: tuple[ToolImage, ...]
 
-    def __new__(cls, text: str, *, is_error: bool = False) -> ToolResult:
+    def __new__(
+        cls, text: str, *, is_error: bool = False, images: tuple[ToolImage, ...] = ()
+    ) -> ToolResult:
         """Create a result.
 
         Invalid Unicode is replaced, and text over `MAX_RESULT_CHARS` is truncated.
@@ -217,7 +243,7 @@ class ToolResult(str):
         if len(text) > MAX_RESULT_CHARS:
             text = f"{text[:MAX_RESULT_CHARS]}\n[truncated: {len(text)} characters in total]"
         result = super().__new__(cls, text)
-        result.is_error = is_error
+        result.is_error, result.images = is_error, images
         return result
 
 
@@ -352,7 +378,8 @@ class Tool:
                 if isinstance(args, str) or args is None
                 else validate.validate_python(args)
             )
-            return ToolResult(await self._run(arguments))
+            output = await self._run(arguments)
+            return ToolResult(output, images=getattr(output, "images", ()))
         except ValidationError as exc:
             return ToolResult(_explain(self.name, exc), is_error=True)
         except ToolError as exc:

@@ -245,6 +245,8 @@ class ScriptedAgent:
         result = await self._mcp("tools/call", {"name": name, "arguments": args})
         text: str = result["content"][0]["text"]
         note("result", text)
+        for image in result["content"][1:]:
+            note("image", image)
         self._end(call, text)
         return text
 

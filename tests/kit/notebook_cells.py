@@ -24,6 +24,7 @@ from nb_agents.extensions.notebook_cells.cell_events import (
 from nb_agents.extensions.notebook_cells.cell_verbs import (
     cells_claim,
     cells_decide,
+    cells_read,
     cells_revert,
     cells_reverted,
     cells_run,
@@ -72,6 +73,7 @@ __all__ = [
     "cells_decide",
     "cells_in",
     "cells_of",
+    "cells_read",
     "cells_revert",
     "cells_reverted",
     "changes_after",

@@ -10,15 +10,19 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 from anyio import to_thread
 
+from nb_agents.events import ToolImage
+from nb_agents.models.tool_images import read_image
 from nb_agents.tools.base import Tool, Toolbox
 
 if TYPE_CHECKING:
@@ -50,9 +54,15 @@ class ToolAddress:
 
 
 class ToolServer:
-    """An MCP server for one agent. An async context manager; `offer` starts the server."""
+    """An MCP server for one agent. An async context manager; `offer` starts the server.
 
-    def __init__(self) -> None:
+    Args:
+        session: The session's directory, with the images in results. None means that results have
+            no images.
+    """
+
+    def __init__(self, session: Path | None = None) -> None:
+        self._session = session
         self._tasks: TaskGroup = anyio.create_task_group()
         self._server: Any = None
         self._manager: Any = None
@@ -118,7 +128,7 @@ class ToolServer:
 
         async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             # A request runs in the server's context.
-            result = _call_result(tools(), name, arguments)
+            result = _call_result(tools(), name, arguments, self._session)
             return await asyncio.create_task(result, context=context.copy())
 
         manager = session_manager(_NAME, lambda: [*map(_tool_json, tools())], call)
@@ -147,10 +157,23 @@ def _tool_json(tool: Tool) -> dict[str, Any]:
 
 
 async def _call_result(
-    tools: Sequence[Tool], name: str, arguments: dict[str, Any]
+    tools: Sequence[Tool], name: str, arguments: dict[str, Any], session: Path | None
 ) -> dict[str, Any]:
     result = await Toolbox(tools).call(name, arguments)
-    return {"content": [{"type": "text", "text": str(result)}], "isError": result.is_error}
+    content = [{"type": "text", "text": str(result)}]
+    if result.images and session is not None:
+        content += await to_thread.run_sync(_image_blocks, session, result.images)
+    return {"content": content, "isError": result.is_error}
+
+
+def _image_blocks(session: Path, images: Sequence[ToolImage]) -> list[dict[str, str]]:
+    """Return images as blocks of an MCP result."""
+    read = [(each, read_image(session, each)) for each in images]
+    return [
+        {"type": "image", "data": b64encode(data).decode(), "mimeType": image.media_type}
+        for image, data in read
+        if data is not None
+    ]
 
 
 def _http_server(app: Any) -> Any:

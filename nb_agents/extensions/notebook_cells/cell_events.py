@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from nb_agents.events import Event
+from nb_agents.events import Event, ToolImage
 from nb_agents.events.base_event import Count
 from nb_agents.extensions.notebook_cells.cells import Cell
 from nb_agents.view.fold import VIEW
@@ -60,6 +60,7 @@ class CellsRequested(Event, ignored_by=_OTHER_FOLDS):
         ids: The ids of the cells to read. () asks for an outline of all cells.
         start: For an outline, the number of cells to skip.
         outputs: Whether the agent may read the outputs, too.
+        images: Whether the agent also gets the images in the outputs.
         untrusted: Whether the user has allowed to read a notebook that is not trusted.
         for_task: Whether the task mentions the cells, so the prompt contains them.
     """
@@ -69,6 +70,7 @@ class CellsRequested(Event, ignored_by=_OTHER_FOLDS):
     ids: tuple[str, ...] = ()
     start: Count = 0
     outputs: bool = False
+    images: bool = False
     untrusted: bool = False
     for_task: bool = False
 
@@ -215,12 +217,14 @@ class CellRunRequested(Event, ignored_by=_OTHER_FOLDS):
         number: The number of the request, starting at 1.
         cell: The cell's id.
         source: The approved source. The page runs nothing else.
+        images: Whether the agent also gets the images in the outputs.
     """
 
     agent: str
     number: Count
     cell: str
     source: str
+    images: bool = False
 
 
 class CellRunQueued(Event, ignored_by=_OTHER_FOLDS):
@@ -256,11 +260,15 @@ class CellRunEnded(Event, ignored_by=_OTHER_FOLDS):
         number: The number of the request.
         how: How it ended.
         outputs: The cell's outputs as text.
+        images: The images in the outputs.
+        images_left_out: The number of images that the agent does not get.
     """
 
     number: Count
     how: RunOutcome
     outputs: str = ""
+    images: tuple[ToolImage, ...] = ()
+    images_left_out: Count = 0
 
 
 @dataclass(frozen=True)

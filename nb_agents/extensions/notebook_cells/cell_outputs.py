@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from nb_agents.events import ToolImage
 
 MAX_OUTPUT = 4_000
 """Maximum number of characters of a cell's outputs, as in js/src/cell-outputs.ts."""
@@ -69,6 +71,19 @@ def last_chars(text: str, limit: int) -> str:
 def quoted(text: str) -> str:
     """Return text with a sign before each line, so that it can't pass for a heading."""
     return "\n".join(f"> {line}" for line in text.splitlines())
+
+
+def images_text(images: Sequence[ToolImage], left_out: int) -> str:
+    """Return a line for a model that names images, or "".
+
+    Example:
+        >>> images_text([ToolImage("turn_1/cell_images/a.png", "image/png", 900)], 1)
+        'image/png (900 bytes); left out as too many, too large or of another format: 1'
+    """
+    parts = [f"{each.media_type} ({each.size} bytes)" for each in images]
+    if left_out:
+        parts.append(f"left out as too many, too large or of another format: {left_out}")
+    return "; ".join(parts)
 
 
 def variables_text(namespace: Mapping[str, object]) -> str:

@@ -26,8 +26,13 @@ from nb_agents.extensions.notebook_cells.cell_events import (
     CellsState,
     RunOutcome,
 )
-from nb_agents.extensions.notebook_cells.cell_kernel import CellKernel
-from nb_agents.extensions.notebook_cells.cell_outputs import quoted
+from nb_agents.extensions.notebook_cells.cell_images import (
+    StoredImages,
+    images_in,
+    store_images,
+)
+from nb_agents.extensions.notebook_cells.cell_kernel import CellKernel, Executed
+from nb_agents.extensions.notebook_cells.cell_outputs import images_text, quoted
 from nb_agents.extensions.notebook_cells.cells import DATA_NOTICE, Cell
 from nb_agents.extensions.notebook_cells.notebook_files import (
     NotebookPlace,
@@ -35,7 +40,7 @@ from nb_agents.extensions.notebook_cells.notebook_files import (
     kernel_name,
     read_notebook,
 )
-from nb_agents.tools.base import ToolError, current_call
+from nb_agents.tools.base import TextWithImages, ToolError, current_call
 from nb_agents.tools.policy import with_visible_direction
 from nb_agents.turns.awaited import is_awaited
 from nb_agents.turns.drivers import DriverDeps
@@ -92,13 +97,16 @@ class CellRuns:
         self._state = CellsState()
         self._changed: dict[int, anyio.Event] = {}
 
-    async def run(self, cell: Cell, digest: str, rule: ToolRule | None) -> str:
+    async def run(
+        self, cell: Cell, digest: str, rule: ToolRule | None, *, images: bool = False
+    ) -> str:
         """Run a cell, and return its outputs as text for the agent.
 
         Args:
             cell: The cell as the agent has read it.
             digest: The digest that the agent names.
             rule: The rule of the team file for the tool, or None.
+            images: Whether the agent also gets the images in the outputs.
 
         Raises:
             ToolError: The cell was not run, or it raised an error.
@@ -112,7 +120,9 @@ class CellRuns:
         self._changed[number] = anyio.Event()
         agent = current_call().agent
         self._deps.emit(
-            CellRunRequested(agent=agent, number=number, cell=cell.id, source=cell.source)
+            CellRunRequested(
+                agent=agent, number=number, cell=cell.id, source=cell.source, images=images
+            )
         )
         try:
             if self._place.is_own:
@@ -161,11 +171,29 @@ class CellRuns:
             self._deps.emit(CellRunStarted(number=number, page=_KERNEL))
             try:
                 done = await kernel.run(cell.source)
-                ended = CellRunEnded(number=number, how=done.how, outputs=done.text)
+                kept = await to_thread.run_sync(self._images_of, number, done)
+                ended = CellRunEnded(
+                    number=number,
+                    how=done.how,
+                    outputs=done.text,
+                    images=kept.images,
+                    images_left_out=kept.left_out,
+                )
             except UserError as exc:
                 ended = CellRunEnded(number=number, how="lost", outputs=str(exc))
             if self._state.runs[number].ended is None:
                 self._deps.emit(ended)
+
+    def _images_of(self, number: int, done: Executed) -> StoredImages:
+        """Store the images of a cell that was run, if the agent gets them."""
+        request = self._state.runs[number].request
+        if not request.images:
+            return StoredImages()
+        images = images_in(request.cell, done.outputs)
+        with suppress(OSError):
+            stored = store_images(self._deps.spec.paths.path, images)
+            return stored.get(request.cell, StoredImages())
+        return StoredImages(left_out=len(images))
 
     async def _own_kernel(self) -> CellKernel:
         if self._kernel is None:
@@ -284,6 +312,9 @@ def _result(cell: Cell, ended: CellRunEnded) -> str:
     if ended.how == "withdrawn":
         raise ToolError(_ENDS["withdrawn"].format(why=ended.outputs))
     outputs = f"\n{DATA_NOTICE}\n{quoted(ended.outputs)}" if ended.outputs else ""
+    if images := images_text(ended.images, ended.images_left_out):
+        outputs += f"\n--- images: {images}"
     if ended.how == "ok":
-        return f"Cell {cell.id} ran.{outputs or ' It has no outputs.'}"
+        text = f"Cell {cell.id} ran.{outputs or ' It has no outputs.'}"
+        return TextWithImages(text, ended.images)
     raise ToolError(f"{_ENDS[ended.how]}{outputs}")

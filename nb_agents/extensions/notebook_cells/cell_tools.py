@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import anyio
 from anyio import to_thread
@@ -21,6 +23,11 @@ from nb_agents.extensions.notebook_cells.cell_events import (
     ChangeDecided,
     ChangeProposed,
     cells_of,
+)
+from nb_agents.extensions.notebook_cells.cell_images import (
+    images_of_cells,
+    store_images,
+    with_images,
 )
 from nb_agents.extensions.notebook_cells.cell_outputs import variables_text
 from nb_agents.extensions.notebook_cells.cell_runs import PAGE_S, CellRuns
@@ -51,10 +58,19 @@ from nb_agents.extensions.notebook_cells.task_cells import (
     is_complete,
     task_cells_text,
 )
-from nb_agents.tools.base import BuiltInTool, Tool, ToolError, current_call, declare
+from nb_agents.tools.base import (
+    BuiltInTool,
+    TextWithImages,
+    Tool,
+    ToolError,
+    current_call,
+    declare,
+)
 from nb_agents.turns.drivers import DriverDeps
 from nb_agents.turns.turn_spec import Resumed
 from nb_agents.view.run_view import RunView
+
+logger = logging.getLogger("nb_agents")
 
 READ, PROPOSE, RUN = declare(
     BuiltInTool("notebook_read"),
@@ -162,7 +178,12 @@ class NotebookTools:
                 return outline
 
     async def read(
-        self, ids: tuple[str, ...], *, start: int = 0, outputs: bool = False
+        self,
+        ids: tuple[str, ...],
+        *,
+        start: int = 0,
+        outputs: bool = False,
+        images: bool = False,
     ) -> CellsRead:
         """Return cells, or an outline without ids.
 
@@ -170,16 +191,18 @@ class NotebookTools:
             ids: The ids of the cells.
             start: For an outline, the number of cells to skip.
             outputs: Whether to read the outputs, too.
+            images: Whether to also read the images in the outputs.
 
         Raises:
             ToolError: The cells can't be read, or the user does not allow it.
         """
         agent = current_call().agent
-        read = await self._read(agent, ids, start=start, outputs=outputs)
+        ask = partial(self._read, agent, ids, start=start, outputs=outputs, images=images)
+        read = await ask()
         if not read.is_trusted and not self._may_read_untrusted:
             async with self._asking:
                 await self._ask_about_untrusted(agent, read.notebook)
-            read = await self._read(agent, ids, start=start, outputs=outputs)
+            read = await ask()
         if read.problem:
             raise ToolError(read.problem)
         return read
@@ -206,18 +229,21 @@ class NotebookTools:
         listed = "; ".join(f"{each.number}: {describe(each)}" for each in proposed)
         return f"Proposed. The user decides each change later. {listed}"
 
-    async def run(self, name: str, digest: str, rule: ToolRule | None) -> str:
+    async def run(
+        self, name: str, digest: str, rule: ToolRule | None, *, images: bool = False
+    ) -> str:
         """Run a cell in the open notebook, after the user's approval.
 
         Args:
             name: The cell's id.
             digest: The digest of the cell that the agent has read.
             rule: The rule of the team file for this tool, or None.
+            images: Whether the agent also gets the images in the outputs.
         """
         cell = self._state.read_cells.get(name)
         if cell is None:
             raise ToolError(f"cell {name!r} was not read. Read it with notebook_read first.")
-        return await self._runs.run(cell, digest, rule)
+        return await self._runs.run(cell, digest, rule, images=images)
 
     async def close(self) -> None:
         """End the run's own kernel, and write what a rewind still has to take back."""
@@ -242,6 +268,7 @@ class NotebookTools:
         *,
         start: int = 0,
         outputs: bool = False,
+        images: bool = False,
         for_task: bool = False,
     ) -> CellsRead:
         number = self._state.last_request + 1
@@ -252,6 +279,7 @@ class NotebookTools:
             ids=ids,
             start=start,
             outputs=outputs,
+            images=images,
             untrusted=self._may_read_untrusted,
             for_task=for_task,
         )
@@ -284,6 +312,11 @@ class NotebookTools:
         answer = chosen(cells, ids, outputs=outputs) if ids else outline(cells, start)
         if sum(len(each.source) for each in answer) > MAX_SOURCES:
             return CellsRead(number=number, problem=_TOO_LONG)
+        images = images_of_cells(notebook, ids) if request.images else ()
+        try:
+            answer = [*with_images(answer, store_images(self._spec.paths.path, images))]
+        except OSError:
+            logger.debug("images of cells can't be stored", exc_info=True)
         return CellsRead(
             number=number, notebook=place.path.name, cells=tuple(answer), count=len(cells)
         )
@@ -354,10 +387,11 @@ class _AgentTools:
             ids: The ids of the cells to read whole. Without ids, returns an outline of the
                 notebook: the id, type, number of lines and first line of up to 200 cells.
             offset: Where to start in the source of each cell, in characters.
-            outputs: Whether to include the outputs of the cells as text, if you may read them.
+            outputs: Whether to include the outputs of the cells, if you may read them.
             start: Without ids: the number of cells to skip, to continue a long outline.
         """
-        cell_ids, has_outputs = tuple(ids or ()), self._keys.notebook_outputs == "text"
+        cell_ids, has_outputs = tuple(ids or ()), self._keys.notebook_outputs != "none"
+        is_with_outputs = outputs and bool(cell_ids)
         if len(cell_ids) > MAX_IDS:
             raise ToolError(f"a call can read at most {MAX_IDS} cells.")
         if outputs and not has_outputs:
@@ -366,7 +400,12 @@ class _AgentTools:
                 "allow it."
             )
         start = max(0, start)
-        read = await self._notebook.read(cell_ids, start=start, outputs=outputs and bool(cell_ids))
+        read = await self._notebook.read(
+            cell_ids,
+            start=start,
+            outputs=is_with_outputs,
+            images=is_with_outputs and self._gets_images,
+        )
         if cell_ids:
             text = cells_text(read.notebook, read.cells, cell_ids, max(0, offset))
         else:
@@ -374,7 +413,8 @@ class _AgentTools:
             outline = outline_text(read.notebook, read.cells, read.count, start)
             text = "\n".join(filter(None, [outline, variables]))
         news = self._notebook.news(current_call().agent)
-        return "\n\n".join(filter(None, [news, text]))
+        images = [image for cell in read.cells for image in cell.images]
+        return TextWithImages("\n\n".join(filter(None, [news, text])), images)
 
     async def notebook_propose(self, changes: list[CellChange], why: str = "") -> str:
         """Propose changes of cells of the user's notebook.
@@ -393,14 +433,19 @@ class _AgentTools:
         """Run a code cell of the user's notebook in the user's kernel.
 
         The user approves the code first. The cell waits until the user's own cells have run.
-        Returns its outputs as text. Read the cell before you run it. If the notebook is only a
+        Returns its outputs. Read the cell before you run it. If the notebook is only a
         file, a new kernel runs the cell, so run the cells that it needs first.
 
         Args:
             id: The cell's id.
             digest: The digest that notebook_read returned.
         """
-        return await self._notebook.run(id, digest, rule_for(RUN, self._keys.tool_policy))
+        rule = rule_for(RUN, self._keys.tool_policy)
+        return await self._notebook.run(id, digest, rule, images=self._gets_images)
+
+    @property
+    def _gets_images(self) -> bool:
+        return self._keys.notebook_outputs == "images"
 
 
 _WITHDRAWN = ChangeDecided(number=0, how="withdrawn")

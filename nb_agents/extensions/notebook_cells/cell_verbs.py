@@ -6,7 +6,7 @@ from getpass import getuser
 
 from pydantic import TypeAdapter, ValidationError
 
-from nb_agents.errors import UserError
+from nb_agents.errors import UserError, as_storage_error
 from nb_agents.events import Event
 from nb_agents.extensions.notebook_cells.cell_events import (
     PAGE_OUTCOMES,
@@ -22,6 +22,12 @@ from nb_agents.extensions.notebook_cells.cell_events import (
     RevertStarted,
     cells_of,
     counts,
+)
+from nb_agents.extensions.notebook_cells.cell_images import (
+    StoredImages,
+    parse_images,
+    store_images,
+    with_images,
 )
 from nb_agents.extensions.notebook_cells.cell_outputs import MAX_OUTPUT, last_chars, plain
 from nb_agents.extensions.notebook_cells.cell_views import facts, row, run_row
@@ -47,7 +53,12 @@ def cells(run: Run, caller: Caller, *, since: int = 0) -> Reply:
     state = state_of(run)
     lines = [*map(row, state.proposals.values()), *map(run_row, state.runs.values())]
     runs = [
-        {"number": each.request.number, "cell": each.request.cell, "source": each.request.source}
+        {
+            "number": each.request.number,
+            "cell": each.request.cell,
+            "source": each.request.source,
+            "images": each.request.images,
+        }
         for each in state.open_runs
     ]
     text = "\n".join(lines) or "No changes were proposed."
@@ -63,6 +74,7 @@ def cells_read(
     count: int,
     cells: str,
     problem: str,
+    images: str = "",
     untrusted: bool = False,
 ) -> Reply:
     """Answer an agent's request to read cells. Pages use this."""
@@ -73,7 +85,7 @@ def cells_read(
     answer = CellsRead(
         number=request,
         notebook=notebook,
-        cells=answered,
+        cells=with_images(answered, _stored(run, images)),
         count=count,
         problem=problem,
         is_trusted=not untrusted,
@@ -135,6 +147,7 @@ def cells_run(
     behind: str,
     how: str,
     outputs: str,
+    images: str = "",
 ) -> Reply:
     """Record that a page takes, starts or ends the run of a cell. Pages use this.
 
@@ -151,11 +164,31 @@ def cells_run(
             if outcome is None:
                 raise UserError(f"`how` is {how!r}. Use one of: {', '.join(PAGE_OUTCOMES)}.")
             text = last_chars(plain(outputs), MAX_OUTPUT)
-            event = CellRunEnded(number=number, how=outcome, outputs=text)
+            stored = [*_stored(run, images).values()][:1]
+            kept = stored[0] if stored else StoredImages()
+            event = CellRunEnded(
+                number=number,
+                how=outcome,
+                outputs=text,
+                images=kept.images,
+                images_left_out=kept.left_out,
+            )
         case _:
             raise UserError(f"`step` is {step!r}. Use 'queue', 'start' or 'end'.")
     changed = run.record_event(event)
     return Reply("Recorded." if changed else "It no longer applies.", {"changed": changed})
+
+
+def _stored(run: Run, images: str) -> dict[str, StoredImages]:
+    """Store the images that a page sends.
+
+    Raises:
+        UserError: They are invalid.
+        StorageError: They can't be written.
+    """
+    parsed = parse_images(images)
+    with as_storage_error(run.path):
+        return store_images(run.path, parsed)
 
 
 def cells_revert(run: Run, caller: Caller, *, page: str, cells: str, force: bool = False) -> Reply:
@@ -232,6 +265,7 @@ CELLS_READ = Verb(
         Parameter("count", "the number of cells in the notebook", REQUIRED, kind=int),
         Parameter("cells", "the cells as JSON text", max_chars=MAX_ANSWER),
         Parameter("problem", "why the cells can't be read"),
+        Parameter("images", "the images in outputs as JSON text", max_chars=MAX_ANSWER),
         Parameter("untrusted", "whether the notebook is not trusted", False, kind=bool),
     ),
     route="cells_read",
@@ -297,6 +331,7 @@ CELLS_RUN = Verb(
         Parameter("behind", "what the kernel runs, such as 'cell 4'"),
         Parameter("how", f"for 'end', one of {', '.join(PAGE_OUTCOMES)}"),
         Parameter("outputs", "for 'end', the outputs as text", max_chars=MAX_ANSWER),
+        Parameter("images", "for 'end', the images as JSON text", max_chars=MAX_ANSWER),
     ),
     route="cells_run",
     interfaces=_HTTP,

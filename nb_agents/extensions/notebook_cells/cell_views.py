@@ -23,6 +23,7 @@ def cells_part(view: RunView) -> Mapping[str, object]:
             "ids": [*each.ids],
             "start": each.start,
             "outputs": each.outputs,
+            "images": each.images,
             "untrusted": each.untrusted,
         }
         for n, each in state.requests.items()

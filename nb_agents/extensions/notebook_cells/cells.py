@@ -9,8 +9,10 @@ from hashlib import sha256
 from typing import Any, Literal, cast
 
 from nb_agents.errors import UserError
+from nb_agents.events import ToolImage
 from nb_agents.extensions.notebook_cells.cell_outputs import (
     MAX_OUTPUTS,
+    images_text,
     last_chars,
     output_text,
     quoted,
@@ -41,6 +43,8 @@ class Cell:
         may_edit: Whether agents may propose to change it; see `is_allowed`.
         may_run: Whether agents may run it; see `is_allowed`.
         outputs: Its outputs as text, if the agent may read them.
+        images: The images in its outputs, if the agent may get them.
+        images_left_out: The number of images that the agent does not get.
     """
 
     id: str
@@ -51,6 +55,8 @@ class Cell:
     may_edit: bool = True
     may_run: bool = True
     outputs: str = ""
+    images: tuple[ToolImage, ...] = ()
+    images_left_out: int = 0
 
     @property
     def digest(self) -> str:
@@ -211,6 +217,8 @@ def cells_text(
             )
         if cell.outputs:
             parts.append(f"--- outputs of cell {cell.id}\n{quoted(cell.outputs)}")
+        if images := images_text(cell.images, cell.images_left_out):
+            parts.append(f"--- images of cell {cell.id}: {images}")
     return "\n".join(parts)
 
 

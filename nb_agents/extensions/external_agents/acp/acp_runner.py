@@ -107,7 +107,7 @@ class AcpRunner:
             raise ModelCallError(self.name, "It has no workspace.")
         await round.scope.wait_if_paused()
         playing = AcpRound(self.name, round, environment)
-        async with ToolServer() as server:
+        async with ToolServer(environment.context.session) as server:
             address = await server.offer(playing.tools)
             async with self._started(playing, environment) as (session, mode):
                 opening = partial(_open, session, round.workspace.resolve(), address, past, mode)
