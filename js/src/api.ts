@@ -16,6 +16,8 @@ export interface Run {
   readonly state: Status;
   /** The state as text for users. */
   readonly says: string;
+  /** Whether all agents wait for their providers. Missing for a sweep. */
+  readonly waits?: boolean;
   readonly cost: number | null;
   /** For a single turn: the last turn that resumed it. */
   readonly resumed_in?: Pick<Turn, "turn" | "state"> | null;

@@ -57,7 +57,7 @@ export function makeView(
   el.setAttribute("role", "group");
   el.tabIndex = -1;
   const announce = (state: PanelState): void => {
-    header.announce(state, state.gates.length ? "ing" : TONES[state.status]);
+    header.announce(state, state.gates.length || state.waits ? "ing" : TONES[state.status]);
     setLines(notices, state.notices, "p");
   };
   return {

@@ -119,6 +119,8 @@ export interface PanelState {
   readonly footer: readonly string[];
   /** The finished card as escaped HTML. Empty while the run is live. */
   readonly card: string;
+  /** Whether all agents wait for their providers. */
+  readonly waits?: boolean;
   /** The answers on the card as Markdown, in their order. */
   readonly answers?: readonly string[];
   /** Data of extensions, by name. */

@@ -230,7 +230,7 @@ function placeOf(actions: Actions, turn: Turn | undefined): string {
 /** Show the state, as text and as a mark with a shape and colour. */
 function drawState(chip: HTMLElement, turn: Work, live: ReadonlyMap<string, Run>): void {
   const run = live.get(turn.id);
-  const waits = run?.status === "awaiting";
+  const waits = run?.status === "awaiting" || run?.waits;
   setClass(chip, `state ${waits ? "awaiting" : (run?.state ?? turn.state).replace(" ", "-")}`);
   setText(chip, stateOf(turn, live));
   setAttr(chip, "title", stateOf(turn, live));

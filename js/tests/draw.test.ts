@@ -57,6 +57,12 @@ describe("the live view", () => {
     expect(q(".bar i").style.width).toBe(width);
   });
 
+  test("shows in the chip's colour that all agents wait", () => {
+    const chip = "waiting for quota until 03:00:00";
+    expect(show({ ...RUNNING, chip, waits: true }).q("header .chip").className).toBe("chip ing");
+    expect(show({ ...RUNNING, chip }).q("header .chip").className).toBe("chip run");
+  });
+
   test("shows HTML in any text as text", () => {
     const evil = "<img src=x onerror=alert(1)><script>1</script>";
     const { el } = show({

@@ -115,6 +115,16 @@ test("untrusted text is escaped", async () => {
   expect(widget.node.querySelector("img")).toBeNull();
 });
 
+test("a turn whose agents all wait for their providers has the mark of a waiting one", async () => {
+  const says = "waiting for quota until 03:00:00";
+  const { rows } = await show(
+    [{ id: "s", session: "s", turns: [turn("s/turn_1", { state: "running", is_live: true })] }],
+    [liveRun("s/turn_1", { says, waits: true })],
+  );
+  const state = rows()[0]?.querySelector("summary .state");
+  expect([state?.textContent, state?.className]).toEqual([says, "state awaiting"]);
+});
+
 test("a live turn shows its state and can be stopped gracefully, then immediately", async () => {
   const live = [liveRun("s/turn_1", { says: "awaiting approval", status: "awaiting" })];
   const { buttons, press, rows, actions, runs } = await show(

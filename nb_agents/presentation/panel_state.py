@@ -62,6 +62,8 @@ def panel_state(view: RunView, run: str, now: float) -> PanelState:
         "footer": [f"{view.session} · turn {view.turn}", run],
         "card": "",
     }
+    if text.waits_for_providers(view):
+        state["waits"] = True
     if parts:
         state["parts"] = parts
     if not view.has_steps and len(view.agents) >= MIN_SUMMARIZED:

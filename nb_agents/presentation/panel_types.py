@@ -137,6 +137,8 @@ class PanelState(TypedDict):
     footer: list[str]
     card: str
     """The finished card as escaped HTML. Empty while the run is live."""
+    waits: NotRequired[bool]
+    """Whether all agents wait for their providers."""
     answers: NotRequired[list[str]]
     """The answers on the card as Markdown, in their order."""
     parts: NotRequired[dict[str, object]]

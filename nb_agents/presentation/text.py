@@ -55,6 +55,11 @@ def chip(view: RunView) -> str:
     return "presenting" if is_presenting else view.state
 
 
+def waits_for_providers(view: RunView) -> bool:
+    """Return whether all agents of a running turn wait for their providers."""
+    return view.state == "running" and view.wait is not None
+
+
 def awaits(wants: Literal["approval", "input"]) -> str:
     """Return the state of a run or an agent that waits at a gate, by what the gate wants."""
     return "awaiting an answer" if wants == "input" else "awaiting approval"

@@ -36,6 +36,7 @@ class TurnFacts:
         status: The state, or "awaiting" while the turn waits for a user.
         state: The state, such as "running" or "complete".
         says: The state as text for users.
+        waits: Whether all agents wait for their providers.
         progress: The round of a team, or the current step of a recipe.
         is_live: Whether a process is running the turn.
         where: The other process in which the turn runs, or "" if there is none.
@@ -51,6 +52,7 @@ class TurnFacts:
     status: str
     state: str
     says: str
+    waits: bool
     progress: str
     is_live: bool
     where: str
@@ -157,6 +159,7 @@ def _turn_fields(view: RunView, path: Path, is_live: bool, where: str, task: str
         "status": view.standing,
         "state": view.state,
         "says": text.chip(view),
+        "waits": text.waits_for_providers(view),
         "progress": view.current_step if view.has_steps else f"{view.round}/∞",
         "is_live": is_live,
         "where": where,

@@ -145,6 +145,7 @@ def test_panel_of_a_waiting_run_shows_until_when_and_stops(
     shoot(story, artifacts, "one-waits", i, lambda: story.panel(i))
     story.row(i, "critic").get_by_role("button", name="Stop").click()
     expect(story.chip(i)).to_contain_text(re.compile(r"waiting for quota until \d\d:\d\d"))
+    expect(story.chip(i)).to_have_class("chip ing")
     shoot(story, artifacts, "all-wait", i, lambda: story.panel(i))
     story.page.click_button("Stop", i)
     card = story.wait_card(i, "stopped")

@@ -243,6 +243,19 @@ def test_search_for_state_names_finds_them() -> None:
     assert list(shown_words(ast.parse('{"completed": "complete"}'))) == []
 
 
+def test_panel_waits_only_if_all_agents_of_a_running_turn_wait() -> None:
+    fields = {"waits_for": "quota", "retry_at": 4e9, "retry_in_s": 9.0, "error": "Out of quota."}
+    events: list[ev.Event] = [started()]
+    events += [ev.ModelStarted(agent=agent, call=1) for agent in ("ada", "ben")]
+    waits = []
+    for agent in ("ada", "ben"):
+        events.append(ev.ModelFailed.model_validate({"agent": agent, "call": 1, **fields}))
+        waits.append("waits" in panel_state(fold(events), "r1", 0.0))
+    assert waits == [False, True]
+    stopping = fold([*events, ev.StopRequested(level="requested", source="user", reason="")])
+    assert "waits" not in panel_state(stopping, "r1", 0.0)
+
+
 @pytest.mark.parametrize("phase", ["thinking", "writing", "tool"])
 def test_graceful_stop_names_the_agent_it_waits_for(phase: Any) -> None:
     view = fold([started(), STOP])
