@@ -3,7 +3,7 @@
 import type { YNotebook } from "@jupyter/ydoc";
 import type { INotebookTracker, NotebookPanel } from "@jupyterlab/notebook";
 import { insertBelow, replaceSource } from "./cell-changes";
-import type { Place } from "./cells";
+import { type Place, modelOf } from "./cells";
 import { make } from "./dom";
 import { listen } from "./press";
 
@@ -65,13 +65,14 @@ export function codeActions(
   const selected = new WeakMap<NotebookPanel, readonly string[]>();
   notebooks?.activeCellChanged.connect((_, cell) => {
     const panel = notebooks.find((each) => each.content.activeCell === cell);
-    if (!panel || !cell) return;
-    const earlier = (selected.get(panel) ?? []).filter((id) => id !== cell.model.id);
-    selected.set(panel, [cell.model.id, ...earlier].slice(0, 2));
+    const id = modelOf(cell)?.id;
+    if (!panel || id === undefined) return;
+    const earlier = (selected.get(panel) ?? []).filter((each) => each !== id);
+    selected.set(panel, [id, ...earlier].slice(0, 2));
   });
   const targetOf = ({ panel, cell }: Place): number => {
     const id = selected.get(panel)?.find((each) => each !== cell.model.id);
-    return panel.content.widgets.findIndex(({ model }) => model.id === id);
+    return panel.content.widgets.findIndex((each) => modelOf(each)?.id === id);
   };
   return {
     insert(output, code) {

@@ -4,9 +4,11 @@ import type { YNotebook } from "@jupyter/ydoc";
 import type { Cell, CodeCell } from "@jupyterlab/cells";
 import type { INotebookTracker, NotebookPanel } from "@jupyterlab/notebook";
 import { insertBelow } from "./cell-changes";
+import { modelOf } from "./cells";
 import { outputText } from "./cell-outputs";
 import { make } from "./dom";
 import { listen } from "./press";
+import { trans } from "./text";
 
 const MAX_ERROR = 3_000;
 const USES_AGENTS = /^\s*(?:%%agents\b|%(?:re)?load_ext\s+nb_agents\b|(?:import|from)\s+nb_agents\b)/m;
@@ -41,7 +43,7 @@ class Offers {
   }
 
   private draw(): void {
-    const cells = this.panel.content.widgets;
+    const cells = this.panel.content.widgets.filter(modelOf);
     const failed = new Set<Cell>(cells.filter((cell) => errorOf(cell) !== ""));
     const isUsed = failed.size > 0 && cells.some(({ model }) => USES_AGENTS.test(model.sharedModel.getSource()));
     for (const cell of cells) {
@@ -61,8 +63,8 @@ class Offers {
 function makeOffer(press: () => void): HTMLElement {
   const button = make("button");
   button.type = "button";
-  button.textContent = "Ask the team";
-  button.title = "Adds a cell with a task about this error. Nothing is sent before you run it.";
+  button.textContent = trans.__("Ask the team");
+  button.title = trans.__("Adds a cell with a task about this error. Nothing is sent before you run it.");
   listen(button, life, press);
   const el = make("div", "nba-strip nba-ask-team", button);
   el.setAttribute("data-lm-suppress-shortcuts", "true");
@@ -72,10 +74,10 @@ function makeOffer(press: () => void): HTMLElement {
 
 /** Return the text of the error that a cell shows, or "". */
 function errorOf(cell: Cell): string {
-  const outputs = (cell.model as Partial<CodeCell["model"]>).outputs;
+  const outputs = (modelOf(cell) as Partial<CodeCell["model"]> | null)?.outputs;
   if (!outputs || /^\s*%%?agents\b/.test(cell.model.sharedModel.getSource())) return "";
   for (let i = 0; i < outputs.length; i++)
-    if (outputs.get(i).type === "error") return outputText([outputs.get(i).toJSON() as never]) || "Error";
+    if (outputs.get(i)?.type === "error") return outputText([outputs.get(i).toJSON() as never]) || "Error";
   return "";
 }
 

@@ -5,7 +5,7 @@
  */
 
 import type { YNotebook } from "@jupyter/ydoc";
-import type { CodeCell } from "@jupyterlab/cells";
+import type { Cell, CodeCell } from "@jupyterlab/cells";
 import type { INotebookCellExecutor, NotebookPanel } from "@jupyterlab/notebook";
 import type { Answer } from "./api";
 import {
@@ -22,7 +22,7 @@ import {
 import { diffLines } from "./cell-diff";
 import { imagesOf, listOutputs } from "./cell-outputs";
 import { CellRuns, type RunPart, type WantedRun } from "./cell-runs";
-import type { Place } from "./cells";
+import { type Place, modelOf } from "./cells";
 import { make, setAttr, setHidden, setText } from "./dom";
 import { pageName } from "./page-name";
 import { listen } from "./press";
@@ -486,9 +486,9 @@ function doneAs(notebook: YNotebook, { op, cell, new_cell }: Change): ["accepted
 
 /** Return whether a notebook shows outputs that were made elsewhere, and not confirmed by the user. */
 function hasUntrustedOutput(panel: NotebookPanel): boolean {
-  return panel.content.widgets.some(({ model }) => {
-    const outputs = (model as Partial<CodeCell["model"]>).outputs;
-    return outputs !== undefined && outputs.length > 0 && !model.trusted;
+  return panel.content.widgets.some((cell) => {
+    const model = modelOf(cell) as (Cell["model"] & Partial<CodeCell["model"]>) | null;
+    return Boolean(model?.outputs?.length) && !model?.trusted;
   });
 }
 

@@ -150,7 +150,7 @@ export class CellRuns {
 
   private isIdle(): boolean {
     const { sessionContext, content } = this.panel;
-    const isQueued = content.widgets.some(({ model }) => this.isRunning(model.id));
+    const isQueued = content.widgets.some(({ model }) => model && this.isRunning(model.id));
     return this.kernel?.status === "idle" && !sessionContext.pendingInput && !isQueued;
   }
 

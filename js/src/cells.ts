@@ -87,5 +87,10 @@ function sessionOf(turn: string): string {
 }
 
 function isCode(cell: Cell | undefined): cell is CodeCell {
-  return cell?.model.type === "code";
+  return modelOf(cell)?.type === "code";
+}
+
+/** Return a cell's model. A cell that is being removed has none, although it is still in the notebook. */
+export function modelOf(cell: Cell | null | undefined): Cell["model"] | null {
+  return cell?.model ?? null;
 }

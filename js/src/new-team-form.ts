@@ -149,6 +149,16 @@ function makeAgent(choices: Choices, wanted: NewAgent, remove: () => void): Agen
   modelName.setAttribute("list", models.id);
   const role = makeInput(wanted.role, trans.__("Optional, such as: You check every claim against its source."));
   const address = makeInput(wanted.base_url);
+  const problem = make("p", "problem wide");
+  problem.id = `${models.id}-address`;
+  problem.setAttribute("role", "alert");
+  address.setAttribute("aria-describedby", problem.id);
+  const checkAddress = (): void => {
+    const text = addressField.hidden ? "" : addressProblem(address.value);
+    setText(problem, text);
+    setHidden(problem, text === "");
+    setAttr(address, "aria-invalid", text ? "true" : null);
+  };
   const key = make("p", "key");
   const modelField = makeField(trans.__("Model"), modelName);
   const addressField = makeField(trans.__("Server address"), address, "wide");
@@ -159,14 +169,19 @@ function makeAgent(choices: Choices, wanted: NewAgent, remove: () => void): Agen
     models.replaceChildren(...known.map((each) => makeOption(each)));
     setHidden(modelField, provider.value === DEMO);
     setHidden(addressField, !row?.takes_address);
+    checkAddress();
     address.placeholder = row?.base_url || "https://…/v1";
     setText(key, keyStatus(choices, provider.value));
     setAttr(key, "data-missing", row?.variables.length && !row.found ? "" : null);
   };
   provider.addEventListener("change", () => {
+    address.value = "";
     follow();
     modelName.value = models.querySelector("option")?.value ?? "";
-    address.value = "";
+  });
+  address.addEventListener("change", checkAddress);
+  address.addEventListener("input", () => {
+    if (address.hasAttribute("aria-invalid")) checkAddress(); // only while an error is shown
   });
   follow();
   const el = make(
@@ -177,6 +192,7 @@ function makeAgent(choices: Choices, wanted: NewAgent, remove: () => void): Agen
     makeField(trans.__("Provider"), provider),
     modelField,
     addressField,
+    problem,
     makeField(trans.__("Role"), role, "wide"),
     key,
     models,
@@ -197,6 +213,15 @@ function makeAgent(choices: Choices, wanted: NewAgent, remove: () => void): Agen
       setHidden(removeButton, !canRemove);
     },
   };
+}
+
+/** Return why a server's address is invalid, or "". An empty one means the provider's own address. */
+export function addressProblem(text: string): string {
+  const address = text.trim();
+  if (address === "") return "";
+  const url = /\s/.test(address) ? null : URL.parse(address);
+  if (url && /^https?:$/.test(url.protocol) && url.hostname && /^https?:\/\//i.test(address)) return "";
+  return trans.__("“%1” is not a server address. Use one that starts with http:// or https://, such as http://localhost:8000/v1.", address);
 }
 
 /** Create the list of providers: those that can be used, and then the others. */

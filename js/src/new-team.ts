@@ -4,7 +4,7 @@ import type { JupyterFrontEnd } from "@jupyterlab/application";
 import { Dialog, showDialog } from "@jupyterlab/apputils";
 import type { Contents } from "@jupyterlab/services";
 import { type Api, Refused } from "./api";
-import { NewTeamForm, type Wanted, extensionOf, firstOf } from "./new-team-form";
+import { NewTeamForm, addressProblem, type Wanted, extensionOf, firstOf } from "./new-team-form";
 import { trans } from "./text";
 
 /** Show the form, write the file into a folder, and open it. Resolves to the opened widget. */
@@ -19,6 +19,7 @@ export async function makeNewTeam(app: JupyterFrontEnd, api: Api, folder: string
     if (!button.accept || !value) return undefined;
     wanted = value;
     try {
+      checkAddresses(wanted);
       return await write(app, api, wanted, folder);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
@@ -43,6 +44,12 @@ async function write({ serviceManager, commands }: JupyterFrontEnd, api: Api, wa
       : { type: "file", format: "text", content: text },
   );
   return commands.execute("docmanager:open", isNotebook ? { path } : { path, factory: "Editor" });
+}
+
+/** @throws Refused if an agent's server address is invalid. */
+function checkAddresses({ agents }: Wanted): void {
+  const problem = agents.map(({ base_url }) => addressProblem(base_url)).find(Boolean);
+  if (problem) throw new Refused(problem);
 }
 
 /** @throws Refused if it is no name of a file in this folder. */

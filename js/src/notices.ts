@@ -5,6 +5,8 @@ import type { Run } from "./api";
 import type { Claim } from "./claims";
 import type { Change } from "./live-runs";
 import type { Status } from "./panel-types";
+import { settings } from "./settings";
+import { trans } from "./text";
 
 type Kind = "success" | "info" | "warning" | "error";
 
@@ -26,11 +28,13 @@ export interface Needs {
 
 /** Show a notification about a change, unless it is visible in some tab. */
 export async function announce(change: Change, needs: Needs): Promise<void> {
+  const which = settings().notifications;
+  if (which === "none") return;
   const unseen = async (run: Run): Promise<boolean> => (await needs.claim(run.id)) && !needs.isSeen(run.id);
   const waiting = change.waiting.map(async (run) => {
-    if (await unseen(run)) notify(needs, run, "Waits for you", "warning");
+    if (await unseen(run)) notify(needs, run, trans.__("Waits for you"), "warning");
   });
-  const ended = change.ended.map(async (known) => {
+  const ended = (which === "all" ? change.ended : []).map(async (known) => {
     const run = (await unseen(known)) && (await needs.run(known.id));
     // The cell may show it by now, because it was run again.
     if (run && !needs.isSeen(run.id)) notify(needs, run, endText(run.state), KINDS[run.state] ?? "info");
@@ -39,13 +43,19 @@ export async function announce(change: Change, needs: Needs): Promise<void> {
 }
 
 function notify({ notifications, open }: Needs, run: Run, what: string, kind: Kind): void {
-  const show = { label: "Show", caption: "Open it next to the notebook", callback: () => open(run) };
+  const show = { label: trans.__("Show"), caption: trans.__("Open it next to the notebook"), callback: () => open(run) };
   const message = `${what}${run.rows ? `, ${run.says}` : ""}: ${clip(run.task)}`;
   notifications.notify(message, kind, { autoClose: false, actions: [show] });
 }
 
 function endText(state: Status): string {
-  return { complete: "Complete", failed: "Failed", stopped: "Stopped", "timed out": "Timed out" }[state as string] ?? "Ended";
+  const texts: Record<string, string> = {
+    complete: trans.__("Complete"),
+    failed: trans.__("Failed"),
+    stopped: trans.__("Stopped"),
+    "timed out": trans.__("Timed out"),
+  };
+  return texts[state] ?? trans.__("Ended");
 }
 
 function clip(text: string): string {

@@ -1,7 +1,7 @@
 /** Help for users who run a cell again, or clear its output during its run. */
 
 import { Notification } from "@jupyterlab/apputils";
-import type { Cells, Place } from "./cells";
+import { type Cells, type Place, modelOf } from "./cells";
 import type { LiveRuns } from "./live-runs";
 import type { Actions } from "./session-rows";
 import { factsOf } from "./watch";
@@ -35,7 +35,7 @@ export async function notifyIfCleared(turn: string, { panel, cell }: Place, { ru
   await new Promise((resolve) => setTimeout(resolve, CLEARED_MS));
   await runs.refresh();
   const live = runs.live.find((run) => run.id === turn);
-  if (!live || panel.isDisposed || cell.isDisposed || tellsOf(cell.model.outputs)) return;
+  if (!live || panel.isDisposed || cell.isDisposed || !modelOf(cell) || tellsOf(cell.model.outputs)) return;
   Notification.info(`A run whose output was cleared is still running: ${live.task.slice(0, 70)}`, {
     autoClose: false,
     actions: [

@@ -27,7 +27,9 @@ import { chooseRewind, previewOf } from "./rewind";
 import type { Actions } from "./session-rows";
 import { Sessions } from "./sessions";
 import { makeStatusItem } from "./status-bar";
+import { settings } from "./settings";
 import { makeStopButton, stopAll } from "./stop-all";
+import { trans } from "./text";
 import { TURN_MIME } from "./watch";
 
 const CATEGORY = "Agents";
@@ -55,7 +57,7 @@ export interface Page {
 export function addPlaces(page: Page): Actions {
   const { app, api, runs } = page;
   const open = (turn: string): void => void attempt(() => (goTo(page, turn) ? undefined : openTurn(page, turn)));
-  const stop = (now: boolean): Promise<void> => attempt(async () => refuse(await stopAll(api, runs, now)));
+  const stop = (now: boolean): Promise<void> => attempt(async () => refuse(await stopAll(api, runs, now || isImmediate())));
   const actions = makeActions(page, open, () => sidebar.refresh());
   const sidebar: Sessions = new Sessions(runs, actions);
   sidebar.title.icon = TEAM_ICON;
@@ -64,11 +66,11 @@ export function addPlaces(page: Page): Actions {
 
   page.statusBar?.registerStatusItem("nb-agents:runs", makeStatusItem(runs, show));
   page.toolbars?.addFactory("Notebook", "nb-agents-stop", () => makeStopButton(runs, (now) => void stop(now)));
-  addCommand(page, "nb-agents:stop-all", "Stop All Agent Runs", () => stop(false));
-  addCommand(page, "nb-agents:stop-all-now", "Stop All Agent Runs Now", () => stop(true));
-  addCommand(page, "nb-agents:resume-last", "Resume the Last Agent Run", () => resumeLast(actions));
-  addCommand(page, "nb-agents:show-sessions", "Show Agent Sessions", show);
-  addCommand(page, NEW_TEAM, "New Agent Team", ({ cwd }) => attempt(() => makeNewTeam(app, api, String(cwd ?? ""))));
+  addCommand(page, "nb-agents:stop-all", trans.__("Stop All Agent Runs"), () => stop(false));
+  addCommand(page, "nb-agents:stop-all-now", trans.__("Stop All Agent Runs Now"), () => stop(true));
+  addCommand(page, "nb-agents:resume-last", trans.__("Resume the Last Agent Run"), () => resumeLast(actions));
+  addCommand(page, "nb-agents:show-sessions", trans.__("Show Agent Sessions"), show);
+  addCommand(page, NEW_TEAM, trans.__("New Agent Team"), ({ cwd }) => attempt(() => makeNewTeam(app, api, String(cwd ?? ""))));
   page.launcher?.add({ command: NEW_TEAM, category: "Other", rank: 0 });
   const needs = {
     notifications: Notification.manager,
@@ -82,6 +84,10 @@ export function addPlaces(page: Page): Actions {
   };
   runs.listen((change) => void attempt(() => announce(change, needs)));
   return actions;
+}
+
+function isImmediate(): boolean {
+  return settings().stopLevel === "immediate";
 }
 
 type Execute = (args: { readonly cwd?: unknown }) => unknown;
@@ -112,7 +118,7 @@ function makeActions(
     open,
     place: (turn) => cells.name(turn),
     stop: (turn, now) =>
-      changing(async () => refuse(await api.post(turn, "stop", { immediate: now, source: "widget" }))),
+      changing(async () => refuse(await api.post(turn, "stop", { immediate: now || isImmediate(), source: "widget" }))),
     resume: (turn) => changing(() => goOn((trust) => api.resume(turn, trust))),
     async rewind(turn, at) {
       await attempt(async () => {
@@ -126,7 +132,7 @@ function makeActions(
       if (task) await changing(() => goOn((trust) => api.continueSession(session.id, task, trust)));
     },
     async rename(session) {
-      const name = await askText(`Rename ${session.session}`, "New name:", "Rename", session.session);
+      const name = await askText(trans.__("Rename %1", session.session), trans.__("New name:"), trans.__("Rename"), session.session);
       if (name && name !== session.session) await changing(() => api.renameSession(session.id, name));
     },
     export_: (session) => attempt(async () => download(await api.exportSession(session.id), `${session.session}.zip`)),
@@ -143,7 +149,7 @@ async function resumeLast({ list, resume }: Actions): Promise<void> {
     const last = (await list()).flatMap(({ turns }) => turns.slice(-1));
     const left = last.filter((turn) => turn.state !== "complete" && !turn.is_live && !turn.instead);
     const [latest] = left.sort((a, b) => (b.updated_at ?? 0) - (a.updated_at ?? 0));
-    if (!latest) throw new Refused("There is nothing to resume. The last turn of every session is complete or live, or too long for its model.");
+    if (!latest) throw new Refused(trans.__("There is nothing to resume. The last turn of every session is complete or live, or too long for its model."));
     await resume(latest.id);
   });
 }
@@ -196,23 +202,27 @@ async function askTask(session: string): Promise<string> {
   const text = document.createElement("textarea");
   text.className = "nba-ask";
   text.rows = 8;
-  text.setAttribute("aria-label", "The next task for the agents");
-  text.placeholder = "The next task for the agents";
+  text.placeholder = trans.__("The next task for the agents");
+  text.setAttribute("aria-label", text.placeholder);
   // Enter adds a line. Ctrl+Enter or Cmd+Enter presses the dialog's button.
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.ctrlKey && !event.metaKey) event.stopPropagation();
   });
   const body = new Widget({ node: make("div", "", text) });
-  const buttons = [Dialog.cancelButton(), Dialog.okButton({ label: "Continue" })];
-  const { button } = await showDialog({ title: `Continue ${session}`, body, buttons, focusNodeSelector: "textarea" });
+  const buttons = [Dialog.cancelButton(), Dialog.okButton({ label: trans.__("Continue") })];
+  const { button } = await showDialog({ title: trans.__("Continue %1", session), body, buttons, focusNodeSelector: "textarea" });
   return button.accept ? text.value.trim() : "";
 }
 
 async function confirmDelete(session: Session): Promise<boolean> {
-  const count = session.turns.length === 1 ? "its turn" : `its ${session.turns.length} turns`;
-  const body = `${session.session}, with ${count} and all files of its agents, can't be had back.`;
-  const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label: "Delete" })];
-  const { button } = await showDialog({ title: "Delete the session?", body, buttons, defaultButton: 0 });
+  const body = trans._n(
+    "%2, with its turn and all files of its agents, can't be restored.",
+    "%2, with its %1 turns and all files of its agents, can't be restored.",
+    session.turns.length,
+    session.session,
+  );
+  const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__("Delete") })];
+  const { button } = await showDialog({ title: trans.__("Delete the session?"), body, buttons, defaultButton: 0 });
   return button.accept;
 }
 
@@ -221,8 +231,8 @@ async function confirmTrust(question: string): Promise<boolean> {
   const body = document.createElement("pre");
   body.className = "nba-question";
   body.textContent = question;
-  const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label: "Trust and continue" })];
-  const title = "A session that you have not made";
+  const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__("Trust and continue") })];
+  const title = trans.__("A session that you have not made");
   const { button } = await showDialog({ title, body: new Widget({ node: body }), buttons, defaultButton: 0 });
   return button.accept;
 }

@@ -12,7 +12,9 @@ import { ILauncher } from "@jupyterlab/launcher";
 import { INotebookCellExecutor, INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
+import { ISettingRegistry } from "@jupyterlab/settingregistry";
 import { IStatusBar } from "@jupyterlab/statusbar";
+import { ITranslator } from "@jupyterlab/translation";
 import { Api, type Session } from "./api";
 import { makeTurnFiles } from "./files";
 import { codeActions } from "./answer-code";
@@ -26,16 +28,24 @@ import { runAgain, notifyIfCleared } from "./outputs";
 import { addPlaces, attemptWithTrust } from "./page";
 import { makeProse } from "./prose";
 import { RunRenderer, WIDGET_MIME } from "./renderer";
+import { followSettings } from "./settings";
+import { setBundle } from "./text";
+import { INbAgents } from "./token";
 import { SWEEP_MIME, TURN_MIME, Watcher } from "./watch";
 
 const PROBLEM_MS = 10_000;
 /** Before the widgets' -10, which would show "model not found" after the end of their kernel. */
 const RANK = -20;
 
-const plugin: JupyterFrontEndPlugin<void> = {
-  id: "nb-agents:plugin",
+export { INbAgents };
+
+const PLUGIN = "nb-agents:plugin";
+
+const plugin: JupyterFrontEndPlugin<INbAgents> = {
+  id: PLUGIN,
   description: "Shows agent runs in the outputs of notebooks, and lists all runs in the sidebar.",
   autoStart: true,
+  provides: INbAgents,
   requires: [IRenderMimeRegistry],
   optional: [
     INotebookTracker,
@@ -45,6 +55,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     IFileBrowserFactory,
     ILauncher,
     INotebookCellExecutor,
+    ITranslator,
+    ISettingRegistry,
   ],
   activate(
     app: JupyterFrontEnd,
@@ -56,7 +68,11 @@ const plugin: JupyterFrontEndPlugin<void> = {
     browsers: IFileBrowserFactory | null,
     launcher: ILauncher | null,
     executor: INotebookCellExecutor | null,
-  ): void {
+    translator: ITranslator | null,
+    registry: ISettingRegistry | null,
+  ): INbAgents {
+    if (translator) setBundle(translator.load("nb_agents"), translator.languageCode ?? "en");
+    if (registry) followSettings(registry, PLUGIN).catch((error: unknown) => console.warn("nb_agents: the settings can't be loaded.", error));
     lookUpNoHosts();
     const { contents, serverSettings } = app.serviceManager;
     const api = new Api(serverSettings);
@@ -121,6 +137,15 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const isSeen = (id: string): boolean => [...shown].some((renderer) => renderer.isSeen(id));
     const optional = { notebooks, palette, statusBar, toolbars, launcher };
     const actions = addPlaces({ app, api, runs, rendermime, cells, isSeen, ...optional });
+    return {
+      get live() {
+        return runs.live;
+      },
+      listen: (listener) => runs.listen(({ live }) => listener(live)),
+      stop: (id, now = false) => actions.stop(id, now),
+      resume: (id) => actions.resume(id),
+      open: (id) => actions.open(id),
+    };
   },
 };
 

@@ -26,6 +26,7 @@ import { enableKeyboard, pointOf, focusPoint } from "./points";
 import { makeStrip } from "./strip";
 import { DRAWN_REQUEST, sendOnControl } from "./send";
 import { makeServerSweep } from "./server-sweep";
+import { trans } from "./text";
 import { isFinal } from "./state";
 import { isSweep } from "./sweep-state";
 import { type Bundle, type News, TURN_MIME, type Watcher, answersOf, factsOf, pathOf, statusOf } from "./watch";
@@ -125,8 +126,8 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.status.className = "nba-output-status";
     this.status.setAttribute("role", "status");
     this.back.type = "button";
-    this.back.textContent = "Go back…";
-    this.back.title = "Choose a checkpoint of this turn, and continue from there. This turn does not change.";
+    this.back.textContent = trans.__("Go back…");
+    this.back.title = trans.__("Choose a checkpoint of this turn, and continue from there. This turn does not change.");
     this.back.addEventListener("click", () => void app.rewind(this.shownId));
     this.node.append(this.status);
     this.node.addEventListener("click", (event) => this.press(event));

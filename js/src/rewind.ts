@@ -8,6 +8,7 @@ import { Dialog, showDialog } from "@jupyterlab/apputils";
 import { Widget } from "@lumino/widgets";
 import type { Api } from "./api";
 import { make, setHidden, setText } from "./dom";
+import { trans } from "./text";
 
 export interface Point {
   readonly seq: number;
@@ -55,7 +56,8 @@ const MAX_TIMES = 100;
 
 const LIVE = ["running", "awaiting", "stopping"];
 
-const WHAT = { back: "will be restored", gone: "will be removed", changed: "will be reverted" };
+const whatOf = (what: FileChange["what"]): string =>
+  ({ back: trans.__("will be restored"), gone: trans.__("will be removed"), changed: trans.__("will be reverted") })[what];
 
 /**
  * Let the user choose a checkpoint. Resolves to undefined if the user cancels.
@@ -70,9 +72,9 @@ export async function chooseRewind(getPreview: (to: string) => Promise<Preview>,
   const first = before ? await getPreview(String(before.seq)) : last;
   const body = new RewindBody(getPreview, first);
   const { button } = await showDialog({
-    title: "Go back",
+    title: trans.__("Go back"),
     body,
-    buttons: [Dialog.cancelButton(), Dialog.okButton({ label: "Go back" })],
+    buttons: [Dialog.cancelButton(), Dialog.okButton({ label: trans.__("Go back") })],
     focusNodeSelector: "[role=listbox]",
   });
   return button.accept ? body.getValue() : undefined;
@@ -105,13 +107,13 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
     this.makeList();
     this.summary.setAttribute("role", "status");
     this.message.rows = 2;
-    this.message.placeholder = "Message to the agents (optional)";
+    this.message.placeholder = trans.__("Message to the agents (optional)");
     this.message.setAttribute("aria-label", this.message.placeholder);
-    this.to.setAttribute("aria-label", "Recipient");
+    this.to.setAttribute("aria-label", trans.__("Recipient"));
     for (const agent of ["", ...new Set(this.points.map((point) => point.agent).filter(Boolean))]) {
       const option = make("option");
       option.value = agent;
-      option.textContent = agent || "all agents";
+      option.textContent = agent || trans.__("all agents");
       this.to.append(option);
     }
     setHidden(this.to, first.kept.recipe !== null);
@@ -120,12 +122,12 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
     this.times.max = String(MAX_TIMES);
     this.times.value = "1";
     const timesLabel = make("label", "", this.times);
-    timesLabel.prepend("Try it ");
-    timesLabel.append(" times");
+    timesLabel.prepend(`${trans.__("Try it")} `);
+    timesLabel.append(` ${trans.__("times")}`);
     this.now.type = "checkbox";
     const nowLabel = make("label", "", this.now);
-    nowLabel.append(" Interrupt calls in flight");
-    nowLabel.title = "The live turn is stopped first. Without this option, its calls in flight finish.";
+    nowLabel.append(` ${trans.__("Interrupt calls in flight")}`);
+    nowLabel.title = trans.__("The live turn is stopped first. Without this option, its calls in flight finish.");
     setHidden(nowLabel, !LIVE.includes(first.status));
     const side = make("div", "side", this.summary, this.files);
     this.node.append(make("div", "both", this.list, side), make("div", "word", this.message, this.to, timesLabel, nowLabel));
@@ -224,7 +226,7 @@ function drawFile(file: FileChange): HTMLElement {
   const minus = make("span", "minus");
   minus.textContent = file.minus < 0 ? "" : `−${file.minus}`;
   const what = make("small");
-  what.textContent = WHAT[file.what];
+  what.textContent = whatOf(file.what);
   const summary = make("summary", "", path, plus, minus, what);
   const diff = make("pre");
   for (const text of file.diff.split("\n")) {

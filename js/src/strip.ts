@@ -2,6 +2,7 @@
 
 import { make, setHidden, setText } from "./dom";
 import { listen } from "./press";
+import { trans } from "./text";
 
 export interface Strip {
   readonly el: HTMLElement;
@@ -30,9 +31,9 @@ export function makeStrip(life: AbortSignal, offers: Offers): Strip {
     listen(made, life, press);
     return made;
   };
-  const again = button("Run again", "Run this cell again, at full cost", offers.again);
-  const stop = button("Stop", "Calls in flight may finish, and everything is saved", offers.stop);
-  const show = button("Show", "Go to its cell, or open it next to the notebook", offers.show);
+  const again = button(trans.__("Run again"), trans.__("Run this cell again, at full cost"), offers.again);
+  const stop = button(trans.__("Stop"), trans.__("Calls in flight may finish, and everything is saved"), offers.stop);
+  const show = button(trans.__("Show"), trans.__("Go to its cell, or open it next to the notebook"), offers.show);
   const el = make("div", "nba-strip", text, again, stop, show);
   const say = (words: string, ...shown: HTMLElement[]): void => {
     setText(text, words);
@@ -42,9 +43,9 @@ export function makeStrip(life: AbortSignal, offers: Offers): Strip {
   say("");
   return {
     el,
-    offerAgain: () => say("This is the result of an earlier run. Nothing was paid.", again),
-    offerStop: () => say("An earlier run of this cell is still running.", stop, show),
-    showResumed: (turn, state) => say(`Resumed in turn ${turn}: ${state}.`, show),
+    offerAgain: () => say(trans.__("This is the result of an earlier run. Nothing was paid."), again),
+    offerStop: () => say(trans.__("An earlier run of this cell is still running."), stop, show),
+    showResumed: (turn, state) => say(trans.__("Resumed in turn %1: %2.", turn, state), show),
     hide: () => say(""),
   };
 }

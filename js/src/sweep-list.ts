@@ -1,6 +1,7 @@
 /** The search, filter and order of the rows that a sweep's panel lists. */
 
 import { make, setAttr, setHidden } from "./dom";
+import { settings } from "./settings";
 import type { RowState, SweepRow, SweepState } from "./panel-types";
 
 /** Number of listed rows from which they can be searched and sorted. */
@@ -57,7 +58,7 @@ export function makeListTools(life: AbortSignal, redraw: () => void): ListTools 
     listed(rows) {
       const words = search.value.toLowerCase().split(/\s+/);
       const found = rows.filter((row) => (only === "" || row.state === only) && hasWords(row, words));
-      return sorted(found, order.value as Order);
+      return sorted(found, order.value as Order).slice(0, settings().rowLimit);
     },
   };
 }

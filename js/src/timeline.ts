@@ -14,6 +14,9 @@ export type ReadTimeline = () => Promise<string>;
 /** Minimum time between two requests. */
 const NEWS_MS = 1000;
 
+/** The checkbox that makes a crowded picture wider. */
+const SPREAD = ".nb-spread > input";
+
 /** The runs with an open timeline, because a front end may recreate the panel at any time. */
 const opened = new Set<string>();
 
@@ -63,7 +66,10 @@ export function makeTimeline(life: AbortSignal, read: ReadTimeline | undefined):
     // A checkpoint under the pointer is not redrawn, because its click and tooltip would be lost.
     if (html === shown || life.aborted || picture.querySelector("[data-point]:hover")) return;
     const focused = picture.contains(document.activeElement) ? pointOf(document.activeElement) : "";
+    const isSpread = picture.querySelector<HTMLInputElement>(SPREAD)?.checked ?? false;
     picture.innerHTML = shown = html;
+    const spread = picture.querySelector<HTMLInputElement>(SPREAD);
+    if (spread) spread.checked = isSpread;
     enableKeyboard(picture);
     if (focused) focusPoint(picture, focused);
   };

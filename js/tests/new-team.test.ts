@@ -92,3 +92,17 @@ test("every field has a label, and without providers the demo model is used", ()
   expect(form.getValue().agents.map(({ model }) => model)).toEqual(["demo", "demo", "demo"]);
   for (const each of form.node.querySelectorAll("input, select")) expect(each.closest("label")?.textContent).toBeTruthy();
 });
+
+test.each(["gpu:8000", "ftp://gpu/v1", "localhost", "http://", "http://a b/v1", "javascript:alert(1)"])("the address %s is refused at its field", (address) => {
+  const { form, field, set } = show();
+  set(field("Provider", 1), "vllm");
+  const input = field("Server address", 1);
+  set(input, address);
+  const problem = form.node.querySelector<HTMLElement>(".agent .problem");
+  expect(problem?.textContent).toContain(`“${address}” is not a server address`);
+  expect([problem?.hidden, input.getAttribute("aria-invalid")]).toEqual([false, "true"]);
+  expect(input.getAttribute("aria-describedby")).toBe(problem?.id);
+  input.value = "https://gpu.example/v1";
+  input.dispatchEvent(new Event("input"));
+  expect([problem?.hidden, input.getAttribute("aria-invalid")]).toEqual([true, null]);
+});

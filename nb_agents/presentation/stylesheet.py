@@ -45,6 +45,14 @@ _RULES = {
         '.nb-more:has(:checked){position:static;&::after{content:"Show less"}}'
         "@media print{.nb-fold{max-height:none}.nb-more{display:none}}"
     ),
+    "nb-wide": (
+        "&:has(.nb-spread>:checked) .nb-wide{width:400%}"
+        ".nb-spread{order:-1;color:var(--nb-brand);cursor:pointer}"
+        '.nb-spread::after{content:"Spread events"}'
+        '.nb-spread:has(:checked)::after{content:"Fit to width"}'
+        ".nb-spread>input{position:absolute;opacity:0}"
+        ".nb-spread:focus-within{text-decoration:underline}"
+    ),
 }
 """The rules for elements that have a class, by class."""
 

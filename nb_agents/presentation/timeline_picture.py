@@ -24,6 +24,11 @@ MAX_LINES = 30
 """Maximum number of lines across all rows, for stops and user messages."""
 MAX_VOTES = 40
 
+MIN_CROWDED = 6
+"""Number of overlapping marks from which a picture can be spread to four times its width."""
+
+_MARK_WIDTH = 1.6
+"""The width of a mark in percent of a picture's usual width."""
 _GAP = 0.07
 """Fraction of the width for the time between a stop and its resume."""
 _STEPS = (
@@ -231,6 +236,13 @@ class Picture:
     def has_folds(self) -> bool:
         """Whether a conversation was folded."""
         return any(mark.kind == "folded" for row in self.rows for mark in row.marks)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether marks overlap, so that the picture offers to be spread."""
+        lefts = (sorted(mark.left for mark in row.marks) for row in self.rows)
+        gaps = [right - left for each in lefts for left, right in pairwise(each)]
+        return sum(gap < _MARK_WIDTH for gap in gaps) >= MIN_CROWDED
 
     @property
     def row_height(self) -> int:

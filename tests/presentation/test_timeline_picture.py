@@ -10,6 +10,7 @@ from nb_agents import events as ev
 from nb_agents.presentation.timeline_picture import (
     MAX_BARS,
     MAX_MARKS,
+    Picture,
     Scale,
     picture,
 )
@@ -136,3 +137,13 @@ def test_positions_are_always_inside_the_picture(events: list[ev.Event]) -> None
         assert all(bar.left + bar.width <= 100.5 for bar in row.bars)
         assert all(0 <= mark.left <= 100 for mark in row.marks)
         assert all(-1 <= mark.target < len(shown.rows) for mark in row.marks)
+
+
+def test_crowded_picture_can_be_spread() -> None:
+    def drawing(*times: float) -> Picture:
+        shown = picture(drawn(*(TimelineEntry("answer", "ada", "1", at, at) for at in times)))
+        assert shown is not None
+        return shown
+
+    assert not drawing(0.0, 30.0, 60.0, 61.0).is_crowded, "a few may overlap"
+    assert drawing(*(float(n) for n in range(40, 60))).is_crowded
