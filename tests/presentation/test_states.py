@@ -244,12 +244,17 @@ def test_search_for_state_names_finds_them() -> None:
 
 
 def test_panel_waits_only_if_all_agents_of_a_running_turn_wait() -> None:
-    fields = {"waits_for": "quota", "retry_at": 4e9, "retry_in_s": 9.0, "error": "Out of quota."}
+    fields: Any = {
+        "waits_for": "quota",
+        "retry_at": 4e9,
+        "retry_in_s": 9.0,
+        "error": "Out of quota.",
+    }
     events: list[ev.Event] = [started()]
     events += [ev.ModelStarted(agent=agent, call=1) for agent in ("ada", "ben")]
     waits = []
     for agent in ("ada", "ben"):
-        events.append(ev.ModelFailed.model_validate({"agent": agent, "call": 1, **fields}))
+        events.append(ev.ModelFailed(agent=agent, call=1, **fields))
         waits.append("waits" in panel_state(fold(events), "r1", 0.0))
     assert waits == [False, True]
     stopping = fold([*events, ev.StopRequested(level="requested", source="user", reason="")])
