@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -218,7 +218,7 @@ class ModelRound:
         if history.paused is not None:
             return
         self._replies.recall(exchange)
-        self._reply(history, exchange, _results(exchange), exchange.complaint)
+        _add_exchange(history, exchange, _results(exchange), exchange.complaint)
 
     async def _settle(self, history: History, exchange: Exchange) -> bool:
         """Run the tool calls of a response, and return whether it decided the round."""
@@ -243,7 +243,7 @@ class ModelRound:
         if not exchange.notes:
             note = self._context.note(was_refused=was_refused)
             exchange = replace(exchange, notes=(note.text,), in_result=note.in_result)
-        self._reply(history, exchange, results, complaint)
+        _add_exchange(history, exchange, results, complaint)
         return False
 
     def _joined(self, history: History, exchange: Exchange) -> Exchange:
@@ -617,36 +617,6 @@ class ModelRound:
             return await tool.call(call.args)
         return await self._toolbox.call(call.tool_name, call.args)
 
-    def _reply(
-        self,
-        history: History,
-        exchange: Exchange,
-        results: dict[int, ToolResult],
-        complaint: str,
-    ) -> None:
-        """Append a response and the answers to it to the conversation.
-
-        The answers are tool results, the error message if the response was rejected, and notes.
-        `open_request` later puts them in the order that providers require.
-        """
-        from pydantic_ai.messages import ToolReturnPart
-
-        response, within = exchange.response, exchange.in_result
-        replies: list[Any] = [
-            ToolReturnPart(
-                tool_name=call.tool_name,
-                content=str(results.get(number, f"Error: {complaint or prompts.NOT_COUNTED}")),
-                tool_call_id=call.tool_call_id,
-                metadata=_metadata(results.get(number)),
-            )
-            for number, call in enumerate(response.tool_calls)
-        ]
-        if replies and within:
-            last = replies.pop()
-            replies.append(replace(last, content=f"{last.content}\n\n{within}"))
-        notes = [*([] if replies else [complaint, within]), *exchange.notes]
-        history.add([response, _request(replies)], notes)
-
 
 def _results(exchange: Exchange) -> dict[int, ToolResult]:
     return {
@@ -657,6 +627,33 @@ def _results(exchange: Exchange) -> dict[int, ToolResult]:
 
 def _metadata(result: ToolResult | None) -> dict[str, Any] | None:
     return {tool_images.KEY: result.images} if result is not None and result.images else None
+
+
+def _add_exchange(
+    history: History, exchange: Exchange, results: Mapping[int, ToolResult], complaint: str
+) -> None:
+    """Append a response and the answers to it to the conversation.
+
+    The answers are tool results, the error message if the response was rejected, and notes.
+    `open_request` later puts them in the order that providers require.
+    """
+    from pydantic_ai.messages import ToolReturnPart
+
+    response, within = exchange.response, exchange.in_result
+    replies: list[Any] = [
+        ToolReturnPart(
+            tool_name=call.tool_name,
+            content=str(results.get(number, f"Error: {complaint or prompts.NOT_COUNTED}")),
+            tool_call_id=call.tool_call_id,
+            metadata=_metadata(results.get(number)),
+        )
+        for number, call in enumerate(response.tool_calls)
+    ]
+    if replies and within:
+        last = replies.pop()
+        replies.append(replace(last, content=f"{last.content}\n\n{within}"))
+    notes = [*([] if replies else [complaint, within]), *exchange.notes]
+    history.add([response, _request(replies)], notes)
 
 
 def _request(parts: list[Any]) -> ModelMessage:
@@ -682,3 +679,24 @@ def load_round(past: PastRound) -> PastRound:
     responses = load_messages(e.response for e in past.exchanges)
     pairs = zip(past.exchanges, responses, strict=True)
     return replace(past, exchanges=tuple(replace(e, response=r) for e, r in pairs))
+
+
+def past_request(past: PastRound) -> list[ModelMessage]:
+    """Return the messages of the request that was open when a round was interrupted.
+
+    Args:
+        past: The round, whose exchanges are complete.
+
+    Raises:
+        ValueError: A response is not a valid message.
+    """
+    history = History(opening_messages(past.opening), past.folds)
+    for note in past.notes:
+        history.add_note(note)
+    for exchange in load_round(past).exchanges:
+        response = joined(history.paused, exchange.response)
+        history.paused = response if is_paused(response) else None
+        if history.paused is None:
+            whole = replace(exchange, response=response)
+            _add_exchange(history, whole, _results(exchange), exchange.complaint)
+    return history.shown()

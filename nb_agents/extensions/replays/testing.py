@@ -1,0 +1,77 @@
+"""What the pytest fixture does: replays a recording, or runs a task and records it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nb_agents.config.secrets import secrets_of_environment
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import UserError
+from nb_agents.extensions.replays.recording import ReplayError, record_turn, write_recording
+from nb_agents.extensions.replays.replaying import start_replay
+from nb_agents.launch.api import start
+from nb_agents.launch.run import Run
+from nb_agents.masking import Mask
+from nb_agents.options import RunOptions
+from nb_agents.session.history import load_turn
+from nb_agents.session.layout import TurnPaths
+
+
+def replayed_run(
+    path: Path,
+    task: str | None,
+    config: str | os.PathLike[str] | TeamSpec | None,
+    root: Path,
+) -> Run:
+    """Replay a recording and return the finished run.
+
+    Args:
+        path: The recording.
+        task, config: As for `nb_agents.replay`.
+        root: The session root.
+
+    Raises:
+        ReplayError: The recording is missing, or a request differs from the recorded one.
+    """
+    if not path.exists():
+        raise ReplayError(
+            f"Recording {path} does not exist. Run pytest with --agents-record=once to write it."
+        )
+    played = start_replay(path, task, config, options=RunOptions(session_root=root))
+    played.run.wait(raise_on_stop=False)
+    if played.difference:
+        raise ReplayError(played.difference)
+    return played.run
+
+
+def record_run(
+    path: Path,
+    task: str | None,
+    config: str | os.PathLike[str] | TeamSpec | None,
+    root: Path,
+    arguments: Mapping[str, Any],
+) -> Run:
+    """Run a task with its models, write the recording, and return the finished run.
+
+    Args:
+        path: The recording to write.
+        task, config: As for `nb_agents.start`.
+        root: The session root.
+        arguments: More arguments of `nb_agents.start`.
+
+    Raises:
+        UserError: There is no task.
+        ReplayError: The turn can't be recorded.
+    """
+    if task is None:
+        raise UserError(f"Recording {path.name} needs a task. Pass it to agents_replay.")
+    options = replace(arguments.get("options") or RunOptions(), session_root=root)
+    run = start(task, config, **{**arguments, "options": options})
+    run.wait()
+    turn = load_turn(TurnPaths(run.path))
+    write_recording(record_turn(turn, Mask(secrets_of_environment())), path)
+    return run

@@ -1,0 +1,167 @@
+"""Tests of recordings: a recorded turn replays without requests, and differences are found."""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import ReplayError, RunOptions, TeamSpec
+from nb_agents import events as ev
+from tests.cli.calls import call_here
+from tests.kit.replays import replayed_run
+from tests.kit.runs import Run
+from tests.model_server import ModelServer, Reply, Request, ToolCall
+from tests.team_kit import events
+
+KEY = "sk-proj-7Qd92hXbLm41TzRw"
+CALLS: list[str] = []
+pytest_plugins = ["pytester"]
+
+
+def price(item: str) -> str:
+    """Return the price of an item.
+
+    Args:
+        item: Its name.
+    """
+    CALLS.append(item)
+    return f"{item} costs 3 EUR. Key: {KEY}"
+
+
+def reply(request: Request) -> Reply:
+    """Use two tools, then answer; vote for the first agent once there are answers."""
+    done = request.prompt
+    if "<ANSWER from=" in done and "vote" in request.tool_names:
+        return Reply("I vote.", (ToolCall("vote", {"agent_id": "agent1", "reason": "best"}),))
+    if "costs 3 EUR" not in done:
+        note = ToolCall("write_file", {"path": "note.md", "content": "tea"})
+        return Reply("I look.", (ToolCall("price", {"item": "tea"}), note))
+    if "new_answer" in request.tool_names:
+        return Reply("", (ToolCall("new_answer", {"content": "Tea costs 3 EUR."}),))
+    return Reply("Tea costs 3 EUR.")
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer(reply) as running:
+        yield running
+
+
+def team_of(server: ModelServer, kind: str, agents: int = 3, **more: Any) -> TeamSpec:
+    backend = server.backend(kind, model="m1", **more)
+    return TeamSpec.model_validate(
+        {
+            "agents": [{"id": f"a{n}", "backend": backend} for n in range(agents)],
+            "orchestrator": {"defer_voting_until_all_answered": True},
+        }
+    )
+
+
+def recorded(
+    root: Path, server: ModelServer, kind: str = "openai", **more: Any
+) -> tuple[Run, Path]:
+    options = RunOptions(session_root=root)
+    team = team_of(server, kind, **more)
+    run = nb_agents.start("What does tea cost?", team, tools=[price], options=options)
+    run.wait()
+    path = root / "tea.nbar"
+    call_here("record", str(run.path), "-o", str(path))
+    return run, path
+
+
+def tree_of(run: Run) -> list[Any]:
+    """What each agent did and received, without times, in the order of each agent."""
+    kinds = (
+        ev.RoundStarted,
+        ev.ModelStarted,
+        ev.ModelFinished,
+        ev.ToolStarted,
+        ev.ToolFinished,
+        ev.NoteSent,
+        ev.AnswerGiven,
+        ev.VoteCast,
+        ev.VoteIgnored,
+        ev.FinalAnswerGiven,
+    )
+    found = []
+    for event in events(run, *kinds):
+        fields = ev.EVENT.dump_python(event, mode="json")
+        timeless = {k: v for k, v in fields.items() if k not in ("at", "seq", "seconds")}
+        found.append((timeless["agent"], str(timeless).replace(str(run.path), "TURN")))
+    return sorted(found, key=lambda each: each[0])
+
+
+@pytest.mark.parametrize("kind", ["openai", "claude", "gemini", "ollama"])
+def test_replay_does_the_same_without_requests_and_tools(
+    tmp_path: Path, server: ModelServer, kind: str
+) -> None:
+    run, path = recorded(tmp_path, server, kind)
+    before = server.count(), len(CALLS)
+    again = nb_agents.replay(path, options=RunOptions(session_root=tmp_path / "replays"))
+    again.wait()
+    assert (server.count(), len(CALLS)) == before
+    assert again.result == run.result == "Tea costs 3 EUR."
+    assert tree_of(again) == tree_of(run)
+    assert path.stat().st_size <= 30_000
+    assert [*again.path.glob("**/note.md")]
+
+
+def test_recording_contains_no_key(
+    tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    _, path = recorded(tmp_path, server, agents=1)
+    data = gzip.decompress(path.read_bytes()).decode()
+    assert "costs 3 EUR" in data
+    assert KEY not in data
+
+
+def test_changed_prompt_is_found_at_its_message(tmp_path: Path, server: ModelServer) -> None:
+    _, path = recorded(tmp_path, server, agents=1)
+    count = server.count()
+    team = team_of(server, "openai", agents=1)
+    changed = team.agents[0].model_copy(update={"system_message": "Answer in French."})
+    team = team.model_copy(update={"agents": (changed,)})
+    with pytest.raises(ReplayError, match="Request 1 of a0.*message 1 of 1") as caught:
+        replayed_run(path, None, team, tmp_path)
+    assert "+Answer in French." in str(caught.value)
+    with pytest.raises(ReplayError, match=r"-What does tea cost\?\n\+What does milk cost\?"):
+        replayed_run(path, "What does milk cost?", None, tmp_path)
+    assert server.count() == count
+
+
+def test_damaged_file_and_unsupported_turn_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.nbar").write_bytes(b"no")
+    with pytest.raises(ReplayError, match="is not a recording"):
+        nb_agents.replay(tmp_path / "bad.nbar")
+    with pytest.raises(ReplayError, match="does not exist.*--agents-record=once"):
+        replayed_run(tmp_path / "missing.nbar", None, None, tmp_path)
+
+
+def test_fixture_replays_what_it_recorded(
+    pytester: pytest.Pytester, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team = pytester.path / "team.json"
+    team.write_text(team_of(server, "ollama", agents=1).model_dump_json(exclude_unset=True))
+    pytester.makepyfile(
+        f"""
+        def price(item: str) -> str:
+            '''Return a price.'''
+            return "tea costs 3 EUR"
+
+        def test_tea(agents_replay):
+            run = agents_replay("tea.nbar", "Tea?", {str(team)!r}, tools=[price])
+            assert run.result == "Tea costs 3 EUR."
+        """
+    )
+    arguments = ("-p", "nb_agents.extensions.replays.pytest_plugin", "-p", "no:cacheprovider")
+    pytester.runpytest_inprocess(*arguments).assert_outcomes(failed=1)
+    pytester.runpytest_inprocess(*arguments, "--agents-record=once").assert_outcomes(passed=1)
+    count = server.count()
+    assert count
+    pytester.runpytest_inprocess(*arguments).assert_outcomes(passed=1)
+    pytester.runpytest_inprocess(*arguments, "--agents-record=once").assert_outcomes(passed=1)
+    assert server.count() == count
