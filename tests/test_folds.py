@@ -16,11 +16,12 @@ from nb_agents.events.folds import FOLDS as REGISTERED
 from tests.kit.agents import PLACED_CALLS, REPLAY, VOTING, replay
 from tests.kit.cards import TRANSCRIPT, pieces
 from tests.kit.recipes import PROGRESS, Progress, apply
+from tests.kit.replays import RECORDING
 from tests.kit.runs import log_lines
 from tests.kit.sessions import read_journal
 from tests.kit.views import SPANS, VIEW, fold, fold_timeline
 
-FOLDS = [VIEW, TRANSCRIPT, SPANS, REPLAY, VOTING, PLACED_CALLS, PROGRESS]
+FOLDS = [VIEW, TRANSCRIPT, SPANS, REPLAY, VOTING, PLACED_CALLS, PROGRESS, RECORDING]
 OF_ALL_KINDS = [VIEW, TRANSCRIPT, SPANS, REPLAY]
 
 PACKAGE = Path(ev.__file__).parents[1]

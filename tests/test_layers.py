@@ -82,6 +82,7 @@ USES_PYDANTIC_AI = (
     "nb_agents.agents.message_json",
     "nb_agents.agents.model_runner",
     "nb_agents.extensions.external_agents.frameworks.",
+    "nb_agents.extensions.replays.",
     "nb_agents.agents.replies",
     "nb_agents.agents.stream_buffer",
     "nb_agents.models.",

@@ -115,6 +115,8 @@ MAY_OPEN = {
         "config.document",
         "config.external_agent_keys",
         "extensions.notebook_cells.apply_verb",
+        "extensions.replays.pytest_plugin",
+        "extensions.replays.recording",
         "extensions.external_agents.program_types",
         "extensions.recipes.recipe_work:RecipeWork._project",
         "launch.once",

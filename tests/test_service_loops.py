@@ -469,6 +469,7 @@ EXEMPT = {
     "python:PythonCells._end": "one cell",
     "team_driver:Team": "the run's own work",
     "command:OpenCommand": "one command",
+    "stage:ReplayStage": "waits",
     "stop_scope:PauseGate.wait_over": "waits",
     "stop_scope:StopScope.sleep_until": "waits",
     "executor:Executor.run": "the run's own work",

@@ -348,6 +348,14 @@ class Runners:
                 self._made[key] = await to_thread.run_sync(self._make, agent)
         return self._made[key]
 
+    async def before_round(self, agent: AgentSpec, number: int) -> None:
+        """Wait until an agent's runner lets a new round begin.
+
+        Its prompt is made afterwards. Runners that replay a recording start rounds in its order.
+        """
+        if wait := getattr(await self.of(agent), "before_round", None):
+            await wait(agent.id, number)
+
     async def play(self, agent: AgentSpec, round: Round, past: PastRound | None) -> Decision:
         """Play a new round, which is recorded first, or continue an interrupted one.
 

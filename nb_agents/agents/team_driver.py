@@ -292,6 +292,7 @@ class Team:
         if past is not None:
             return past.opening
         agent, briefing = context.agent, self._briefing
+        await self._runners.before_round(self._members[agent], self._rounds[agent] + 1)
         extra_message = await self._changing_prompt(agent)
         # Other agents may have answered in the meantime.
         context.known = voting.seen(self._state)

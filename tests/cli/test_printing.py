@@ -155,6 +155,7 @@ class EveryCommand:
             "rewind": lambda: ("lab", "--to", "1", "--preview"),
             "diff": lambda: ("lab/1", "lab/1"),
             "trace": lambda: ("lab",),
+            "record": lambda: ("lab",),
             "init": lambda: ("new.yaml",),
             "schema": lambda: ("recipe",),
             "check": lambda: ("team.yaml",),

@@ -21,6 +21,7 @@ TAKES_A_RUN = {
     "follow": (),
     "log": (),
     "why": (),
+    "record": (),
     "wait": (),
     "stop": (),
     "pause": (),

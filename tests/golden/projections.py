@@ -29,6 +29,7 @@ from tests.kit.cards import (
     turn_bundle,
 )
 from tests.kit.recipes import PROGRESS, Progress
+from tests.kit.replays import script_of
 from tests.kit.runs import failure_of, log_lines, preview_of, progress_of, result_of, trace_events
 from tests.kit.sessions import (
     PastTurn,
@@ -62,6 +63,7 @@ FOLD_SECTIONS = {
     "voting": "voting",
     "placed_calls": "placed calls",
     "progress": "progress",
+    "recording": "steps of a replay",
 }
 """The section that shows the state of each registered fold, by the fold's name."""
 
@@ -159,10 +161,16 @@ def _resumed_states(view: RunView, events: Sequence[ev.Event]) -> dict[str, str]
         "replay": _states(REPLAY, Past(team), events, replay(order, events)),
         "voting": _states(VOTING, team, events),
         "placed calls": _states(PLACED_CALLS, {}, events),
+        "steps of a replay": _replay_steps(events),
     }
     if view.recipe:
         folds["progress"] = _states(PROGRESS, Progress(), events)
     return folds
+
+
+def _replay_steps(events: Sequence[ev.Event]) -> str:
+    script = script_of(events)
+    return _lines([script.unsupported] if script.unsupported else [*map(str, script.order)])
 
 
 def _states(fold: ev.Fold[Any], first: Any, events: Sequence[ev.Event], shown: Any = None) -> str:

@@ -1,5 +1,8 @@
 """Replays of recorded turns."""
 
-from nb_agents.extensions.replays.testing import replayed_run
+from nb_agents.extensions.replays.differences import DEFAULT_RULES
+from nb_agents.extensions.replays.replay_fixture import replayed_run
+from nb_agents.extensions.replays.replaying import start_replay
+from nb_agents.extensions.replays.script import RECORDING, script_of
 
-__all__ = ["replayed_run"]
+__all__ = ["DEFAULT_RULES", "RECORDING", "replayed_run", "script_of", "start_replay"]

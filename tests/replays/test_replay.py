@@ -9,12 +9,11 @@ import pytest
 
 import nb_agents
 from nb_agents import ReplayError, RunOptions, TeamSpec
-from nb_agents import events as ev
 from tests.cli.calls import call_here
 from tests.kit.replays import replayed_run
 from tests.kit.runs import Run
 from tests.model_server import ModelServer, Reply, Request, ToolCall
-from tests.team_kit import events
+from tests.replays.plays import play, tree_of
 
 KEY = "sk-proj-7Qd92hXbLm41TzRw"
 CALLS: list[str] = []
@@ -70,28 +69,6 @@ def recorded(
     path = root / "tea.nbar"
     call_here("record", str(run.path), "-o", str(path))
     return run, path
-
-
-def tree_of(run: Run) -> list[Any]:
-    """What each agent did and received, without times, in the order of each agent."""
-    kinds = (
-        ev.RoundStarted,
-        ev.ModelStarted,
-        ev.ModelFinished,
-        ev.ToolStarted,
-        ev.ToolFinished,
-        ev.NoteSent,
-        ev.AnswerGiven,
-        ev.VoteCast,
-        ev.VoteIgnored,
-        ev.FinalAnswerGiven,
-    )
-    found = []
-    for event in events(run, *kinds):
-        fields = ev.EVENT.dump_python(event, mode="json")
-        timeless = {k: v for k, v in fields.items() if k not in ("at", "seq", "seconds")}
-        found.append((timeless["agent"], str(timeless).replace(str(run.path), "TURN")))
-    return sorted(found, key=lambda each: each[0])
 
 
 @pytest.mark.parametrize("kind", ["openai", "claude", "gemini", "ollama"])
@@ -157,7 +134,8 @@ def test_fixture_replays_what_it_recorded(
             assert run.result == "Tea costs 3 EUR."
         """
     )
-    arguments = ("-p", "nb_agents.extensions.replays.pytest_plugin", "-p", "no:cacheprovider")
+    plugin = "nb_agents.extensions.replays.pytest_plugin"  # under its module's name only
+    arguments = ("-p", "no:nb_agents", "-p", plugin, "-p", "no:cacheprovider")
     pytester.runpytest_inprocess(*arguments).assert_outcomes(failed=1)
     pytester.runpytest_inprocess(*arguments, "--agents-record=once").assert_outcomes(passed=1)
     count = server.count()
@@ -165,3 +143,11 @@ def test_fixture_replays_what_it_recorded(
     pytester.runpytest_inprocess(*arguments).assert_outcomes(passed=1)
     pytester.runpytest_inprocess(*arguments, "--agents-record=once").assert_outcomes(passed=1)
     assert server.count() == count
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_random_turns_replay_in_the_recorded_order(
+    tmp_path: Path, server: ModelServer, seed: int
+) -> None:
+    figures = play(server, tmp_path, seed)
+    assert (figures["first"], figures["difference"], figures["requests"]) == (None, "", 0)

@@ -17,7 +17,7 @@ MAX_LINE = 300
 """Maximum length of each of these lines, in characters."""
 
 
-class Rule(NamedTuple):
+class Replacement(NamedTuple):
     """Replaces volatile text before requests are compared.
 
     Attributes:
@@ -29,12 +29,16 @@ class Rule(NamedTuple):
     replacement: str
 
 
+_DURATION = r"\d+(?:\.\d+)? ?(?:s|min|h|seconds?|minutes?|hours?)\b"
+
 DEFAULT_RULES = (
-    Rule(r"(?:/[^\s/\"'<>]+)+/turn_\d+", "<turn>"),
-    Rule(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?", "<time>"),
-    Rule(r"\b\d\d:\d\d(?::\d\d)?\b", "<time>"),
-    Rule(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "<id>"),
-    Rule(r"\b\d+(?:\.\d+)? ?(?:s|min|h|seconds?|minutes?|hours?)\b", "<duration>"),
+    Replacement(r"(?:/[^\s/\"'<>]+)+/turn_\d+", "<turn>"),
+    Replacement(
+        r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?", "<time>"
+    ),
+    Replacement(r"\b\d\d:\d\d(?::\d\d)?\b", "<time>"),
+    Replacement(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "<id>"),
+    Replacement(rf"\b{_DURATION}(?: {_DURATION})*", "<duration>"),
 )
 """The paths of turns, times, UUIDs and durations."""
 
@@ -52,7 +56,7 @@ class Difference(NamedTuple):
 
 
 def first_difference(
-    recorded: Sequence[ModelMessage], sent: Sequence[ModelMessage], rules: Sequence[Rule]
+    recorded: Sequence[ModelMessage], sent: Sequence[ModelMessage], rules: Sequence[Replacement]
 ) -> Difference | None:
     """Return the first difference between two requests, or None if they are equal.
 

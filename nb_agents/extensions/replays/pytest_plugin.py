@@ -51,10 +51,13 @@ def agents_replay(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..
             ReplayError: A request differs from the recorded one.
         """
         # Not imported before it is used, because pytest loads the plugin for every project.
-        testing = import_module("nb_agents.extensions.replays.testing")
+        testing = import_module("nb_agents.extensions.replays.replay_fixture")
         recording = folder / path
+        run: Run
         if mode == "all" or (mode == "once" and not recording.exists()):
-            return testing.record_run(recording, task, config, tmp_path, arguments)
-        return testing.replayed_run(recording, task, config, tmp_path)
+            run = testing.record_run(recording, task, config, tmp_path, arguments)
+        else:
+            run = testing.replayed_run(recording, task, config, tmp_path)
+        return run
 
     return play

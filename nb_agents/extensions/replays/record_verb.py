@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.errors import UserError
-from nb_agents.extensions.replays.differences import Rule
+from nb_agents.extensions.replays.differences import Replacement
 from nb_agents.extensions.replays.recording import record_turn, write_recording
 from nb_agents.launch.run import Run
 from nb_agents.masking import Mask
@@ -23,7 +23,7 @@ def record(
 ) -> Reply:
     """Record a turn in a file, to replay it in tests without a network or a key."""
     paths = TurnPaths(run.path)
-    rules = [Rule(_checked(pattern), "<volatile>") for pattern in volatile]
+    rules = [Replacement(_checked(pattern), "<volatile>") for pattern in volatile]
     recording = record_turn(load_turn(paths), Mask(secrets_of_environment()), rules)
     path = Path(output or f"{paths.session}.nbar").expanduser()
     size = write_recording(recording, path)

@@ -18,8 +18,9 @@ from pydantic import ValidationError
 from nb_agents import events as ev
 from nb_agents.disk.directory import read_file
 from nb_agents.errors import UserError
-from nb_agents.events.work_kinds import TEAM
-from nb_agents.extensions.replays.differences import DEFAULT_RULES, Rule
+from nb_agents.extensions.replays.differences import DEFAULT_RULES, Replacement
+from nb_agents.extensions.replays.script import script_of
+from nb_agents.json_text import json_text
 from nb_agents.masking import Mask
 from nb_agents.session.history import PastTurn
 
@@ -30,14 +31,6 @@ MAX_CHARS = 256_000_000
 """Size limit of an uncompressed recording, in bytes."""
 
 _LEFT_OUT = (ev.TextStreamed, ev.UsageUpdated, ev.ToolNotice)
-_UNSUPPORTED: dict[type[ev.Event], str] = {
-    ev.UserMessage: "you sent a message while it ran",
-    ev.StopRequested: "it was stopped",
-    ev.Paused: "it was paused",
-    ev.ContextFolded: "a conversation was folded to fit the context window",
-    ev.RoundTimedOut: "a round ran into its time limit",
-}
-"""Events that a replay does not repeat, as the reason why a turn can't be recorded."""
 
 
 class ReplayError(UserError):
@@ -56,7 +49,7 @@ class Recording:
     """
 
     events: tuple[ev.Event, ...]
-    rules: tuple[Rule, ...] = DEFAULT_RULES
+    rules: tuple[Replacement, ...] = DEFAULT_RULES
 
     @property
     def started(self) -> ev.TurnStarted:
@@ -66,7 +59,7 @@ class Recording:
         return first
 
 
-def record_turn(turn: PastTurn, mask: Mask, rules: Sequence[Rule] = ()) -> Recording:
+def record_turn(turn: PastTurn, mask: Mask, rules: Sequence[Replacement] = ()) -> Recording:
     """Return the recording of a complete turn.
 
     Args:
@@ -88,23 +81,9 @@ def record_turn(turn: PastTurn, mask: Mask, rules: Sequence[Rule] = ()) -> Recor
 
 def unsupported_reason(events: Sequence[ev.Event]) -> str:
     """Return why a turn can't be replayed, to follow "because", or ""."""
-    started = events[0] if events else None
-    if not isinstance(started, ev.TurnStarted):
+    if not events or not isinstance(events[0], ev.TurnStarted):
         return "its journal has no first event"
-    if started.recipe or started.work not in ("", TEAM):
-        return f"it is a {started.work or 'recipe'}; only turns of teams can be recorded"
-    if started.resumes:
-        return "it resumes an earlier turn"
-    if started.turn != 1:
-        return "it continues a session; only the first turn of a session can be recorded"
-    if ((started.team or {}).get("orchestrator") or {}).get("context_paths"):
-        return "its agents read files outside of their workspaces (context_paths)"
-    for event in events:
-        if why := _UNSUPPORTED.get(type(event)):
-            return why
-        if isinstance(event, ev.RoundStarted) and event.resumes != "exactly":
-            return f"agent {event.agent!r} is not a model but an external agent or a function"
-    return ""
+    return script_of(events).unsupported
 
 
 def write_recording(recording: Recording, path: Path) -> int:
@@ -114,7 +93,10 @@ def write_recording(recording: Recording, path: Path) -> int:
         UserError: The file can't be written.
     """
     header = {"format": FORMAT, "rules": [rule._asdict() for rule in recording.rules]}
-    lines = [json.dumps(header).encode(), *map(ev.EVENT.dump_json, recording.events)]
+    lines = [
+        json_text(header, is_compact=True).encode(),
+        *map(ev.EVENT.dump_json, recording.events),
+    ]
     data = gzip.compress(b"\n".join(lines), mtime=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,12 +114,17 @@ def read_recording(path: Path) -> Recording:
     """
     try:
         data = read_file(path, MAX_BYTES)
+    except FileNotFoundError:
+        raise ReplayError(
+            f"Recording {path} does not exist. `nb-agents record SESSION -o FILE` and pytest with "
+            "--agents-record=once write one."
+        ) from None
     except OSError as exc:
         raise ReplayError(f"Recording {path} can't be read: {exc.strerror}.") from None
     try:
         lines = zlib.decompressobj(31).decompress(data, MAX_CHARS).split(b"\n")
         header = json.loads(lines[0])
-        rules = tuple(Rule(**each) for each in header["rules"])
+        rules = tuple(Replacement(**each) for each in header["rules"])
         if header["format"] != FORMAT:
             raise ReplayError(
                 f"Recording {path} has format {header['format']!r}; this version of nb_agents "

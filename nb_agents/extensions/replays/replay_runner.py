@@ -19,8 +19,8 @@ from nb_agents.agents.runner import Promise, Round
 from nb_agents.agents.spawning import SPAWNING_TOOLS
 from nb_agents.agents.subagents import CALL_AGENT
 from nb_agents.errors import ModelCallError
-from nb_agents.extensions.replays.script import Mark, mark_of
-from nb_agents.extensions.replays.stage import Stage
+from nb_agents.extensions.replays.script import ReplayStep
+from nb_agents.extensions.replays.stage import ReplayStage
 from nb_agents.tools.base import Toolbox, ToolResult, current_call
 from nb_agents.tools.task_plan import PLAN_TOOLS
 from nb_agents.tools.workspace import FILE_TOOLS
@@ -46,9 +46,13 @@ class ReplayRunner:
 
     resumes: Promise = "exactly"
 
-    def __init__(self, stage: Stage, name: str) -> None:
+    def __init__(self, stage: ReplayStage, name: str) -> None:
         self.name = name
         self._stage = stage
+
+    async def before_round(self, agent: str, number: int) -> None:
+        """Wait until the recorded steps before a round have happened."""
+        await self._stage.turn_of(ReplayStep("round", agent, number))
 
     async def play(self, round: Round, past: PastRound | None) -> Decision:
         """Play a round; see `AgentRunner.play`.
@@ -64,25 +68,24 @@ class ReplayRunner:
             if isinstance(event, ev.ModelStarted) and event.agent == agent:
                 model.call = event.call
             emit(event)
-            if getattr(event, "agent", "") == agent and (mark := mark_of(event, {})) is not None:
-                stage.mark(mark)
 
         round.emit = observe
         round.toolbox = _RecordedToolbox(stage, agent, round.toolbox)
-        stage.mark(Mark("round", agent, round.number))
+        stage.done(ReplayStep("round", agent, round.number))
         loop = ModelRound(model, round)
         round.flush = loop.flush
         try:
             decision = await loop.run(opening_messages(round.opening))
         except ModelCallError:
+            stage.done(ReplayStep("failure in round", agent, round.number))
             if stage.failure:
                 raise ModelCallError(self.name, stage.failure) from None
             raise
-        end = Mark("decision in round", agent, round.number)
+        end = ReplayStep("decision in round", agent, round.number)
         if not await stage.turn_of(end):
             raise ModelCallError(self.name, stage.failure)
         # The driver records the decision before another task of the loop runs.
-        stage.mark(end)
+        stage.done(end)
         return decision
 
     async def close(self) -> None:
@@ -104,7 +107,7 @@ class RecordedModel:
     server = ""
     calls_tools = True
 
-    def __init__(self, stage: Stage, agent: str, name: str) -> None:
+    def __init__(self, stage: ReplayStage, agent: str, name: str) -> None:
         self.name = name
         self.call = 0
         self._stage = stage
@@ -116,11 +119,12 @@ class RecordedModel:
     ) -> AsyncIterator[StreamedResponse]:
         """Return the recorded reply; see `Backend.stream`."""
         stage, place = self._stage, (self._agent, self.call)
-        stage.check(*place, list(messages))
+        stage.check(*place, messages)
         reply = stage.script.replies.get(place)
+        stage.done(ReplayStep("request", *place))
         if reply is None and place not in stage.script.errors:
             await stage.until_failure()  # the other agents' decisions end this request
-        await stage.turn_of(Mark("reply", *place))
+        await stage.take(ReplayStep("reply", *place))
         if stage.failure or reply is None:
             raise _NotReplayedError(stage.failure or stage.script.errors[place])
         yield _RecordedStream(reply)  # type: ignore[misc]
@@ -164,7 +168,7 @@ class _RecordedToolbox(Toolbox):
     Tools that only change the agent's workspace run as well, so that the files exist.
     """
 
-    def __init__(self, stage: Stage, agent: str, tools: Toolbox) -> None:
+    def __init__(self, stage: ReplayStage, agent: str, tools: Toolbox) -> None:
         super().__init__(tools.tools, tools.keep, tools.place)
         self._stage = stage
         self._agent = agent
@@ -188,5 +192,5 @@ class _RecordedToolbox(Toolbox):
             result = await tool.call(args)
         elif tool is not None and name in _OF_FILES and not (result.is_error or tool.asks):
             await tool.call(args)
-        await stage.turn_of(Mark("tool call", *place))
+        await stage.take(ReplayStep("tool call", *place))
         return result

@@ -9,7 +9,7 @@ from typing import Any
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.extensions.replays.recording import ReplayError, read_recording
 from nb_agents.extensions.replays.replay_runner import ReplayRunner
-from nb_agents.extensions.replays.stage import Stage
+from nb_agents.extensions.replays.stage import ReplayStage
 from nb_agents.launch.api import start_verbatim
 from nb_agents.launch.run import Run
 from nb_agents.launch.team_findings import load_team
@@ -45,7 +45,7 @@ class Replay:
         run: The run.
     """
 
-    def __init__(self, run: Run, stage: Stage) -> None:
+    def __init__(self, run: Run, stage: ReplayStage) -> None:
         self.run = run
         self._stage = stage
 
@@ -97,7 +97,7 @@ def start_replay(
 ) -> Replay:
     """Start a recorded turn again; see `replay`."""
     recording = read_recording(Path(path).expanduser())
-    stage = Stage(recording)
+    stage = ReplayStage(recording)
     team = load_team(config) if isinstance(config, str | os.PathLike) else config
     team = team or stored_team(recording.started)
     if team is None:
@@ -111,7 +111,7 @@ def start_replay(
     return Replay(run, stage)
 
 
-def _stand_ins(team: TeamSpec, stage: Stage, names: dict[str, str]) -> TeamSpec:
+def _stand_ins(team: TeamSpec, stage: ReplayStage, names: dict[str, str]) -> TeamSpec:
     """Return a team whose agents answer from the recording."""
 
     def stand_in(agent: AgentSpec) -> AgentSpec:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import anyio
 
-from nb_agents.extensions.replays.differences import Difference, Rule, first_difference
+from nb_agents.extensions.replays.differences import Difference, Replacement, first_difference
 from nb_agents.extensions.replays.recording import Recording
-from nb_agents.extensions.replays.script import Mark, script_of
+from nb_agents.extensions.replays.script import ReplayStep, script_of
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
 
 STUCK_S = 20.0
 """Seconds without progress after which a replay fails, because a recorded step does not happen."""
 
 
-class Stage:
+class ReplayStage:
     """The state of one replay, which its agents share. Used on the loop's thread.
 
     Args:
@@ -28,15 +34,31 @@ class Stage:
         self.script = script_of(recording.events)
         self.requests = 0
         self.failure = ""
-        self._rules: tuple[Rule, ...] = recording.rules
-        self._positions = {mark: number for number, mark in enumerate(self.script.order)}
-        self._done: set[Mark] = set()
+        self._rules: tuple[Replacement, ...] = recording.rules
+        self._positions = {step: number for number, step in enumerate(self.script.order)}
+        self._next = _next_of_same_agent(self.script.order)
+        self._done: set[ReplayStep] = set()
         self._first_open = 0
         self._changed: anyio.Event | None = None
 
-    def mark(self, mark: Mark) -> None:
+    async def take(self, step: ReplayStep) -> bool:
+        """Wait until it is the turn of a step, record it, and wait until its agent may go on.
+
+        An agent may go on when all steps before its next one have happened, so it sees the same
+        answers of other agents as in the recording.
+
+        Returns:
+            Whether the replay goes on.
+        """
+        if await self.turn_of(step):
+            self.done(step)
+            if (then := self._next.get(step)) is not None:
+                await self.turn_of(then)
+        return not self.failure
+
+    def done(self, step: ReplayStep) -> None:
         """Record that a step has happened."""
-        self._done.add(mark)
+        self._done.add(step)
         order = self.script.order
         while self._first_open < len(order) and order[self._first_open] in self._done:
             self._first_open += 1
@@ -47,7 +69,7 @@ class Stage:
         self.failure = self.failure or message
         self._notify()
 
-    def check(self, agent: str, call: int, messages: list[object]) -> None:
+    def check(self, agent: str, call: int, messages: Sequence[ModelMessage]) -> None:
         """Compare a request with the recorded one."""
         self.requests += 1
         recorded = self.script.requests.get((agent, call))
@@ -57,7 +79,7 @@ class Stage:
                 "Record the turn again if this is intended."
             )
             return
-        difference = first_difference(recorded, messages, self._rules)  # type: ignore[arg-type]
+        difference = first_difference(recorded, messages, self._rules)
         if difference is not None:
             self.fail(_describe(agent, call, len(recorded), difference))
 
@@ -66,9 +88,9 @@ class Stage:
         while not self.failure:
             await self._wait()
 
-    async def turn_of(self, mark: Mark) -> bool:
+    async def turn_of(self, step: ReplayStep) -> bool:
         """Wait until all steps before this one have happened. Return whether the replay goes on."""
-        position = self._positions.get(mark, 0)
+        position = self._positions.get(step, 0)
         while not self.failure and self._first_open < position:
             before = self._first_open
             with anyio.move_on_after(STUCK_S):
@@ -88,6 +110,15 @@ class Stage:
         if self._changed is not None:
             self._changed.set()
             self._changed = None
+
+
+def _next_of_same_agent(order: Sequence[ReplayStep]) -> dict[ReplayStep, ReplayStep]:
+    found, following = dict[ReplayStep, ReplayStep](), dict[str, ReplayStep]()
+    for step in reversed(order):
+        if step.agent in following:
+            found[step] = following[step.agent]
+        following[step.agent] = step
+    return found
 
 
 def _describe(agent: str, call: int, count: int, difference: Difference) -> str:

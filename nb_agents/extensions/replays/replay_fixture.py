@@ -37,10 +37,6 @@ def replayed_run(
     Raises:
         ReplayError: The recording is missing, or a request differs from the recorded one.
     """
-    if not path.exists():
-        raise ReplayError(
-            f"Recording {path} does not exist. Run pytest with --agents-record=once to write it."
-        )
     played = start_replay(path, task, config, options=RunOptions(session_root=root))
     played.run.wait(raise_on_stop=False)
     if played.difference:
