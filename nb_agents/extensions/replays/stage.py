@@ -42,13 +42,13 @@ class ReplayStage:
         self._changed: anyio.Event | None = None
 
     async def take(self, step: ReplayStep) -> bool:
-        """Wait until it is the turn of a step, record it, and wait until its agent may go on.
+        """Wait until it is the turn of a step, record it, and wait until its agent may continue.
 
-        An agent may go on when all steps before its next one have happened, so it sees the same
+        An agent may continue when all steps before its next one have happened, so it sees the same
         answers of other agents as in the recording.
 
         Returns:
-            Whether the replay goes on.
+            Whether the replay may continue.
         """
         if await self.turn_of(step):
             self.done(step)
@@ -89,7 +89,7 @@ class ReplayStage:
             await self._wait()
 
     async def turn_of(self, step: ReplayStep) -> bool:
-        """Wait until all steps before this one have happened. Return whether the replay goes on."""
+        """Wait until all earlier steps have happened. Return whether it may continue."""
         position = self._positions.get(step, 0)
         while not self.failure and self._first_open < position:
             before = self._first_open
