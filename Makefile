@@ -4,6 +4,7 @@
 # make test              everything that CI checks; single parts: lint types js-test py-test nb-test docs
 # make docs              the documentation as a site, in build/docs
 # make proof             a stop, a kill and a resume, beside other libraries
+# make collaboration     two browsers with jupyter-collaboration on one notebook
 # make bench             what each part costs; ARGS="--keep stop" keeps it for the site
 # make acp               what stops leave of agents from npm, on a local model server
 # make coverage          which branches the unit tests take
@@ -29,6 +30,7 @@ MCP_FILESYSTEM := .venv/mcp-filesystem-2026.8.31/.installed
 HUB_PROXY := .venv/hub-proxy-5.3.0/.installed
 QUICKSTART := notebooks/quickstart.ipynb
 BESIDE := .venv/beside/.installed
+COLLABORATION := .venv/collaboration/.installed
 MARIMO := .venv/marimo/.installed
 PEERS := .venv/bench/.installed .venv/bench-crewai/.installed .venv/bench-massgen/.installed
 
@@ -41,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo docs proof acp coverage compat release binder marimo test lint format types js js-types js-test golden readers py-test unit-test kernel-test \
-	browser-test nb-test beside bench chromium clean hub-proxy
+	browser-test nb-test beside collaboration bench chromium clean hub-proxy
 
 help:
 	@sed -n 's/^# \{0,1\}//p; /^$$/q' Makefile
@@ -66,8 +68,8 @@ took = @mkdir -p build && echo "$@: $$(($$(date +%s) - $(shell date +%s))) s" | 
 test:
 	@rm -f build/times
 	$(MAKE) --jobs=2 lint js-test readers hub-proxy
-	$(MAKE) --jobs=2 --output-sync=target unit-test types demo docs $(BESIDE) HEADLESS=1
-	$(MAKE) $(SIDE_BY_SIDE) nb-test beside
+	$(MAKE) --jobs=2 --output-sync=target unit-test types demo docs $(BESIDE) $(COLLABORATION) HEADLESS=1
+	$(MAKE) $(SIDE_BY_SIDE) nb-test beside collaboration
 	@echo '=== how long each part took' && cat build/times
 
 # It executes the notebooks too: minutes, the first time.
@@ -154,6 +156,12 @@ beside: $(BESIDE) $(PANEL)
 		-k 'crash or stop or http or result'
 	.venv/beside/bin/python -m pytest tests/beside tests/acp/test_acp_runner.py \
 		-k 'chat or are_the_answer or leaves_no_process or what_was_cut'
+	$(took)
+
+# Two browsers with jupyter-collaboration on one notebook.
+collaboration: $(COLLABORATION) $(PANEL)
+	@$(MAKE) --no-print-directory chromium
+	.venv/collaboration/bin/python -m pytest tests/collaboration
 	$(took)
 
 # Figures in build/bench, compared with the last ones. ARGS=--keep: on the site's page, too.
@@ -268,6 +276,9 @@ $(MARIMO): pyproject.toml | .venv/.test
 
 $(BESIDE): pyproject.toml | .venv/.test
 	$(call environment,--editable '.[beside]')
+
+$(COLLABORATION): pyproject.toml | .venv/.test
+	$(call environment,--editable '.[collaboration]')
 
 $(PANEL): $(JS_SOURCES) $(NODE_MODULES)
 	cd js && npm run build

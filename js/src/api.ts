@@ -124,7 +124,13 @@ export async function withTrust<T>(
 }
 
 export class Api {
-  constructor(private readonly settings: ServerConnection.ISettings) {}
+  /**
+   * @param userName Returns the name with which the user has signed in, or "".
+   */
+  constructor(
+    private readonly settings: ServerConnection.ISettings,
+    readonly userName: () => string = () => "",
+  ) {}
 
   /** List the user's live runs and sweeps. Undefined if the server does not have the extension. */
   async runs(): Promise<readonly Run[] | undefined> {

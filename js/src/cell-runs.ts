@@ -86,6 +86,7 @@ export class CellRuns {
     const problem = this.problemOf(wanted);
     if (problem) await end(problem);
     else if (await this.api.record({ number, step: "start", page: pageName() })) {
+      if (stop.aborted) return; // the turn has ended meanwhile, and reports the cell as cut
       const changed = this.problemOf(wanted); // typed meanwhile
       const { how, outputs, images } = changed ? { how: changed, outputs: "", images: "" } : await this.run(wanted, stop);
       await end(how, outputs, images);

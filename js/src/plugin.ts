@@ -75,7 +75,10 @@ const plugin: JupyterFrontEndPlugin<INbAgents> = {
     if (registry) followSettings(registry, PLUGIN).catch((error: unknown) => console.warn("nb_agents: the settings can't be loaded.", error));
     lookUpNoHosts();
     const { contents, serverSettings } = app.serviceManager;
-    const api = new Api(serverSettings);
+    const api = new Api(serverSettings, () => {
+      const name = app.serviceManager.user.identity?.name ?? "";
+      return name.startsWith("Anonymous ") ? "" : name;
+    });
     const runs = new LiveRuns(() => api.runs());
     const watcher = new Watcher((ids, signal) => {
       void runs.refresh(); // a cell shows a run, which may be new

@@ -66,10 +66,11 @@ async function askAnywhere(
   id: string,
   verb: string,
   body: object,
-  api: Pick<Api, "tryPost">,
+  api: Pick<Api, "tryPost"> & Partial<Pick<Api, "userName">>,
 ): Promise<string> {
   if (verb === "stop") {
-    const heard = await askKernel(kernel, verb, { ...on, ...body });
+    const user = api.userName?.() ?? ""; // the server knows it, but the kernel does not
+    const heard = await askKernel(kernel, verb, { ...on, ...body, ...(user ? { reason: `requested by ${user}` } : {}) });
     return heard ?? (await api.tryPost(id, verb, { ...body, source: "widget" })).refusal;
   }
   const { refusal, isUnknown } = await api.tryPost(id, verb, body);

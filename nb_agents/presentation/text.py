@@ -277,6 +277,10 @@ def votes(view: RunView) -> str:
     return count(total, "vote") + (f" ({who})" if who else "")
 
 
+REQUESTED_BY = "requested by "
+"""How the reason of a stop begins that names the user, who is signed in to the Jupyter server."""
+
+
 def stopped_by(view: RunView, writer: str = "kernel") -> str:
     """Describe who stopped a turn, for the card's first sentence.
 
@@ -288,6 +292,8 @@ def stopped_by(view: RunView, writer: str = "kernel") -> str:
         return f"Cut off when the {writer} died"
     if view.stop is None:
         return "Stopped"
+    if view.stop.given_reason.startswith(REQUESTED_BY):
+        return f"Stopped by {clip(view.stop.given_reason.removeprefix(REQUESTED_BY), 120)}"
     reason = f" ({clip(view.stop.given_reason, 120)})" if view.stop.given_reason else ""
     if view.stop.source == "timeout":
         return f"Timed out{reason}"

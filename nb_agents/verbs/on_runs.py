@@ -8,6 +8,7 @@ from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.launch.finding import find_known
 from nb_agents.launch.group_lookup import find_group, open_group
 from nb_agents.presentation.asking import decide_gate
+from nb_agents.presentation.text import REQUESTED_BY
 from nb_agents.turns.groups import group_of_turn
 from nb_agents.verbs.on_turns import find_turn_handle
 from nb_agents.verbs.outcome import Reply, Work
@@ -68,12 +69,14 @@ def stop(
         caller: The user interface that makes the request.
         now: Whether to interrupt calls in flight.
         agent: Id of the only agent to stop.
-        reason: The reason, for the journal.
+        reason: The reason, for the journal. By default, the name of the user who is signed in to
+            the Jupyter server.
 
     Raises:
         UserError: There is no such agent, or `work` is a group.
     """
     target = target_of(work)
+    reason = reason or (f"{REQUESTED_BY}{caller.user}" if caller.user else "")
     result = target.stop(now, agent, reason, caller.source)
     # Only for ended runs. For a live run in another process, this would read its journal.
     is_over = result.status == "finished" and not agent

@@ -8,8 +8,19 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import fresh_tab as tab  # noqa: F401
-from tests.browser.story import Story
+from tests.browser.story import Story, server_team
 from tests.browser.test_answers import ANSWER, complete
+from tests.browser.test_cell_runs import approve, outputs, running
+from tests.browser.test_proposals import (
+    CHECK,
+    LOOP,
+    SUM,
+    boxes,
+    inserts,
+    proposing,
+    replaces,
+    sources,
+)
 from tests.browser.test_story import TASK, three_at_work
 from tests.model_server import ModelServer
 
@@ -67,3 +78,27 @@ def test_workspace_file_opens_in_its_own_tab(story: Story, server: ModelServer) 
     # Notebook 7 can't show a turn's other files, so its path is not a link.
     expect(story.card(i).locator(".nb-path")).to_be_visible()
     expect(story.card(i).locator("a .nb-path")).to_have_count(0)
+
+
+def test_proposals_are_accepted_and_a_cell_of_the_run_is_interrupted(
+    story: Story, server: ModelServer
+) -> None:
+    server.script("m", proposing(replaces, inserts, until="was accepted.*was accepted"))
+    server.script("n", running("import time"))
+    story.open("numbers = [1, 2, 3]", LOOP, "import time\ntime.sleep(60)", view="notebooks")
+    team = story.team(server_team(server, ada="m"))
+    i = story.start("Improve the loop", f"--notebook propose {team}")
+    expect(boxes(story)).to_have_count(2)
+    story.page.page.get_by_role("button", name="Accept all").click()
+    expect(boxes(story)).to_have_count(0)
+    assert sources(story)[2:4] == [SUM, CHECK]
+    story.wait_card(i + 1, "complete")  # below the inserted cell
+
+    team = story.team(server_team(server, ada="n"), "runner.yaml")
+    i = story.start("Run the slow cell", f"--notebook run {team}")
+    approve(story, i)
+    expect(story.page.cell(4).locator(".jp-InputPrompt").first).to_have_text("[*]:")
+    story.page.click_button("Stop", i)
+    story.page.click_button("Stop now", i)
+    story.wait_card(i, "stopped")
+    expect(outputs(story, 4).last).to_contain_text("KeyboardInterrupt")

@@ -49,9 +49,10 @@ RECORD = """path => {
   const settings = jupyterapp.serviceManager.serverSettings, send = settings.fetch;
   settings.fetch = async (request, init) => {
     if (request.url.includes("cells_decide")) {
-      const last = log.states.length - 1;  // nothing ran since the change was applied
-      const { number, how, cell } = JSON.parse(await request.clone().text());
-      if (how === "accepted" || how === "inserted") log.applied[number] ??= { last, cell };
+      const last = log.states.length - 1;  // since the change, only others of "Accept all" ran
+      const { number, how, cell, above, removed } = JSON.parse(await request.clone().text());
+      const isMove = Boolean(above) && !removed;
+      if (how === "accepted" || how === "inserted") log.applied[number] ??= { last, cell, isMove };
     }
     return send(request, init);
   };
@@ -132,7 +133,10 @@ class Record:
     def of(cls, story: Story) -> Record:
         data = story.page.page.evaluate("record")
         states = [dict(each["cells"]) for each in data["states"]]
-        applied = {int(n): (each["last"], each["cell"]) for n, each in data["applied"].items()}
+        applied = {
+            int(n): (applied_in(states, **each), each["cell"])
+            for n, each in data["applied"].items()
+        }
         undone = {n for n, each in enumerate(data["states"]) if each["undo"]}
         undone -= {n for n, _ in applied.values()}
         return cls(states, undone, applied)
@@ -145,6 +149,16 @@ class Record:
         """Return the indices of the states in which a cell's content is new."""
         numbered = enumerate(pairwise(self.states[after:]), after + 1)
         return [n for n, (old, new) in numbered if old.get(cell) != new.get(cell)]
+
+
+def applied_in(states: list[dict[str, str]], last: int, cell: str, isMove: bool) -> int:
+    """Return the index of the latest state, up to `last`, in which the cell was changed or moved."""
+    for n in range(last, 0, -1):
+        old, new = states[n - 1], states[n]
+        is_moved = old.keys() == new.keys() and [*old] != [*new]
+        if is_moved if isMove else old.get(cell) != new.get(cell):
+            return n
+    raise AssertionError(f"no change of {cell}")
 
 
 @pytest.mark.parametrize("seed", range(PLAYS))

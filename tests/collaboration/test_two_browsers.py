@@ -1,0 +1,116 @@
+"""Two people with jupyter-collaboration see and decide the same proposals in one notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext, expect
+
+from tests.browser.lab import Lab, NotebookPage, chromium, start_lab
+from tests.browser.story import Story
+from tests.browser.test_proposals import (
+    CHECK,
+    LOOP,
+    SUM,
+    boxes,
+    inserts,
+    proposing,
+    replaces,
+    sources,
+    start,
+)
+from tests.model_server import ModelServer
+
+PEOPLE = ("ada", "kim")
+USERS = "--ServerApp.identity_provider_class=tests.collaboration.named_users.NamedUsers"
+OTHER = "print(total)"
+ACCEPT_ALL = "document.querySelectorAll('.nba-changes button')[1].click()"
+
+expect.set_options(timeout=60_000)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with start_lab(tmp_path, extra=[USERS]) as lab:
+        yield lab
+
+
+@pytest.fixture
+def contexts(lab: Lab) -> Iterator[list[BrowserContext]]:
+    """A browser for each person."""
+    with chromium() as context:
+        assert context.browser
+        made = [context.browser.new_context() for _ in PEOPLE]
+        for each, name in zip(made, PEOPLE, strict=True):
+            each.add_cookies([{"name": "person", "value": name, "url": lab.url}])
+        yield made
+
+
+@pytest.mark.timeout(300)
+def test_both_see_each_proposal_and_each_decision_once(
+    lab: Lab, contexts: list[BrowserContext]
+) -> None:
+    folder = lab.root / "shared"
+    folder.mkdir()
+    with (
+        ModelServer() as server,
+        NotebookPage(lab, contexts[0]) as page,
+        NotebookPage(lab, contexts[1]) as other_page,
+    ):
+        for tab in (page.page, other_page.page):  # on a busy machine
+            dialog = tab.locator(".jp-Dialog", has_text="is taking some time to load")
+            keep_waiting = lambda shown: shown.get_by_text("Continue waiting").click()  # noqa: E731
+            tab.add_locator_handler(dialog, keep_waiting)
+        ada, kim = Story(page, folder), Story(other_page, folder)
+        other = lambda cell, digest: {"op": "insert", "after": cell, "source": OTHER}  # noqa: E731
+        start(ada, server, proposing(replaces, inserts, other))
+        kim.page.open_notebook(page.notebook)
+        for story in (ada, kim):
+            expect(boxes(story)).to_have_count(3)
+
+        # What one accepts, both have. The text that the other types meanwhile stays.
+        ada.page.cell(1).locator(".cm-content").click()
+        ada.page.page.keyboard.press("Control+End")
+        boxes(kim).first.get_by_role("button", name="Accept").click()
+        ada.page.page.keyboard.type("  # mine")
+        for story in (ada, kim):
+            expect(boxes(story)).to_have_count(2)
+            story.page.wait_until(lambda: SUM in sources(story), what="the change")  # noqa: B023
+            story.page.wait_until(
+                lambda: sources(story)[1].endswith("# mine"),  # noqa: B023
+                what="the text",
+            )
+
+        # Both click at the same time.
+        for story in (ada, kim):
+            story.page.page.evaluate(ACCEPT_ALL)
+        for story in (ada, kim):
+            expect(boxes(story)).to_have_count(0)
+        ada.page.wait_until(lambda: len(ada.events("change_decided")) == 3, what="the decisions")
+        for story in (ada, kim):
+            found = ada.page.wait_until(lambda: complete(story), what="the changes")  # noqa: B023
+            assert [found.count(each) for each in (SUM, LOOP, CHECK, OTHER)] == [1, 0, 1, 1]
+        decided = ada.events("change_decided")
+        assert [each["how"] for each in decided] == ["accepted"] * 3
+        assert decided[0]["by"] == "kim" and {each["by"] for each in decided} <= {*PEOPLE}
+
+        # One stops the run that the other has started.
+        kim.page.command("nb-agents:stop-all-now")
+        for story in (ada, kim):
+            expect(story.page.page.get_by_text("Incomplete turn.").first).to_be_visible()
+        [stop] = ada.events("stop_requested")
+        assert "kim" in stop["reason"]
+        other_page.page.screenshot(path=artifact("collaboration.png"))
+
+
+def complete(story: Story) -> list[str]:
+    found = sources(story)
+    return found if {SUM, CHECK, OTHER} <= {*found} else []
+
+
+def artifact(name: str) -> Path:
+    folder = Path("tests/artifacts")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / name
