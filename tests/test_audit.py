@@ -63,7 +63,7 @@ def test_tests_of_other_versions_use_no_older_pytest() -> None:
 
 
 def test_every_installable_package_is_audited() -> None:
-    tools = {"test", "docs", "beside", "bench"}
+    tools = {"test", "docs", "beside", "collaboration", "bench"}
     assert {*EXTRAS} | tools == PROJECT["project"]["optional-dependencies"].keys()
 
 

@@ -186,10 +186,10 @@ export class CellRuns {
  * @param life Ends when the request has ended.
  */
 function interrupter(kernel: Kernel.IKernelConnection, request: () => string | undefined, life: AbortSignal): () => void {
-  let running = "";
+  let isRunning = false;
   let isWanted = false;
   const check = (): void => {
-    if (!isWanted || running === "" || running !== request()) return;
+    if (!isWanted || !isRunning) return;
     isWanted = false;
     void kernel.interrupt();
   };
@@ -197,8 +197,8 @@ function interrupter(kernel: Kernel.IKernelConnection, request: () => string | u
     if (message.header.msg_type !== "status") return;
     const { execution_state } = message.content as KernelMessage.IStatusMsg["content"];
     const parent = (message.parent_header as { readonly msg_id?: string }).msg_id ?? "";
-    if (execution_state === "busy") running = parent;
-    else if (running === parent) running = "";
+    // A kernel answers other requests beside the cell, such as a stop on its control channel.
+    if (parent !== "" && parent === request()) isRunning = execution_state === "busy";
     check();
   };
   kernel.iopubMessage.connect(listen);

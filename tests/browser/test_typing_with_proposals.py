@@ -152,7 +152,7 @@ class Record:
 
 
 def applied_in(states: list[dict[str, str]], last: int, cell: str, isMove: bool) -> int:
-    """Return the index of the latest state, up to `last`, in which the cell was changed or moved."""
+    """Return the index of the latest state in which the cell was changed, up to `last`."""
     for n in range(last, 0, -1):
         old, new = states[n - 1], states[n]
         is_moved = old.keys() == new.keys() and [*old] != [*new]

@@ -5,7 +5,7 @@ from nb_agents.verbs import on_sessions
 from nb_agents.verbs.comparing import diff
 from nb_agents.verbs.facts import run_facts, session_facts
 from nb_agents.verbs.on_files import check
-from nb_agents.verbs.on_runs import find_work, status_of_work
+from nb_agents.verbs.on_runs import find_work, status_of_work, stop
 from nb_agents.verbs.on_sessions import sessions
 from nb_agents.verbs.outcome import NewRun, Reply
 from nb_agents.verbs.parameters import (
@@ -49,6 +49,7 @@ __all__ = [
     "run_facts",
     "run_options",
     "run_verb",
+    "stop",
     "session_facts",
     "sessions",
     "status_of_work",

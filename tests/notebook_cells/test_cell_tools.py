@@ -37,6 +37,7 @@ from tests.kit.notebook_cells import (
     state_of,
     with_origin,
 )
+from tests.kit.verbs import stop
 from tests.notebook_cells.journals import events
 
 LOAD = Cell(id="load", type="code", source="df = pd.read_csv('a.csv')", lines=1)
@@ -311,6 +312,15 @@ def test_late_decision_of_two_processes_is_recorded_once(started: Any) -> None:
         added = [*threads.map(lambda _: add_late_event(turn, run.view, event), range(4))]
     assert sorted(added) == [False, False, False, True]
     assert [each.kind for each in late_events(turn)] == ["change_decided"]
+
+
+def test_stop_names_the_user_who_is_signed_in(started: Any) -> None:
+    gate = Gate()
+    run = started(Turn("Waiting", gate=gate))
+    gate.wait_reached()
+    stop(run, CALLER._replace(user="Kim"), now=True)
+    run.wait(raise_on_stop=False)
+    assert "Stopped by Kim" in card_of_run(run)["text/markdown"]
 
 
 def test_card_shows_late_decisions(started: Any) -> None:

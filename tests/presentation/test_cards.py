@@ -239,6 +239,7 @@ def test_card_of_another_programs_turn_has_no_unknown_time_or_tokens() -> None:
         (None, None, "Cut off when the kernel died"),
         (StopView("requested", "widget", "", 1.0, None), None, "Cut off when the kernel died"),
         (StopView("requested", "widget", "", 1.0, None), 2.0, "Stopped by you"),
+        (StopView("requested", "rest", "requested by Kim", 1.0, None), 2.0, "Stopped by Kim"),
         (StopView("requested", "timeout", "", 1.0, None), 2.0, "Timed out"),
     ],
 )
