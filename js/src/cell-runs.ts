@@ -197,7 +197,7 @@ function interrupter(kernel: Kernel.IKernelConnection, request: () => string | u
     if (message.header.msg_type !== "status") return;
     const { execution_state } = message.content as KernelMessage.IStatusMsg["content"];
     const parent = (message.parent_header as { readonly msg_id?: string }).msg_id ?? "";
-    // A kernel answers other requests beside the cell, such as a stop on its control channel.
+    // A kernel answers other requests while the cell runs, such as a stop on its control channel.
     if (parent !== "" && parent === request()) isRunning = execution_state === "busy";
     check();
   };

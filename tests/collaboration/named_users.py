@@ -9,9 +9,9 @@ from jupyter_server.auth import IdentityProvider, User
 
 
 class NamedUsers(IdentityProvider):  # type: ignore[misc]
-    """Gives a signed-in user the name in the cookie `person`."""
+    """Gives a signed-in user the name in the cookie `login`."""
 
     async def _get_user(self, handler: Any) -> User | None:
         user = await super()._get_user(handler)
-        name = handler.get_cookie("person", "")
+        name = handler.get_cookie("login", "")
         return replace(user, username=name, name=name, display_name=name) if user and name else user

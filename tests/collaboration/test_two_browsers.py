@@ -39,12 +39,12 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.fixture
 def contexts(lab: Lab) -> Iterator[list[BrowserContext]]:
-    """A browser for each person."""
+    """A browser for each user."""
     with chromium() as context:
         assert context.browser
         made = [context.browser.new_context() for _ in PEOPLE]
         for each, name in zip(made, PEOPLE, strict=True):
-            each.add_cookies([{"name": "person", "value": name, "url": lab.url}])
+            each.add_cookies([{"name": "login", "value": name, "url": lab.url}])
         yield made
 
 
