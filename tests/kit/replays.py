@@ -1,8 +1,15 @@
 """Replays of recorded turns."""
 
-from nb_agents.extensions.replays.differences import DEFAULT_RULES
+from nb_agents.extensions.replays.differences import DEFAULT_RULES, first_difference
 from nb_agents.extensions.replays.replay_fixture import replayed_run
 from nb_agents.extensions.replays.replaying import start_replay
 from nb_agents.extensions.replays.script import RECORDING, script_of
 
-__all__ = ["DEFAULT_RULES", "RECORDING", "replayed_run", "script_of", "start_replay"]
+__all__ = [
+    "DEFAULT_RULES",
+    "RECORDING",
+    "first_difference",
+    "replayed_run",
+    "script_of",
+    "start_replay",
+]

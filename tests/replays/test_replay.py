@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 import nb_agents
 from nb_agents import ReplayError, RunOptions, TeamSpec
 from tests.cli.calls import call_here
-from tests.kit.replays import replayed_run
+from tests.kit.replays import DEFAULT_RULES, first_difference, replayed_run, script_of
 from tests.kit.runs import Run
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.replays.plays import play, tree_of
+from tests.team_kit import events
 
 KEY = "sk-proj-7Qd92hXbLm41TzRw"
 CALLS: list[str] = []
@@ -151,3 +153,22 @@ def test_random_turns_replay_in_the_recorded_order(
 ) -> None:
     figures = play(server, tmp_path, seed)
     assert (figures["first"], figures["difference"], figures["requests"]) == (None, "", 0)
+
+
+def test_each_changed_message_of_each_request_is_found(tmp_path: Path, server: ModelServer) -> None:
+    run, _ = recorded(tmp_path, server)
+    requests = script_of(events(run)).requests
+    found = 0
+    for messages in requests.values():
+        assert first_difference(messages, messages, DEFAULT_RULES) is None
+        for number in range(len(messages)):
+            changed = deepcopy(messages)
+            part = changed[number].parts[0]
+            if hasattr(part, "content"):
+                part.content = f"{part.content} please"
+            else:
+                part.args = {"other": 1}
+            difference = first_difference(messages, changed, DEFAULT_RULES)
+            assert difference is not None and difference.message == number + 1
+            found += 1
+    assert found >= 20
