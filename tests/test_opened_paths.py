@@ -155,6 +155,7 @@ MAY_LOOK = {
     "the session root and what is in a session beside homes and workspaces": (
         "jupyter.dead_turns",
         "jupyter.in_place",
+        "launch.file_blame:_turn_of",
         "launch.here:launch",
         "launch.past_runs",
         "launch.trust:_settings_of_programs",

@@ -177,7 +177,7 @@ def test_blame_names_the_agent_model_call_and_time_of_each_line(
     run: nb_agents.Run, notebook: Path
 ) -> None:
     apply(run, CALLER, notebook=str(notebook))
-    table = blame(run.path.parents[1], CALLER, notebook=str(notebook))
+    table = blame(run.path.parents[1], CALLER, file=str(notebook))
     assert [(each["line"], each["text"]) for each in table.items or ()] == [
         (1, "x = 2"),
         (1, "assert x == 2"),
@@ -192,7 +192,7 @@ def test_blame_names_the_agent_model_call_and_time_of_each_line(
 
 
 def test_blame_of_a_notebook_without_changes_says_so(run: nb_agents.Run, notebook: Path) -> None:
-    table = blame(run.path.parents[1], CALLER, notebook=str(notebook))
+    table = blame(run.path.parents[1], CALLER, file=str(notebook))
     assert not table.rows and "No line of" in table.empty
 
 

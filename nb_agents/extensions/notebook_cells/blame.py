@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from nb_agents.extensions.notebook_cells.applied import AppliedChange
 from nb_agents.extensions.notebook_cells.cells import Cell
+from nb_agents.launch.file_blame import carried
 
 
 class BlamedLine(NamedTuple):
@@ -57,22 +57,8 @@ def _authors(
     for change in changes_by_cell.get(cell.id, ()):
         # Between two changes, the user may have edited the cell.
         before, after = change.before.splitlines(), change.after.splitlines()
-        authors = _carried(lines, authors, before, None)
-        authors = _carried(before, authors, after, change)
+        authors = carried(lines, authors, before, None)
+        authors = carried(before, authors, after, change)
         lines = after
     current = cell.source.splitlines()
-    return [*zip(current, _carried(lines, authors, current, None), strict=True)]
-
-
-def _carried(
-    before: Sequence[str],
-    authors: Sequence[AppliedChange | None],
-    after: Sequence[str],
-    author: AppliedChange | None,
-) -> list[AppliedChange | None]:
-    """Return the authors of new lines: unchanged lines keep theirs, and all others get `author`."""
-    new = [author] * len(after)
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
-    for start, new_start, size in matcher.get_matching_blocks():
-        new[new_start : new_start + size] = authors[start : start + size]
-    return new
+    return [*zip(current, carried(lines, authors, current, None), strict=True)]
