@@ -123,6 +123,48 @@ def test_sweep_is_stopped_and_resumed_in_one_cell(
     expect(page.locator(".Toastify__toast")).to_have_count(0)
 
 
+def test_sweep_is_steered_in_its_panel_and_retried_from_its_card(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    server.script("m", answer)
+    server.hold(8)
+    page = story.page.page
+    story.open()
+    story.team(server_team(server, ada="m"))
+    i = story.run(CELL.replace("limit=3", "limit=1"))
+    panel = story.page.outputs(i).locator(".nba.sweep")
+    rows = rows_of(panel)
+    expect(rows).to_have_count(1)
+    panel.get_by_text("Limits", exact=True).click()
+    panel.get_by_label("Rows at a time").fill("4")
+    panel.get_by_label("Seconds for each row").fill("900")
+    panel.get_by_role("button", name="Apply").click()
+    expect(rows).to_have_count(4)
+    expect(panel.locator(".steer .says")).to_have_text("4 rows at a time · 15 min 0 s for each row")
+    for width in (720, 1400):
+        page.set_viewport_size({"width": width, "height": 1100})
+        assert overflows(panel) == []
+        shoot(story, artifacts, f"sweep-steered-{width}", i)
+    panel.get_by_role("button", name="Run failed rows again").click()
+    expect(panel.locator(".counts")).not_to_contain_text("failed")
+    server.script("m", agent("It is **so**.", SAYS))
+    server.release()
+    card = wait_card(story, i, "✓ complete")
+    expect(card).to_contain_text("7 complete")
+
+
+def test_failed_rows_are_retried_from_the_card(story: Story, server: ModelServer) -> None:
+    server.script("m", answer)
+    story.open()
+    story.team(server_team(server, ada="m"))
+    i = story.run(CELL)
+    card = wait_card(story, i, "✓ complete")
+    expect(card).to_contain_text("1 failed")
+    server.script("m", agent("It is **so**.", SAYS))
+    card.get_by_role("button", name="Retry failed").click()
+    expect(wait_card(story, i + 1, "✓ complete")).to_contain_text("7 complete")
+
+
 def test_card_of_an_open_row_is_drawn_like_a_markdown_cell(
     story: Story, server: ModelServer
 ) -> None:

@@ -296,3 +296,21 @@ def test_judge_killed_at_any_event_repeats_no_call(tmp_path: Path) -> None:
         shutil.move(root / "cut" / "judge", place / "judge")
         finished = sum(isinstance(event, ModelFinished) for event in events)
         assert play(root)[0] == whole - finished, after
+
+
+def test_judge_also_scores_what_a_running_row_has_written(options: RunOptions) -> None:
+    gate = Gate()
+    judge = ScriptedModel(lambda said: Answer("3" if "first draft" in str(said) else "8"))
+    model = ScriptedModel(replace(Answer("Blue."), text="first draft ", gate=gate))
+    sweep = judged(team(judge, model), options, 1)
+    gate.wait_reached()
+    wait_until(lambda: [run for run in sweep.runs.values() if run.view.agents["a"].partial], WAIT_S)
+    sweep.steer(score=True)
+    wait_until(lambda: sweep.view.interim, WAIT_S)
+    [interim] = sweep.view.interim.values()
+    assert (interim.score, interim.tokens > 0) == (3.0, True)
+    gate.open()
+    view = sweep.wait(WAIT_S)
+    assert (view.scores, scores(sweep)) == ((8.0,), [8.0])
+    [result] = fold_notes(sweep.path).results.values()
+    assert view.tokens == result.tokens + interim.tokens, "both judgements are paid"
