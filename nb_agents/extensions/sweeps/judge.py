@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
@@ -64,6 +64,16 @@ class Judgement(NamedTuple):
     is_estimated: bool = False
 
 
+class Judge(Protocol):
+    """Scores the answers of rows."""
+
+    def judge(
+        self, row: Path, task: str, answer: Any, begun: Callable[[Run], object], session: str
+    ) -> Judgement | None:
+        """Return the score of an answer; see `JudgeAgent.judge`."""
+        ...
+
+
 @dataclass(frozen=True)
 class JudgeAgent:
     """Scores answers with one of the team's ``callable_agents``.
@@ -111,7 +121,7 @@ class JudgeAgent:
         Raises:
             UserError: The judge's run can't be started.
         """
-        last = _last_turn(row / session)
+        last = last_turn(row / session)
         if last is not None and last.is_complete and score_in(last.view.answer) is not None:
             return self._judgement(last.view, last.paths.path)
         run = self._begin(row, session, last, task, answer)
@@ -122,12 +132,12 @@ class JudgeAgent:
     def _begin(self, row: Path, session: str, last: PastTurn | None, task: str, answer: Any) -> Run:
         options = replace(self.options, session_root=row)
         if last is not None and last.view.status == "cancelled":
-            return resume(session, self._judge_team(), options=options)
+            return resume(session, self.judge_team(), options=options)
         text = answer if isinstance(answer, str) else json_text(answer)
         judge_task = _TASK.format(task=task, answer=text)
-        return start_verbatim(judge_task, self._judge_team(), session, options=options)
+        return start_verbatim(judge_task, self.judge_team(), session, options=options)
 
-    def _judge_team(self) -> TeamSpec:
+    def judge_team(self) -> TeamSpec:
         """Return a team of only the judge. It may call other agents but not write user files."""
         judges = {agent.id: agent for agent in self.team.callable_agents}
         judge = judges.pop(self.agent)
@@ -155,7 +165,7 @@ def _last_line(answer: str) -> str:
     return next(reversed(answer.strip().splitlines()), "").strip()
 
 
-def _last_turn(session: Path) -> PastTurn | None:
+def last_turn(session: Path) -> PastTurn | None:
     """Return the last turn of the judge's session that recorded an event, or None."""
     started = [turn for turn in turns_of(session) if read_journal(turn.journal).events]
     return load_turn(started[-1]) if started else None

@@ -136,7 +136,7 @@ def map_verbatim(
     if bool(task) is (recipe is not None):
         raise TaskError("Provide either a task that contains {{column}}, or a recipe.")
     rows = read_rows(source)
-    _check_columns(task, rows)
+    check_columns(task, rows)
     options = options or RunOptions()
     team, _ = team_for(config, options)
     judge = JudgeAgent(team, score, options) if isinstance(score, str) else None
@@ -144,16 +144,16 @@ def map_verbatim(
     about = {
         "source": source_name(source),
         "task": task,
-        "config": _identity(config),
-        "recipe": _identity(recipe),
+        "config": identity(config),
+        "recipe": identity(recipe),
         "rows": len(rows),
     }
-    path = session_root(options.session_root) / (_checked_name(name) or _derived_name(about, rows))
+    path = session_root(options.session_root) / (checked_name(name) or _derived_name(about, rows))
     functions, options = checked_functions(tools), replace(options, session_root=path)
     names = [row.name for row in rows]
     if not options.trust:
-        _check_owner(path, names, team, retry_failed)
-    models_of = _models_of_rows(loaded, team)
+        check_owner(path, names, team, retry_failed)
+    models_of = models_of_rows(loaded, team)
     fold = fold_notes(path)
     estimate = estimate_of(
         team,
@@ -194,14 +194,14 @@ def map_verbatim(
             task=lambda row: render(task, row.values) or json.dumps(row.values),
             retry_failed=retry_failed,
             tools=functions,
-            withdraw=lambda: None if options.cluster is None else _withdraw(path),
+            withdraw=lambda: None if options.cluster is None else withdraw_rows(path),
             timeout=options.timeout_s,
             models=models_of,
         )
     )
 
 
-def _models_of_rows(recipe: Recipe | None, team: TeamSpec) -> Callable[[Row], frozenset[str]]:
+def models_of_rows(recipe: Recipe | None, team: TeamSpec) -> Callable[[Row], frozenset[str]]:
     """Return a function that returns the models of a row."""
     if recipe is None:
         models = team.models
@@ -230,25 +230,39 @@ def start_row(request: StartRequest) -> Run:
     return begin_run(request.changed(estimates=False))
 
 
-def _withdraw(path: Path) -> None:
+def withdraw_rows(path: Path) -> None:
     """Withdraw the rows that are waiting for a worker of the cluster."""
     from nb_agents.launch.cluster import withdraw
 
     withdraw(path)
 
 
-def _check_owner(path: Path, rows: Sequence[str], team: TeamSpec, retry_failed: bool) -> None:
-    """Raise a single `NotYoursError` if another user started rows that would be resumed."""
+def check_owner(
+    path: Path,
+    rows: Sequence[str],
+    team: TeamSpec,
+    retry_failed: bool,
+    judges: Sequence[str] = (JUDGE_SESSION,),
+) -> None:
+    """Raise a single `NotYoursError` if another user started rows that would be resumed.
+
+    Args:
+        path: The sweep's directory.
+        rows: The names of the rows.
+        team: The team that would resume them.
+        retry_failed: Whether failed rows run again.
+        judges: The names of the judges' sessions in the session of a row.
+    """
     fold = fold_notes(path)
     scored = {row for row, result in fold.results.items() if result.score is not None}
     unfinished = [path / row for row in rows if not fold.is_final(row, retry_failed)]
-    unfinished += [path / row / JUDGE_SESSION for row in rows if row not in scored]
+    unfinished += [path / row / judge for row in rows if row not in scored for judge in judges]
     if strangers := [session for session in unfinished if not is_yours(session)]:
         lines = (line for session in strangers for line in would_resume(session, team))
         raise NotYoursError(path.name, tuple(dict.fromkeys(lines)))
 
 
-def _check_columns(task: str, rows: Sequence[Row]) -> None:
+def check_columns(task: str, rows: Sequence[Row]) -> None:
     """Raise `TaskError` if the task refers to a column that a row does not have."""
     for path in filter(looks_like_a_name, variables(task)):
         column = path.partition(".")[0]
@@ -263,7 +277,7 @@ def _check_columns(task: str, rows: Sequence[Row]) -> None:
                 )
 
 
-def _identity(source: object) -> str:
+def identity(source: object) -> str:
     """Return an identity of a team or recipe. A file is identified by its path, not its content."""
     if source is None:
         return ""
@@ -274,7 +288,8 @@ def _identity(source: object) -> str:
     return sha256(text.encode()).hexdigest()[:16]
 
 
-def _checked_name(name: str) -> str:
+def checked_name(name: str) -> str:
+    """Return the name of a sweep, or raise `UserError` if it is invalid."""
     if not name:
         return ""
     with suppress(ValueError):

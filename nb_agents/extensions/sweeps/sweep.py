@@ -33,7 +33,7 @@ from nb_agents.errors import ClusterLostError, SessionBusyError, UserError, erro
 from nb_agents.events.turn_events import ChangeGroup, Continue, Pause
 from nb_agents.extensions.sweeps.ended_sweeps import keep_ended
 from nb_agents.extensions.sweeps.heap import less_garbage_collection
-from nb_agents.extensions.sweeps.judge import INTERIM, JUDGE_SESSION, JudgeAgent, Judgement
+from nb_agents.extensions.sweeps.judge import INTERIM, JUDGE_SESSION, Judge, Judgement
 from nb_agents.extensions.sweeps.manifest import Manifest, over_budget
 from nb_agents.extensions.sweeps.notes import (
     InterimScore,
@@ -116,6 +116,7 @@ class SweepSpec:
         first_turn: The first turn of a row's session that belongs to the sweep.
         timeout: The time limit of each row in seconds. None means the limit of its team.
         models: Returns the models of a row, as "provider:model" or "provider".
+        end_reason: Returns why the sweep needs no more rows, or "", given the results so far.
     """
 
     path: Path
@@ -126,7 +127,7 @@ class SweepSpec:
     max_cost: float | None = None
     budget: Budget = Budget()
     score: Score | None = None
-    judge: JudgeAgent | None = None
+    judge: Judge | None = None
     task: Callable[[Row], str] = lambda row: ""
     retry_failed: bool = False
     tools: Sequence[Callable[..., Any]] = ()
@@ -134,6 +135,7 @@ class SweepSpec:
     first_turn: int = 1
     timeout: float | None = None
     models: Callable[[Row], Collection[str]] = lambda row: ()
+    end_reason: Callable[[Mapping[str, RowResult]], str] = lambda results: ""
 
 
 class Sweep(SweepHandle):
@@ -167,7 +169,7 @@ class Sweep(SweepHandle):
         self._deaths: Counter[str] = Counter()
         self._stop: StopRequest | None = None
         self._requested_level = CancellationStatus.NONE
-        self._is_paused, self._is_over = False, False
+        self._is_paused, self._is_over, self._has_enough = False, False, False
         self._has_begun_one, self._exit_stack = False, ExitStack()
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
         has_scores = spec.score is not None or spec.judge is not None
@@ -179,6 +181,7 @@ class Sweep(SweepHandle):
         self._waiting = deque(row for row in begun if not self._fold.is_kept(row.name))
         if self._waiting or self._possibly_running or spec.judge is not None:
             self._check_budget(self._fold.spent)
+        self._check_end()
         self._score_unscored()
         self._view = self._current_view()
         self._unregister = join(self)
@@ -565,6 +568,8 @@ class Sweep(SweepHandle):
             self._score(result)
         with ServiceLoop.SWEEPS.item():
             self._check_budget(self._fold.spent)
+        with ServiceLoop.SWEEPS.item():
+            self._check_end()
 
     def _stop_if_spent(self, view: RunView) -> None:
         """Stop the sweep if a row has used up the budget that all rows share."""
@@ -575,6 +580,12 @@ class Sweep(SweepHandle):
     def _check_budget(self, cost: float | None) -> None:
         if reason := over_budget(cost, self._steering.max_cost) or self._used_up():
             self._on_stop(StopRequest(CancellationStatus.REQUESTED, "budget", reason))
+
+    def _check_end(self) -> None:
+        """Stop the sweep if it needs no more rows. It then counts as complete."""
+        if self._stop is None and (reason := self._spec.end_reason(self._fold.results)):
+            self._has_enough = True
+            self._on_stop(StopRequest(CancellationStatus.REQUESTED, "parent", reason))
 
     def _used_up(self) -> str:
         if self._spec.budget == Budget():
@@ -665,6 +676,7 @@ class Sweep(SweepHandle):
     def _on_score(self, result: RowResult, score: float | None, why: str) -> None:
         self._scoring -= 1
         self._record(replace(result, score=score, error=why))
+        self._check_end()
 
     def _on_steer(self, note: Steered) -> None:
         """Record a change of the user, and make it."""
@@ -772,7 +784,8 @@ class Sweep(SweepHandle):
 
     def _status(self) -> SweepStatus:
         if self._is_over:
-            return "completed" if self._fold.is_complete else "cancelled"
+            is_complete = self._has_enough or self._fold.is_complete
+            return "completed" if is_complete else "cancelled"
         if self._stop is not None:
             return "stopping"
         return "paused" if self._is_paused else "running"
