@@ -164,6 +164,12 @@ def _magic_options(function: Any) -> str:
     return _rows(("option", "value", "description"), rows)
 
 
+def _metavar(action: Any) -> str:
+    """Return the name of an option's value, or those of its values."""
+    metavar = action.metavar or ""
+    return " ".join(metavar) if isinstance(metavar, tuple) else str(metavar)
+
+
 def options_of(function: Any) -> list[tuple[str, str, str]]:
     """Return the arguments of a magic as (names, value, description).
 
@@ -173,7 +179,7 @@ def options_of(function: Any) -> list[tuple[str, str, str]]:
     return [
         (
             ", ".join(action.option_strings) or str(action.metavar or action.dest),
-            str(action.metavar or "") if action.option_strings and action.nargs != 0 else "",
+            _metavar(action) if action.option_strings and action.nargs != 0 else "",
             action.help or "",
         )
         for action in function.parser._actions

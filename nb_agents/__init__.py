@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         UserError,
     )
     from nb_agents.extensions.recipes.recipe import Recipe
+    from nb_agents.extensions.sweeps.compare import TeamComparison, compare
     from nb_agents.extensions.sweeps.forks import fork
     from nb_agents.extensions.sweeps.mapping import map
     from nb_agents.extensions.sweeps.sweep import Sweep
@@ -86,12 +87,14 @@ if TYPE_CHECKING:  # at run time, __getattr__ makes a list of the installed name
         "RunView",
         "StopResult",
         "Sweep",
+        "TeamComparison",
         "TeamSpec",
         "ToolError",
         "UserError",
         "ask",
         "call",
         "checkpoint",
+        "compare",
         "follow",
         "fork",
         "map",
@@ -135,7 +138,7 @@ _MODULES = {
     "why": "nb_agents.presentation.explanation",
 }
 """The module of each public name, except for those that extensions add."""
-_OF_EXTENSIONS = ("Recipe", "Sweep", "fork", "map")
+_OF_EXTENSIONS = ("Recipe", "Sweep", "TeamComparison", "compare", "fork", "map")
 """The public names that the packages in `nb_agents.extensions` add."""
 
 

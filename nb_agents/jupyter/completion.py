@@ -66,6 +66,9 @@ def completions(line: str, names: Mapping[str, Any]) -> list[str]:
     actions = actions_of(function)
     by_option = {name: action for action in actions for name in action.option_strings}
     last = by_option.get(words[-1]) if words else None
+    before_last = by_option.get(words[-2]) if len(words) > 1 else None
+    if before_last is not None and before_last.nargs == 2:
+        last = before_last
     if last is not None and last.nargs != 0:
         return _values(last, word, names)
     if word.startswith("-"):
@@ -80,7 +83,7 @@ def _is_ours(line: str) -> bool:
 
 def _values(action: Action, word: str, names: Mapping[str, Any]) -> list[str]:
     match action.dest:
-        case "config" | "recipe" | "file":
+        case "config" | "recipe" | "file" | "compare":
             return complete_path(word)
         case "session":
             return _beginning(word, session_names())

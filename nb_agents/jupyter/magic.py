@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 USAGE_WIDTH = 88
 """Width of a verb's usage in help, in columns."""
 
-_WITH_OVER = ("limit", "name", "score", "retry_failed")
+_WITH_COMPARE = ("max_rows", "score_range", "margin", "seed")
+_WITH_OVER = ("limit", "name", "score", "retry_failed", "compare", *_WITH_COMPARE)
 
 
 def show_cancelled_as_cards(ip: Any) -> None:
@@ -155,6 +156,9 @@ class AgentsMagics(Magics):
             raise TaskError(
                 f"--out {args.out} is not a variable name. Write, for example, --out run."
             )
+        if name := next((n for n in _WITH_COMPARE if getattr(args, n) is not None), ""):
+            if not args.compare:
+                raise TaskError(f"--{name.replace('_', '-')} needs --compare.")
         if args.over:
             cells = cells_of(kind_that_starts("--over"))
             # The budget in dollars is that of the group.

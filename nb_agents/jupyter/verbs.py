@@ -73,6 +73,9 @@ def _declared(parameter: Parameter) -> Callable[[Any], Any]:
         more["default"] = parameter.default
         if not parameter.is_option:
             more["nargs"] = "?"
+    if parameter.values > 1:
+        more["nargs"] = parameter.values
+        more["metavar"] = tuple(parameter.metavar.split())
     return argument(*names, type=parameter.kind, **more)
 
 

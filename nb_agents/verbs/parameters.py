@@ -103,6 +103,32 @@ _OVER = (
         metavar="F",
     ),
     _cell_flag("retry_failed", "with --over: run failed rows again, too"),
+    _cell_option(
+        "compare",
+        "with --over and --score: two team files, to find out which team is better with as few "
+        "rows as possible",
+        metavar="A B",
+        values=2,
+    ),
+    _cell_option(
+        "max_rows", "with --compare: maximum number of rows to compare", metavar="N", kind=int
+    ),
+    _cell_option(
+        "score_range",
+        "with --compare: the lowest and the highest possible score (default: 0 1)",
+        metavar="LOW HIGH",
+        kind=float,
+        values=2,
+    ),
+    _cell_option(
+        "margin",
+        "with --compare: difference of the mean scores below which the teams count as equal",
+        metavar="X",
+        kind=float,
+    ),
+    _cell_option(
+        "seed", "with --compare: determines the random order (default: 0)", metavar="N", kind=int
+    ),
 )
 
 # The arguments of requests ------------------------------------------------------------------------

@@ -60,6 +60,7 @@ class Parameter(NamedTuple):
         kind: The type of its value.
         interfaces: The interfaces that accept it.
         max_chars: Maximum length of its text in a request.
+        values: The number of its values on a line. The metavar names each of them.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Parameter(NamedTuple):
     kind: type[str] | type[int] | type[float] | type[Path] = str
     interfaces: tuple[Interface, ...] = EVERYWHERE
     max_chars: int = MAX_TEXT
+    values: int = 1
 
     @property
     def is_required(self) -> bool:

@@ -221,12 +221,16 @@ def _magic(name: str, function: Any) -> str:
     generated = ("::", "positional arguments:", "options:")
     doc = [" ".join(each.split()) for each in paragraphs if not each.startswith(generated)]
     rows = [
-        "  ".join(
-            filter(None, [", ".join(each.option_strings), str(each.metavar or ""), each.help])
-        )
+        "  ".join(filter(None, [", ".join(each.option_strings), _metavar(each), each.help]))
         for each in actions_of(function)
     ]
     return "\n".join([f"{name}?", *(f"  {line}" for line in [*doc, *rows]), ""])
+
+
+def _metavar(action: Any) -> str:
+    """Return the name of an option's value, or those of its values."""
+    metavar = action.metavar or ""
+    return " ".join(metavar) if isinstance(metavar, tuple) else str(metavar)
 
 
 # HTTP and files ------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ EXTENSION = Extension(
     },
     public_names={
         "Sweep": f"{__name__}.sweep:Sweep",
+        "TeamComparison": f"{__name__}.compare:TeamComparison",
+        "compare": f"{__name__}.compare:compare",
         "fork": f"{__name__}.forks:fork",
         "map": f"{__name__}.mapping:map",
     },

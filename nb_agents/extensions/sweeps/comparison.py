@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 from nb_agents.extensions.sweeps.confidence import (
     ALPHA,
-    Evidence,
-    Interval,
-    Moments,
+    BettingEvidence,
+    ConfidenceInterval,
+    RunningMoments,
     difference_interval,
 )
 from nb_agents.extensions.sweeps.notes import RowResult
@@ -59,7 +59,7 @@ class ComparisonSpec:
     pairwise: bool = False
 
 
-class Pair(NamedTuple):
+class ComparedPair(NamedTuple):
     """The results of both teams for one row.
 
     Attributes:
@@ -74,7 +74,7 @@ class Pair(NamedTuple):
     cost: float | None
 
 
-class Point(NamedTuple):
+class EffectPoint(NamedTuple):
     """The effect after a number of compared rows.
 
     Attributes:
@@ -90,7 +90,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ComparisonVerdict:
     """The result of a comparison, or its state so far.
 
     Attributes:
@@ -121,7 +121,7 @@ class Verdict:
     rows_total: int = 0
     rows_saved: int = 0
     rows_unscored: int = 0
-    history: tuple[Point, ...] = ()
+    history: tuple[EffectPoint, ...] = ()
     different: tuple[tuple[str, float], ...] = ()
 
     def __str__(self) -> str:
@@ -144,7 +144,14 @@ def arm_name(row: str, arm: Arm) -> str:
     return f"{row}_{arm}"
 
 
-def pair_of(row: str, results: Mapping[str, RowResult], spec: ComparisonSpec) -> Pair | None:
+def partner_of(name: str) -> str:
+    """Return the name of the session in which the other team runs the same row."""
+    return arm_name(name[:-2], "b" if name.endswith("_a") else "a")
+
+
+def pair_of(
+    row: str, results: Mapping[str, RowResult], spec: ComparisonSpec
+) -> ComparedPair | None:
     """Return the results of a row, or None if a team or a score function has not finished it.
 
     A team that failed gets the lowest score.
@@ -162,22 +169,22 @@ def pair_of(row: str, results: Mapping[str, RowResult], spec: ComparisonSpec) ->
     if any(score is _PENDING for score in scores):
         return None
     if None in scores:
-        return Pair(row, None, cost)
-    return Pair(row, scores[1] - scores[0], cost)
+        return ComparedPair(row, None, cost)
+    return ComparedPair(row, scores[1] - scores[0], cost)
 
 
 _PENDING: Any = object()
 
 
-def _judged(row: str, a: RowResult, b: RowResult, cost: float | None) -> Pair | None:
+def _judged(row: str, a: RowResult, b: RowResult, cost: float | None) -> ComparedPair | None:
     """Return the judge's comparison, which is recorded with the answer that ended last."""
     if a.score is None and b.score is None:
-        return Pair(row, None, cost) if a.error or b.error else None
+        return ComparedPair(row, None, cost) if a.error or b.error else None
     difference = 1 - 2 * a.score if b.score is None and a.score is not None else None
     if difference is None:
         assert b.score is not None
         difference = 2 * b.score - 1
-    return Pair(row, difference, cost)
+    return ComparedPair(row, difference, cost)
 
 
 def _score(result: RowResult, spec: ComparisonSpec) -> Any:
@@ -191,7 +198,7 @@ def _score(result: RowResult, spec: ComparisonSpec) -> Any:
 
 
 @dataclass
-class Decider:
+class ComparisonDecider:
     """Compares pairs in their order until there is a decision.
 
     Args:
@@ -204,7 +211,7 @@ class Decider:
     """
 
     spec: ComparisonSpec
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[ComparedPair] = field(default_factory=list)
     decision: Decision = "undecided"
     reason: str = ""
     unscored: int = 0
@@ -212,9 +219,9 @@ class Decider:
     def __post_init__(self) -> None:
         margin = self.spec.margin / (self.spec.high - self.spec.low)
         self._next, self._cost, self._unpriced = 0, 0.0, False
-        self._moments, self._margin = Moments(), margin
-        self._better = {"b": Evidence(0.0, 1), "a": Evidence(0.0, -1)}
-        self._within = (Evidence(-margin, 1), Evidence(margin, -1)) if margin else ()
+        self._moments, self._margin = RunningMoments(), margin
+        self._better = {"b": BettingEvidence(0.0, 1), "a": BettingEvidence(0.0, -1)}
+        self._within = (BettingEvidence(-margin, 1), BettingEvidence(margin, -1)) if margin else ()
 
     @property
     def is_final(self) -> bool:
@@ -231,7 +238,7 @@ class Decider:
             self._add(pair)
         return self.is_final
 
-    def _add(self, pair: Pair) -> None:
+    def _add(self, pair: ComparedPair) -> None:
         self._unpriced = self._unpriced or pair.cost is None
         self._cost += pair.cost or 0.0
         if pair.difference is None:
@@ -278,7 +285,7 @@ class Decider:
 
 def verdict_of(
     spec: ComparisonSpec, results: Mapping[str, RowResult], stopped: str = ""
-) -> Verdict:
+) -> ComparisonVerdict:
     """Return the verdict on two teams.
 
     Args:
@@ -286,15 +293,17 @@ def verdict_of(
         results: The results of both teams' rows, by the names of their sessions.
         stopped: Why the comparison was stopped, or "".
     """
-    decider = Decider(spec)
+    decider = ComparisonDecider(spec)
     decider.advance(results)
     started = sum(any(arm_name(row, arm) in results for arm in ("a", "b")) for row in spec.rows)
     history = _history([pair.difference or 0.0 for pair in decider.pairs], spec)
-    last = history[-1] if history else Point(0, 0.0, spec.low - spec.high, spec.high - spec.low)
+    last = (
+        history[-1] if history else EffectPoint(0, 0.0, spec.low - spec.high, spec.high - spec.low)
+    )
     by_size = sorted(decider.pairs, key=lambda pair: -abs(pair.difference or 0.0))
     different = [pair for pair in by_size if pair.difference][:MAX_DIFFERENT]
     winners = {"a": spec.teams[0], "b": spec.teams[1]}
-    return Verdict(
+    return ComparisonVerdict(
         decider.decision,
         winners.get(decider.decision, ""),
         decider.reason or ("" if decider.is_final else stopped or "rows are missing"),
@@ -311,16 +320,16 @@ def verdict_of(
     )
 
 
-def _history(differences: Sequence[float], spec: ComparisonSpec) -> list[Point]:
+def _history(differences: Sequence[float], spec: ComparisonSpec) -> list[EffectPoint]:
     """Return the effect after some of the rows, the last one included."""
     count, scale = len(differences), spec.high - spec.low
     steps = min(count, MAX_POINTS)
     ends = sorted({math.ceil(count * step / steps) for step in range(1, steps + 1)})
     points = []
     for end in ends:
-        interval: Interval = difference_interval(differences[:end], spec.alpha)
+        interval: ConfidenceInterval = difference_interval(differences[:end], spec.alpha)
         effect = math.fsum(differences[:end]) / end
-        points.append(Point(end, effect * scale, interval.low * scale, interval.high * scale))
+        points.append(EffectPoint(end, effect * scale, interval.low * scale, interval.high * scale))
     return points
 
 
@@ -329,7 +338,7 @@ def stop_reason(spec: ComparisonSpec) -> Callable[[Mapping[str, RowResult]], str
 
     A row whose score failed in an earlier process is scored again, so it is not complete yet.
     """
-    decider, outdated = Decider(spec), dict[str, RowResult]()
+    decider, outdated = ComparisonDecider(spec), dict[str, RowResult]()
     is_first = True
 
     def reason(results: Mapping[str, RowResult]) -> str:

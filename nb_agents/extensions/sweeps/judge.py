@@ -32,7 +32,7 @@ INTERIM = "interim_"
 
 _SCORE = re.compile(r"(?:score\s*[:=]\s*)?([-+]?[0-9]+(?:\.[0-9]+)?)", re.IGNORECASE)
 _TASK = """\
-Judge the answer to a task. Use the scale that you were given.
+AnswerJudge the answer to a task. Use the scale that you were given.
 
 <task>
 {task}
@@ -64,7 +64,7 @@ class Judgement(NamedTuple):
     is_estimated: bool = False
 
 
-class Judge(Protocol):
+class AnswerJudge(Protocol):
     """Scores the answers of rows."""
 
     def judge(
@@ -149,19 +149,20 @@ class JudgeAgent:
             reasons = failure_of(JUDGE_SESSION, view, path).reasons
             error = f"The judge failed: {'; '.join(reasons.values())}"
         elif score is None:
-            line = _last_line(view.answer)[:100]
+            line = last_line(view.answer)[:100]
             error = f"The judge {self.agent!r} returned no number: its last line is {line!r}."
         return Judgement(score, error, view.tokens, total_cost(view), view.is_estimated)
 
 
 def score_in(answer: str) -> float | None:
     """Return the number in the last line of an answer, alone or after "Score:", or None."""
-    match = _SCORE.fullmatch(_last_line(answer).strip("*_` "))
+    match = _SCORE.fullmatch(last_line(answer).strip("*_` "))
     score = float(match[1]) if match else math.nan
     return score if math.isfinite(score) else None
 
 
-def _last_line(answer: str) -> str:
+def last_line(answer: str) -> str:
+    """Return the last line of an answer, or "" if it is empty."""
     return next(reversed(answer.strip().splitlines()), "").strip()
 
 

@@ -148,7 +148,7 @@ def map_verbatim(
         "recipe": identity(recipe),
         "rows": len(rows),
     }
-    path = session_root(options.session_root) / (checked_name(name) or _derived_name(about, rows))
+    path = session_root(options.session_root) / (checked_name(name) or derived_name(about, rows))
     functions, options = checked_functions(tools), replace(options, session_root=path)
     names = [row.name for row in rows]
     if not options.trust:
@@ -297,7 +297,8 @@ def checked_name(name: str) -> str:
     raise UserError(f"Invalid sweep name {name!r}. Use letters, digits, '_', '-' and '.'.")
 
 
-def _derived_name(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def derived_name(about: Mapping[str, Any], rows: Sequence[Row], prefix: str = "sweep") -> str:
+    """Return the name of a sweep for which the user gave none."""
     source = str(about["source"])
     is_file = os.path.isabs(source)
     # A source in memory is identified by its rows.
@@ -305,4 +306,4 @@ def _derived_name(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
     names = [] if is_file else [row.name for row in rows]
     digest = sha256(json.dumps([identity, names], sort_keys=True).encode()).hexdigest()[:8]
     stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(source).stem if is_file else "rows").strip("-")
-    return f"sweep_{stem[:40] or 'rows'}_{digest}"
+    return f"{prefix}_{stem[:40] or 'rows'}_{digest}"

@@ -33,7 +33,7 @@ from nb_agents.errors import ClusterLostError, SessionBusyError, UserError, erro
 from nb_agents.events.turn_events import ChangeGroup, Continue, Pause
 from nb_agents.extensions.sweeps.ended_sweeps import keep_ended
 from nb_agents.extensions.sweeps.heap import less_garbage_collection
-from nb_agents.extensions.sweeps.judge import INTERIM, JUDGE_SESSION, Judge, Judgement
+from nb_agents.extensions.sweeps.judge import INTERIM, JUDGE_SESSION, AnswerJudge, Judgement
 from nb_agents.extensions.sweeps.manifest import Manifest, over_budget
 from nb_agents.extensions.sweeps.notes import (
     InterimScore,
@@ -127,7 +127,7 @@ class SweepSpec:
     max_cost: float | None = None
     budget: Budget = Budget()
     score: Score | None = None
-    judge: Judge | None = None
+    judge: AnswerJudge | None = None
     task: Callable[[Row], str] = lambda row: ""
     retry_failed: bool = False
     tools: Sequence[Callable[..., Any]] = ()
@@ -310,6 +310,11 @@ class Sweep(SweepHandle):
             return self
         return Sweep(replace(self._spec, retry_failed=retry_failed))
 
+    def _restart(self) -> Callable[[bool], Sweep]:
+        """Return a function that runs the remaining rows and, on request, the failed ones."""
+        spec = self._spec  # without this object, which has the views of all rows
+        return lambda retry_failed: Sweep(replace(spec, retry_failed=retry_failed))
+
     # The sweep's thread ---------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -334,8 +339,7 @@ class Sweep(SweepHandle):
             ):
                 with ServiceLoop.SWEEPS.item():
                     end()
-            spec = self._spec  # without this object, which has the views of all rows
-            keep_ended(self.path, lambda retries: Sweep(replace(spec, retry_failed=retries)))
+            keep_ended(self.path, self._restart())
             self._done.set_result(None)
 
     def _collect(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from nb_agents.config.team import TeamSpec, add_object_agents, team_from_options
 from nb_agents.config.uploads import mentions
 from nb_agents.errors import TaskError, UserError
+from nb_agents.extensions.sweeps.compare import compare_verbatim
 from nb_agents.extensions.sweeps.manifest import DEFAULT_LIMIT
 from nb_agents.extensions.sweeps.mapping import map_verbatim
 from nb_agents.extensions.sweeps.sweep import Sweep
@@ -61,6 +62,8 @@ def start_sweep(ip: Any, args: Any, task: str, options: RunOptions) -> Sweep:
         if getattr(args, option):
             flag = "--set" if option == "settings" else f"--{option.rstrip('_').split('_')[0]}"
             raise TaskError(f"{flag} can't be combined with --over. Remove one of them.")
+    if args.compare:
+        return start_comparison(ip, args, task, options)
     team = team_from_options(args.config, args.model, args.bundles, args.backend)
     team = add_object_agents(team, args.agents or "", names)
     named = mentions(task)  # not in the rows, because the user did not type their values
@@ -82,12 +85,44 @@ def start_sweep(ip: Any, args: Any, task: str, options: RunOptions) -> Sweep:
     return sweep
 
 
+def start_comparison(ip: Any, args: Any, task: str, options: RunOptions) -> Sweep:
+    """Start the comparison of a cell, or continue it.
+
+    The arguments and errors are those of `start_sweep`.
+    """
+    for option in ("config", "model", "backend", "agents", "recipe"):
+        if getattr(args, option):
+            raise TaskError(f"--{option} can't be combined with --compare. Remove one of them.")
+    if not args.score:
+        raise TaskError("--compare needs --score: a function or an agent that judges the answers.")
+    names, named = ip.user_ns, mentions(task)
+    with interrupts_stop_new_runs(ip, wait=args.wait):
+        comparison = compare_verbatim(
+            names[args.over] if args.over in names else args.over,
+            named.task,
+            *args.compare,
+            score=_scorer(args.score, names, *args.compare),
+            name=args.name or "",
+            max_rows=args.max_rows,
+            max_cost=args.max_cost,
+            score_range=args.score_range or (0.0, 1.0),
+            margin=args.margin or 0.0,
+            seed=args.seed or 0,
+            limit=DEFAULT_LIMIT if args.limit is None else args.limit,
+            retry_failed=args.retry_failed,
+            tools=find_functions(args.tools, names) if args.tools else (),
+            options=replace(options, context_paths=named.paths),
+        )
+        follow_group(ip, comparison, wait=args.wait)
+    return comparison
+
+
 def _scorer(
-    name: str, names: Mapping[str, Any], team: str | TeamSpec | None
+    name: str, names: Mapping[str, Any], *teams: str | TeamSpec | None
 ) -> Callable[..., Any] | str:
     """Return the notebook's function with a name, or the name itself if it is an agent's id."""
-    spec = TeamSpec.from_file(team) if isinstance(team, str) else team
-    is_agent = spec is not None and name in {agent.id for agent in spec.callable_agents}
+    specs = [TeamSpec.from_file(team) if isinstance(team, str) else team for team in teams]
+    is_agent = any(name == agent.id for spec in specs if spec for agent in spec.callable_agents)
     if is_agent and name in names:
         raise UserError(
             f"--score {name}: the notebook has a variable and the team an agent with this name. "

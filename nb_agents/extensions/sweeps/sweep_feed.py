@@ -9,6 +9,8 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from nb_agents.disk.lock import is_held
+from nb_agents.extensions.sweeps.comparison_card import comparison_bundle
+from nb_agents.extensions.sweeps.comparison_file import read_comparison
 from nb_agents.extensions.sweeps.manifest import owner_lock
 from nb_agents.extensions.sweeps.notes import Note, NoteReader, RowResult
 from nb_agents.extensions.sweeps.sweep_card import (
@@ -52,6 +54,9 @@ class SweepFeed(GroupFeed):
     def card(self) -> dict[str, Any]:
         """Return the card of the sweep."""
         self.path.stat()
+        if (found := read_comparison(self.path)) is not None:
+            title = sweep_title(self.path)
+            return comparison_bundle(self.view, found, title, display_path(self.path))
         table = self._reader.table()
         return sweep_bundle(self.view, sweep_title(self.path), display_path(self.path), table)
 

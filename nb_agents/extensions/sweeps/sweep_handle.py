@@ -259,7 +259,13 @@ def steer_from(sweep: SweepHandle, request: SteerRequest, source: StopSource) ->
 
 def bundle_of(sweep: SweepHandle, view: SweepView) -> dict[str, Any]:
     """Return the card of a sweep as a mime bundle."""
-    from nb_agents.extensions.sweeps.sweep_card import sweep_bundle, sweep_title  # for notebooks
+    # For notebooks
+    from nb_agents.extensions.sweeps.comparison_card import comparison_bundle
+    from nb_agents.extensions.sweeps.comparison_file import read_comparison
+    from nb_agents.extensions.sweeps.sweep_card import sweep_bundle, sweep_title
 
+    if (found := read_comparison(sweep.path)) is not None:
+        title = sweep_title(sweep.path)
+        return comparison_bundle(view, found, title, shown_path(sweep.path))
     table = sweep.table() if view.is_over else []
     return sweep_bundle(view, sweep_title(sweep.path), shown_path(sweep.path), table)

@@ -89,10 +89,15 @@ class SweepKind:
 
     def report(self, group: Group) -> str:
         """Return the card of a sweep as text, for a terminal."""
+        from nb_agents.extensions.sweeps.comparison_card import comparison_text
+        from nb_agents.extensions.sweeps.comparison_file import read_comparison
         from nb_agents.extensions.sweeps.sweep_card import sweep_text, sweep_title
 
         assert self.is_handle(group)
-        path, table = group.path, group.table()
+        path = group.path
+        if (found := read_comparison(path)) is not None:
+            return comparison_text(group.view, found, sweep_title(path), str(path), TERMINAL)
+        table = group.table()
         return sweep_text(group.view, sweep_title(path), str(path), table, TERMINAL)
 
     def results(self, group: Group) -> Mapping[str, Any]:

@@ -1,0 +1,393 @@
+"""`compare`, which finds out which of two teams is better on the rows of a source."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from nb_agents.config.secrets import snapshot
+from nb_agents.config.team import TeamSpec
+from nb_agents.config.template import render
+from nb_agents.errors import TaskError, UserError
+from nb_agents.extensions.sweeps.comparison import (
+    Arm,
+    ComparisonSpec,
+    ComparisonVerdict,
+    arm_name,
+    arms_of,
+    in_random_order,
+    pair_of,
+    stop_reason,
+    verdict_of,
+)
+from nb_agents.extensions.sweeps.comparison_file import (
+    COMPARISON,
+    comparison_document,
+    identity_at,
+)
+from nb_agents.extensions.sweeps.manifest import DEFAULT_LIMIT
+from nb_agents.extensions.sweeps.mapping import (
+    check_columns,
+    check_owner,
+    checked_name,
+    derived_name,
+    start_row,
+    with_timeout,
+    withdraw_rows,
+)
+from nb_agents.extensions.sweeps.pair_judge import ORDERS, PairJudge
+from nb_agents.extensions.sweeps.source import Row, read_rows, source_name
+from nb_agents.extensions.sweeps.sweep import Score, Sweep, SweepSpec
+from nb_agents.extensions.sweeps.sweep_file import ESTIMATE
+from nb_agents.extensions.sweeps.sweep_fold import SweepFold, fold_notes
+from nb_agents.launch.api import resume
+from nb_agents.launch.estimate import start_lines
+from nb_agents.launch.past_runs import estimate_of
+from nb_agents.launch.run import Run
+from nb_agents.launch.start import StartRequest, named_in, team_for
+from nb_agents.masking import safe_errors
+from nb_agents.options import RunOptions
+from nb_agents.session.layout import session_root, turns_of
+from nb_agents.turns.budget import Budget
+from nb_agents.turns.turn_spec import checked_functions
+
+Config = str | os.PathLike[str] | TeamSpec | None
+_ARMS: tuple[Arm, Arm] = ("a", "b")
+
+
+class TeamComparison(Sweep):
+    """Handle of a comparison of two teams. Created by `nb_agents.compare`. Thread-safe.
+
+    It is a sweep with two rows for each row of the source, one for each team.
+
+    Args:
+        spec: The configuration of the sweep.
+        comparison: What is compared.
+        source: The rows of the source, in the order in which they are compared.
+    """
+
+    def __init__(self, spec: SweepSpec, comparison: ComparisonSpec, source: Sequence[Row]) -> None:
+        self._comparison, self._source = comparison, source
+        super().__init__(replace(spec, end_reason=stop_reason(comparison)))
+
+    def __repr__(self) -> str:
+        return f"<TeamComparison {self.view}; {self.verdict}>"
+
+    @property
+    def verdict(self) -> ComparisonVerdict:
+        """The verdict, or its state so far."""
+        reason = self.view.reason
+        return verdict_of(self._comparison, dict(self._fold.results), reason)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a record for each row of the source, in the order of the comparison.
+
+        Returns:
+            The source's columns, then: row, answer_a, answer_b, score_a, score_b, difference (b
+            minus a), error_a, error_b, cost, session_a, session_b. A source column with one of
+            these names becomes "row.NAME".
+        """
+        results = dict(self._fold.results)
+        return [self._pair_record(row, results) for row in self._source]
+
+    def _pair_record(self, row: Row, results: Mapping[str, Any]) -> dict[str, Any]:
+        both = {arm: results.get(arm_name(row.name, arm)) for arm in _ARMS}
+        pair = pair_of(row.name, results, self._comparison)
+        difference = None if pair is None else pair.difference
+        scale = self._comparison.high - self._comparison.low
+        record: dict[str, Any] = {"row": row.name}
+        for key in ("answer", "score", "error"):
+            for arm, result in both.items():
+                record[f"{key}_{arm}"] = getattr(result, key, None)
+        record["difference"] = None if difference is None else difference * scale
+        record["cost"] = None if pair is None else pair.cost
+        for arm in _ARMS:
+            record[f"session_{arm}"] = str(self.path / arm_name(row.name, arm))
+        values = {f"row.{k}" if k in record else k: value for k, value in row.values.items()}
+        return {**values, **record}
+
+    def resume(self, retry_failed: bool = False) -> TeamComparison:
+        """Unpause the comparison, or run the remaining rows of one that has ended.
+
+        Args:
+            retry_failed: Whether failed rows of a comparison that has ended also run again.
+
+        Returns:
+            This comparison if it was paused, or else a new one for the same directory.
+        """
+        if not self.is_over:
+            self.hold(False)
+            return self
+        return self._restart()(retry_failed)
+
+    def _restart(self) -> Callable[[bool], TeamComparison]:
+        spec, comparison, source = self._spec, self._comparison, self._source
+        return lambda retry_failed: TeamComparison(
+            replace(spec, retry_failed=retry_failed), comparison, source
+        )
+
+
+@safe_errors
+def compare(
+    source: Any,
+    task: str,
+    a: Config,
+    b: Config,
+    *,
+    score: Score | str,
+    name: str = "",
+    max_rows: int | None = None,
+    max_cost: float | None = None,
+    score_range: tuple[float, float] = (0.0, 1.0),
+    margin: float = 0.0,
+    seed: int = 0,
+    limit: int = DEFAULT_LIMIT,
+    retry_failed: bool = False,
+    tools: Sequence[Callable[..., Any]] = (),
+    options: RunOptions | None = None,
+) -> TeamComparison:
+    """Find out which of two teams is better, with as few rows of a source as possible.
+
+    Both teams run the same rows, in a random order. After each row, an interval for the mean
+    difference of the scores is computed. It is valid at any number of rows, so the comparison stops
+    as soon as it excludes 0, or when the remaining rows are unlikely to decide. The probability of
+    a wrong decision is at most 5 %.
+
+    Repeating the call continues the same comparison and comes to the same verdict. Finished rows
+    are not repeated. A row that fails gets the lowest score.
+
+    Args:
+        source: As for `nb_agents.map`.
+        task: As for `nb_agents.map`.
+        a: The first team, as `config` of `nb_agents.start`.
+        b: The second team.
+        score: A function that takes a row's task and answer and returns a number; see
+            `score_range`. Or the name of one of the first team's ``callable_agents``, or of the
+            second's. This judge compares the two answers of each row in both orders, without
+            knowing the teams.
+        name: As for `nb_agents.map`. One name can't be used for different teams.
+        max_rows: Maximum number of rows to compare. By default, all rows.
+        max_cost: As for `nb_agents.map`, for both teams together.
+        score_range: The lowest and the highest possible score of a function.
+        margin: Difference of the mean scores below which the teams count as equal. With a margin,
+            the comparison also stops when the interval is within it.
+        seed: Determines the random order.
+        limit: Maximum number of runs at the same time.
+        retry_failed: Whether to run failed rows again.
+        tools: As for `nb_agents.start`.
+        options: As for `nb_agents.start`, for each run.
+
+    Returns:
+        The running comparison. Its `verdict` is final when the comparison is over.
+
+    Raises:
+        UserError: As for `nb_agents.map`, or the arguments are invalid, or the name belongs to a
+            comparison of other teams.
+        SessionBusyError: The comparison is already running.
+        NotYoursError: As for `nb_agents.map`.
+
+    Example:
+        comparison = nb_agents.compare(rows, "{{question}}?", "a.yaml", "b.yaml", score=grade)
+        comparison.wait()
+        print(comparison.verdict)
+    """
+    named, options = named_in(task, options or RunOptions())
+    return compare_verbatim(
+        source,
+        named,
+        a,
+        b,
+        score=score,
+        name=name,
+        max_rows=max_rows,
+        max_cost=max_cost,
+        score_range=score_range,
+        margin=margin,
+        seed=seed,
+        limit=limit,
+        retry_failed=retry_failed,
+        tools=tools,
+        options=options,
+    )
+
+
+def compare_verbatim(
+    source: Any,
+    task: str,
+    a: Config,
+    b: Config,
+    *,
+    score: Score | str,
+    name: str = "",
+    max_rows: int | None = None,
+    max_cost: float | None = None,
+    score_range: tuple[float, float] = (0.0, 1.0),
+    margin: float = 0.0,
+    seed: int = 0,
+    limit: int = DEFAULT_LIMIT,
+    retry_failed: bool = False,
+    tools: Sequence[Callable[..., Any]] = (),
+    options: RunOptions | None = None,
+) -> TeamComparison:
+    """Compare two teams like `compare`, but without including files for ``@path`` in the task."""
+    _check(max_rows, max_cost, score_range, margin, limit)
+    task = task.strip()
+    if not task:
+        raise TaskError("Provide a task that contains {{column}}.")
+    known = {row.name: row for row in read_rows(source)}
+    rows = [known[each] for each in in_random_order([*known], seed)][:max_rows]
+    check_columns(task, rows)
+    options = options or RunOptions()
+    teams = {"a": team_for(a, options)[0], "b": team_for(b, options)[0]}
+    spec = ComparisonSpec(
+        _labels(a, b),
+        tuple(row.name for row in rows),
+        low=float(score_range[0]),
+        high=float(score_range[1]),
+        margin=float(margin),
+        max_cost=max_cost,
+        pairwise=isinstance(score, str),
+    )
+    identity = _identity([*teams.values()], seed, score)
+    about = {"source": source_name(source), "task": task, "identity": identity}
+    own_name = checked_name(name) or derived_name(about, rows, "compare")
+    path = session_root(options.session_root) / own_name
+    _check_identity(path, identity)
+    functions, options = checked_functions(tools), replace(options, session_root=path)
+    judge = _judge([*teams.values()], score, options) if isinstance(score, str) else None
+    runs = [_row(row, arm, spec) for row in rows for arm in arms_of(row.name, seed)]
+    if not options.trust:
+        for arm, team in teams.items():
+            names = [run.name for run in runs if run.name.endswith(f"_{arm}")]
+            check_owner(path, names, team, retry_failed, ORDERS if judge else ())
+    values = {arm_name(row.name, arm): row.values for row in rows for arm in _ARMS}
+
+    def begin(row: Row, timeout: float | None) -> Run:
+        own = options if timeout is None else with_timeout(options, timeout)
+        team = teams[row.name[-1]]
+        if any(turn.has_begun for turn in turns_of(path / row.name)):
+            return resume(row.name, team, tools=functions, options=own)
+        request = StartRequest(
+            render(task, values[row.name]), team, row.name, tools=functions, options=own
+        )
+        return start_row(request)
+
+    return TeamComparison(
+        SweepSpec(
+            path,
+            {
+                "source": about["source"],
+                "task": task,
+                "rows": len(runs),
+                COMPARISON: comparison_document(spec, identity),
+                ESTIMATE: _estimates(teams, spec, path, options, fold_notes(path), retry_failed),
+            },
+            tuple(runs),
+            begin,
+            limit=limit,
+            max_cost=max_cost,
+            score=None if isinstance(score, str) else score,
+            judge=judge,
+            task=lambda row: render(task, values[row.name]),
+            retry_failed=retry_failed,
+            tools=functions,
+            withdraw=lambda: None if options.cluster is None else withdraw_rows(path),
+            timeout=options.timeout_s,
+            models=lambda row: teams[row.name[-1]].models,
+        ),
+        spec,
+        rows,
+    )
+
+
+def _check(
+    max_rows: int | None,
+    max_cost: float | None,
+    score_range: tuple[float, float],
+    margin: float,
+    limit: int,
+) -> None:
+    """Raise `UserError` for an invalid argument."""
+    if limit < 1:
+        raise UserError(f"The limit is {limit}. Use 1 or more.")
+    if max_rows is not None and max_rows < 1:
+        raise UserError(f"max_rows is {max_rows}. Use 1 or more.")
+    if max_cost is not None and not max_cost > 0:
+        raise UserError(f"max_cost is {max_cost!r} US dollars. Use a number greater than 0.")
+    low, high = score_range
+    if not low < high:
+        raise UserError(f"score_range is {score_range}. Use the lowest, then the highest score.")
+    if not 0 <= margin < high - low:
+        raise UserError(f"margin is {margin}. Use a number from 0 to less than {high - low:g}.")
+
+
+def _labels(a: Config, b: Config) -> tuple[str, str]:
+    """Return the names of two teams: those of their files, if they differ."""
+    names = [Path(each).stem if isinstance(each, str | os.PathLike) else "" for each in (a, b)]
+    return (names[0], names[1]) if all(names) and names[0] != names[1] else ("a", "b")
+
+
+def _row(row: Row, arm: Arm, spec: ComparisonSpec) -> Row:
+    """Return the row of a team in the sweep, with its team next to its first value."""
+    (name, first), *others = row.values.items()
+    column = "team" if "team" not in row.values else "compared_team"
+    team = spec.teams[_ARMS.index(arm)]
+    return Row(arm_name(row.name, arm), {name: first, column: team, **dict(others)})
+
+
+def _judge(teams: Sequence[TeamSpec], agent: str, options: RunOptions) -> PairJudge:
+    """Return the judge, from the first team that has it."""
+    has_it = (team for team in teams if agent in {each.id for each in team.callable_agents})
+    return PairJudge(next(has_it, teams[0]), agent, options)
+
+
+def _identity(teams: Sequence[TeamSpec], seed: int, score: Score | str) -> str:
+    """Return an identity of the teams' contents, the order of the rows and the score's name."""
+    described = [
+        [snapshot(team), *((agent.id, agent.backend.model) for agent in team.everyone)]
+        for team in teams
+    ]
+    judge = score if isinstance(score, str) else getattr(score, "__qualname__", "")
+    parts = json.dumps([described, seed, judge], sort_keys=True, default=str)
+    return sha256(parts.encode()).hexdigest()[:16]
+
+
+def _check_identity(path: Path, identity: str) -> None:
+    """Raise `UserError` if the results on disk are not those of this comparison."""
+    before = identity_at(path)
+    if before is None or before == identity:
+        return
+    kind = "compares other teams, or the same teams with another score or seed"
+    raise UserError(
+        f"{path.name!r} {kind if before else 'is a sweep that compares no teams'}. Use another "
+        "name= (--name)."
+    )
+
+
+def _estimates(
+    teams: Mapping[str, TeamSpec],
+    spec: ComparisonSpec,
+    path: Path,
+    options: RunOptions,
+    fold: SweepFold,
+    retry_failed: bool,
+) -> list[str]:
+    """Return lines about what all rows would cost, for each team."""
+    lines = []
+    for label, (arm, team) in zip(spec.teams, teams.items(), strict=True):
+        names = [f"{row}_{arm}" for row in spec.rows]
+        estimate = estimate_of(
+            team,
+            options,
+            [path, path.parent],
+            rows=sum(not fold.is_final(name, retry_failed) for name in names),
+            budget=Budget(max_cost=spec.max_cost),
+            with_prices=spec.max_cost is not None,
+        )
+        lines += [f"{label}: {line}" for line in start_lines(estimate)] if estimate.rows else []
+    return lines
