@@ -212,8 +212,8 @@ def test_judge_compares_both_orders_without_the_names_of_the_teams(options: RunO
     assert (verdict.decision, verdict.effect) == ("b", 1.0)
     asked = [str(request) for request in judge.requests]
     orders = Counter(each.find("weak") < each.find("strong") for each in asked)
-    assert orders[True] == orders[False] or abs(orders[True] - orders[False]) <= 8  # unfinished
-    assert all("<answer_1>" in each and "<answer_2>" in each for each in asked)
+    assert abs(orders[True] - orders[False]) <= 8  # the decision stops up to 8 judges
+    assert all("answer_1>" in each and "answer_2>" in each for each in asked)
     paid = sum(each.tokens for each in fold_notes(comparison.path).results.values())
     again = compared(options, *judged_teams(judge), count=30, score="judge")
     again.wait(WAIT_S)

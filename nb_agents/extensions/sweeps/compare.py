@@ -73,7 +73,7 @@ class TeamComparison(Sweep):
 
     def __init__(self, spec: SweepSpec, comparison: ComparisonSpec, source: Sequence[Row]) -> None:
         self._comparison, self._source = comparison, source
-        super().__init__(replace(spec, end_reason=stop_reason(comparison)))
+        super().__init__(replace(spec, end_reason=stop_reason(comparison, spec.retry_failed)))
 
     def __repr__(self) -> str:
         return f"<TeamComparison {self.view}; {self.verdict}>"

@@ -333,10 +333,17 @@ def _history(differences: Sequence[float], spec: ComparisonSpec) -> list[EffectP
     return points
 
 
-def stop_reason(spec: ComparisonSpec) -> Callable[[Mapping[str, RowResult]], str]:
+def stop_reason(
+    spec: ComparisonSpec, retry_failed: bool = False
+) -> Callable[[Mapping[str, RowResult]], str]:
     """Return a function that returns why a comparison can end, or "", given the results so far.
 
-    A row whose score failed in an earlier process is scored again, so it is not complete yet.
+    A row of an earlier process whose score failed is scored again, and a failed one may run again.
+    Until then, it is not complete.
+
+    Args:
+        spec: The comparison.
+        retry_failed: Whether failed rows run again.
     """
     decider, outdated = ComparisonDecider(spec), dict[str, RowResult]()
     is_first = True
@@ -346,21 +353,27 @@ def stop_reason(spec: ComparisonSpec) -> Callable[[Mapping[str, RowResult]], str
         if is_first:
             is_first = False
             outdated.update(
-                {name: each for name, each in results.items() if _lacks_score(each, spec)}
+                {n: each for n, each in results.items() if _is_repeated(each, retry_failed)}
             )
         if outdated:
             results = {n: each for n, each in results.items() if outdated.get(n) is not each}
-        if not decider.advance(results):
-            return ""
-        names = {"a": spec.teams[0], "b": spec.teams[1]}
-        if decider.decision in names:
-            return f"decided after {len(decider.pairs)} rows: {names[decider.decision]} is better"
-        if decider.decision == "equal":
-            return f"decided after {len(decider.pairs)} rows: the teams are equal"
-        return f"undecided: {decider.reason}"
+        return _end_of(decider) if decider.advance(results) else ""
 
     return reason
 
 
-def _lacks_score(result: RowResult, spec: ComparisonSpec) -> bool:
+def _is_repeated(result: RowResult, retry_failed: bool) -> bool:
+    """Return whether a row of an earlier process is scored again or runs again."""
+    if result.status == "failed":
+        return retry_failed
     return result.status == "completed" and result.score is None and bool(result.error)
+
+
+def _end_of(decider: ComparisonDecider) -> str:
+    """Return why a comparison has ended."""
+    names = {"a": decider.spec.teams[0], "b": decider.spec.teams[1]}
+    if decider.decision == "undecided":
+        return f"undecided: {decider.reason}"
+    winner = names.get(decider.decision)
+    what = f"{winner} is better" if winner else "the teams are equal"
+    return f"decided after {len(decider.pairs)} rows: {what}"

@@ -308,7 +308,7 @@ class Sweep(SweepHandle):
         if not self.is_over:
             self.hold(False)
             return self
-        return Sweep(replace(self._spec, retry_failed=retry_failed))
+        return self._restart()(retry_failed)
 
     def _restart(self) -> Callable[[bool], Sweep]:
         """Return a function that runs the remaining rows and, on request, the failed ones."""
