@@ -145,6 +145,23 @@ class AgentInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRules:
+    """How tool calls and the gates of recipes are approved; see `nb_agents.options.ApprovalConfig`.
+
+    Attributes:
+        timeout: Seconds to wait for a decision. None means no limit.
+        auto_approve_on_timeout: Whether a timeout approves instead of denying.
+        approvers: Names of the users who may decide; empty means everybody.
+        required_approvals: Number of approvals needed.
+    """
+
+    timeout: Seconds | None = None
+    auto_approve_on_timeout: bool = False
+    approvers: tuple[str, ...] = ()
+    required_approvals: Count = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileInfo:
     """A file in an agent's workspace.
 
@@ -195,6 +212,7 @@ class TurnStarted(Event):
             team file, as absolute paths.
         wait_for_quota: The seconds that the user chose that a model call may wait for its provider,
             or None for the team file's.
+        approval: How the user chose that calls are approved, or None for the team file's rules.
     """
 
     session: str
@@ -221,6 +239,7 @@ class TurnStarted(Event):
     notebook_file: str = ""
     context_paths: tuple[str, ...] = ()
     wait_for_quota: Seconds | None = None
+    approval: ApprovalRules | None = None
     schema_version: Count = SCHEMA_VERSION
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast, get_args
@@ -36,7 +36,7 @@ from nb_agents.launch.team_kind import kind_of, started_of, stored_team
 from nb_agents.launch.trust import trusted_mark
 from nb_agents.models.fit import check_fit
 from nb_agents.models.providers import load
-from nb_agents.options import RunOptions
+from nb_agents.options import ApprovalConfig, RunOptions
 from nb_agents.session import layout
 from nb_agents.session.history import PastTurn, Session, load_session, past_events
 from nb_agents.session.layout import TurnPaths, find_task, turns_of
@@ -337,8 +337,8 @@ class ResumedTeam(NamedTuple):
 def with_options_of(turn: PastTurn, options: RunOptions) -> RunOptions:
     """Return the options of a new turn of a task, with those that apply to the whole task.
 
-    These are the budget, the limit of waits for providers, the access to the notebook, and the
-    context paths that still exist. Other options apply to one turn.
+    These are the budget, the limit of waits for providers, the rules for approvals, the access to
+    the notebook, and the context paths that still exist. Other options apply to one turn.
 
     Args:
         turn: The turn to continue from.
@@ -353,8 +353,15 @@ def with_options_of(turn: PastTurn, options: RunOptions) -> RunOptions:
         notebook=options.notebook or cast(NotebookAccess | None, access),
         notebook_file=options.notebook_file or started.notebook_file or None,
         wait_for_quota=limit_s,
+        approval=options.approval or _approval_of(started),
         context_paths=absolute_paths([*paths, *options.context_paths]),
     )
+
+
+def _approval_of(started: TurnStarted) -> ApprovalConfig | None:
+    """Return the rules for approvals that the user chose at the start of a turn, or None."""
+    rules = started.approval
+    return None if rules is None else ApprovalConfig(**asdict(rules))
 
 
 def _team(config: str | os.PathLike[str] | TeamSpec | None, events: Sequence[Event]) -> ResumedTeam:

@@ -297,7 +297,20 @@ class TurnSpec:
             notebook_file=self._notebook_file,
             context_paths=absolute_paths(self.options.context_paths),
             wait_for_quota=self.options.wait_for_quota,
+            approval=_approval_rules(self.options.approval),
         )
+
+
+def _approval_rules(chosen: ApprovalConfig | None) -> ev.ApprovalRules | None:
+    """Return the rules that the user chose, as they are journalled."""
+    if chosen is None:
+        return None
+    return ev.ApprovalRules(
+        timeout=chosen.timeout,
+        auto_approve_on_timeout=chosen.auto_approve_on_timeout,
+        approvers=tuple(chosen.approvers),
+        required_approvals=chosen.required_approvals,
+    )
 
 
 def writable_context_paths(spec: TeamSpec, sessions: Path) -> tuple[WritablePath, ...]:

@@ -1,7 +1,8 @@
 """Which options of a start the later turns of its task keep, and which apply to one turn."""
 
+import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 
 import nb_agents
 from nb_agents import events as ev
+from nb_agents.errors import UserError
 from nb_agents.options import ApprovalConfig, CancelPolicy, Retry, RunOptions
 from tests.kit.runs import Run
 from tests.kit.sessions import read_journal
-from tests.model_server import wait_until
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import WAIT_S
 
 TEAM = "agents:\n  - {id: a, backend: {type: demo}}\n"
@@ -24,6 +26,8 @@ OF_TASK: dict[str, Any] = {
     "wait_for_quota": 60.0,
     "on_budget": "ask",
     "notebook": "read",
+    "notebook_file": str(Path(__file__).resolve()),  # any file that exists
+    "approval": ApprovalConfig(timeout=5, approvers=("ann", "bob"), required_approvals=2),
 }
 """Options that apply to the whole task, with values that a start sets."""
 
@@ -31,7 +35,6 @@ OF_TURN: dict[str, Any] = {
     "timeout": 1000.0,
     "retry": Retry(attempts=7),
     "cancel": CancelPolicy(grace_timeout_s=3),
-    "approval": ApprovalConfig(timeout=5),
     "on_complete": lambda result: None,
     "on_failed": lambda error: None,
     "on_status_change": lambda status: None,
@@ -80,7 +83,9 @@ def kept(path: Path) -> dict[str, Any]:
     assert first.team is not None
     readable = tuple(each["path"] for each in first.team["orchestrator"]["context_paths"])
     assert readable == first.context_paths
-    return {name: getattr(first, name) for name in OF_TASK}
+    assert first.approval is not None
+    rules = {"approval": ApprovalConfig(**asdict(first.approval))}
+    return {name: getattr(first, name) for name in OF_TASK} | rules
 
 
 @pytest.fixture
@@ -134,6 +139,7 @@ def test_next_task_of_a_session_has_its_own_options(run: Run) -> None:
 def test_options_of_a_resume_replace_those_of_the_task(run: Run) -> None:
     Path("more.md").write_text("# More")
     changed = {**OF_TASK, "wait_for_quota": 0.0, "notebook": "propose", "max_cost": 9.0}
+    changed |= {"approval": ApprovalConfig(auto_approve_on_timeout=True, timeout=9)}
     changed |= {"max_tokens": 2_000_000, "on_budget": "stop", "context_paths": ("more.md",)}
     again = stopped(nb_agents.resume(run.session, options=RunOptions(**changed)))
     paths = tuple(str(Path(name).resolve()) for name in ("notes.md", "more.md"))
@@ -143,3 +149,29 @@ def test_options_of_a_resume_replace_those_of_the_task(run: Run) -> None:
 def test_resume_leaves_out_a_context_path_that_was_deleted(run: Run) -> None:
     Path("notes.md").unlink()
     assert kept(stopped(nb_agents.resume(run.session)).path)["context_paths"] == ()
+
+
+@pytest.mark.parametrize("again", BY_NAME.values(), ids=BY_NAME)
+def test_rules_for_approvals_apply_after_a_resume_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: Again
+) -> None:
+    """The team file lets everybody approve."""
+    monkeypatch.chdir(tmp_path)
+    with ModelServer() as server:
+        call = ToolCall("write_file", {"path": "a.txt", "content": "a"})
+        answer = ToolCall("new_answer", {"content": "done"})
+        server.script("m", Reply(tool_calls=(call,)), Reply(tool_calls=(answer,)))
+        backend = server.backend("vllm", model="m")
+        backend["tool_policy"] = [{"match": "write_file", "action": "ask"}]
+        Path("team.yaml").write_text(json.dumps({"agents": [{"id": "a", "backend": backend}]}))
+        rules = ApprovalConfig(approvers=("ann", "bob"), required_approvals=2)
+        run = nb_agents.start("t", "team.yaml", options=RunOptions(approval=rules))
+        wait_until(lambda: run.view.gates)
+        resumed = again(stopped(run))
+        wait_until(lambda: resumed.view.gates)
+        with pytest.raises(UserError, match="ann"):
+            resumed.approve(by="eve")
+        resumed.approve(by="ann")
+        assert resumed.view.gates
+        resumed.approve(by="bob")
+        assert resumed.wait(WAIT_S) == "done"
