@@ -81,7 +81,8 @@ def _work_elsewhere(root: Path) -> list[str]:
     """Return a sentence for each live run and group of other processes.
 
     Args:
-        root: The current session root. Groups outside it are shown with their path.
+        root: The current session root. Groups outside it are shown with their path. Runs outside it
+            are only counted, because most of them belong to other notebooks.
     """
     alone, groups = live_work()
     lines = list[str]()
@@ -91,10 +92,16 @@ def _work_elsewhere(root: Path) -> list[str]:
         lines.append(
             kind.live_notice(path, path.name if path.parent == root.resolve() else str(path))
         )
+    live = [run for run in alone if run.where and not run.is_over]
+    near = [run for run in live if run.path.is_relative_to(root.resolve())]
     lines += [
         f"Run {run.id} is running in {run.where}: `%agents show {run.id}` shows it, "
         f"`%agents stop {run.id}` stops it."
-        for run in alone
-        if run.where and not run.is_over
+        for run in near
     ]
+    if far := len(live) - len(near):
+        verb = "is" if far == 1 else "are"
+        lines.append(
+            f"{count(far, 'run')} of other directories {verb} running: `%agents runs` lists them."
+        )
     return lines

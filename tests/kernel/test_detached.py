@@ -62,6 +62,21 @@ ENDS: dict[str, Callable[[Kernel], object]] = {
 }
 
 
+def test_kernel_in_another_directory_only_counts_the_run(
+    open_notebook: Open, tmp_path: Path
+) -> None:
+    notebook = open_notebook()
+    turn = notebook.start_held("--detach")
+    other = open_notebook(load=False)
+    other.use(other.kernel)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    other.kernel.run(f"import os; os.environ['NB_AGENTS_SESSIONS'] = {str(elsewhere)!r}")
+    told = other.text(other.kernel.run("%load_ext nb_agents"))
+    assert "1 run of other directories is running: `%agents runs` lists them." in told
+    assert turn.name not in told
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_next_kernel_follows_and_stops_a_run(open_notebook: Open, end: str) -> None:
     notebook = open_notebook()
