@@ -201,7 +201,9 @@ class Ledger(ABC):
     def _settle(self, turn: str, entry: LedgerEntry) -> LedgerEntry:
         try:
             used = self._final(turn)
-        except Exception:  # the turn was deleted, or damaged: it may have used all
+        except Exception:
+            # The turn was deleted or damaged. It may have used all of its reservation, which is a
+            # small part of the limit. If less were counted, the turns could exceed the limit.
             logger.debug("what %s has used is unknown", turn, exc_info=True)
             return entry._replace(spent=entry.spent + entry.reserved, reserved=0.0)
         if used is None:

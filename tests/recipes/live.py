@@ -172,7 +172,11 @@ def commands_alive(root: Path) -> list[str]:
 
 
 def _is_ending(pid: str) -> bool:
-    """Return whether a process was killed, although the kernel may not have removed it yet."""
+    """Return whether a process was killed, although the kernel may not have removed it yet.
+
+    A process can't ignore SIGKILL. While the signal is pending, the process runs no more of its
+    code, but on a busy machine it stays listed for a while. So it was not forgotten.
+    """
     status = Path(f"/proc/{pid}/status").read_text()
     pending = [int(mask, 16) for mask in re.findall(r"^S[ih][gd]Pnd:\s+(\w+)", status, re.M)]
     flags = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6])
