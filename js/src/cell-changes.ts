@@ -139,7 +139,8 @@ export function fitOf(notebook: YNotebook, change: Change): Fit {
   if (change.new_cell && notebook.cells.some(({ id }) => id === change.new_cell)) return "done";
   if (change.op === "insert") return indexAfter(notebook, change.after ?? "") < 0 ? "missing" : "fits";
   const cell = notebook.cells.find(({ id }) => id === change.cell);
-  if (!cell) return change.op === "delete" ? "done" : "missing";
+  // Before format 4.5, cells get new ids each time the notebook is opened, so the cell may still be there.
+  if (!cell) return change.op === "delete" && notebook.nbformat_minor >= 5 ? "done" : "missing";
   if (!isAllowed(cell, "edit")) return "locked";
   if (cell.cell_type !== change.cell_type) return "changed";
   const source = cell.getSource();

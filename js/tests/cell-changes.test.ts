@@ -319,3 +319,11 @@ describe("a page that ended before it reported what it did", () => {
     expect([fitOf(made, stale), insertAsNew(made, stale), fitOf(made, stale)]).toEqual(["changed", "new", "done"]);
   });
 });
+
+it("a deletion is not taken as done in a notebook whose cells get new ids", () => {
+  const made = notebook("a = 1");
+  const deletion: Change = { ...replace("", "a = 1"), op: "delete", cell: "gone" };
+  expect(fitOf(made, deletion)).toBe("done");
+  made.nbformat_minor = 4;
+  expect(fitOf(made, deletion)).toBe("missing");
+});
