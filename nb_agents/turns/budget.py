@@ -143,8 +143,8 @@ def propose_raise(used: Spent, budget: Budget) -> Raise | None:
     spent, amounts = [], []
     if budget.max_tokens is not None and tokens >= budget.max_tokens:
         budget = budget._replace(max_tokens=int(_doubled(budget.max_tokens, tokens)))
-        spent.append(f"{tokens} tokens")
-        amounts.append(f"{budget.max_tokens} tokens")
+        spent.append(f"{tokens:,} tokens")
+        amounts.append(f"{budget.max_tokens:,} tokens")
     if budget.max_cost is not None and cost >= budget.max_cost:
         budget = _limited(budget._replace(max_cost=_doubled(budget.max_cost, cost)))
         if budget.max_cost is None or budget.max_cost <= cost:
@@ -289,7 +289,7 @@ def used_up(used: Spent, budget: Budget) -> str:
     Agents without a known price count towards the tokens only.
     """
     if budget.max_tokens is not None and used.tokens >= budget.max_tokens:
-        return f"budget used up ({used.tokens} of {budget.max_tokens} tokens)"
+        return f"budget used up ({used.tokens:,} of {budget.max_tokens:,} tokens)"
     if budget.max_cost is not None and used.cost >= budget.max_cost:
         return f"budget used up (${used.cost:.4g} of ${budget.max_cost:.4g})"
     return ""

@@ -120,7 +120,7 @@ def test_budget_is_raised_on_the_panel(story: Story, server: ModelServer, artifa
     story.open()
     i = story.start(TASK, story.team(team))
     gate = story.panel(i).locator(".gate")
-    expect(gate.locator(".prompt")).to_contain_text("Raise the budget to 2000 tokens?")
+    expect(gate.locator(".prompt")).to_contain_text("Raise the budget to 2,000 tokens?")
     shoot(story, artifacts, "budget", i, lambda: story.panel(i))
     server.script("gpt-5-mini", agent(ANSWER))
     gate.get_by_role("button", name="Raise").click()

@@ -104,7 +104,7 @@ def test_budget_of_a_detached_run_is_raised_to_the_given_amount(
     server.script("m", Reply(tool_calls=(listed,), input_tokens=3000), answer("done"))
     limits = ("--max-tokens", "2000", "--on-budget", "ask")
     call("run", "-c", "team.yaml", "--detach", "-s", "dear", *limits, "Paint it.")
-    wait_asked("dear", "Raise the budget to 4000 tokens?")
+    wait_asked("dear", "Raise the budget to 4,000 tokens?")
     assert len(server.requests) == 1
     call_here("approve", "dear", "90000")
     assert told_here("wait", "dear")["result"] == "done"

@@ -27,7 +27,7 @@ LIMIT = 4000
 RAISED = 90000
 READ = Reply(tool_calls=(ToolCall("list_files", {}),), input_tokens=1400, output_tokens=1)
 ANSWER = Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),), input_tokens=7)
-QUESTION = r"4203 tokens used\. Raise the budget to 8000 tokens\?"
+QUESTION = r"4,203 tokens used\. Raise the budget to 8,000 tokens\?"
 READS = 3
 """Number of calls after which the budget is used up."""
 

@@ -50,7 +50,7 @@ def test_approval_doubles_the_budget_and_the_run_continues(
 ) -> None:
     server.script("a", READ, READ, READ, ANSWER)
     run = begin(tmp_path, team_of(server))
-    assert wait_asked(run).startswith("4203 tokens used. Raise the budget to 8000 tokens?")
+    assert wait_asked(run).startswith("4,203 tokens used. Raise the budget to 8,000 tokens?")
     assert (len(server.requests), is_clock_stopped(run.view)) == (3, True)
     run.approve()
     assert finish(run).result == "done"
@@ -68,7 +68,7 @@ def test_denial_is_a_graceful_stop(tmp_path: Path, server: ModelServer) -> None:
         "budget",
         "requested",
     )
-    assert "4203 of 4000 tokens" in run.receipt.reason and "too dear" in run.receipt.reason
+    assert "4,203 of 4,000 tokens" in run.receipt.reason and "too dear" in run.receipt.reason
     assert len(server.requests) == 3
 
 
@@ -81,7 +81,7 @@ def test_approval_with_an_amount_raises_to_it_and_asks_again_there(
     run.approve("5000")
     wait_until(lambda: len(server.requests) == 4, WAIT_S)
     wait_until(lambda: len(run.view.approvals) == 1 and bool(run.view.gates), WAIT_S)
-    assert "tokens used. Raise the budget to 10000 tokens?" in wait_asked(run)
+    assert "tokens used. Raise the budget to 10,000 tokens?" in wait_asked(run)
     run.deny()
     assert finish(run).receipt.source == "budget"
 
@@ -116,7 +116,7 @@ def test_resume_of_a_run_that_was_asking_asks_again_before_any_request(
     assert any(gate.about == "budget" for gate in run.view.gates.values())
     server.script("a", ANSWER)
     resumed = run.resume()
-    assert wait_asked(resumed).startswith("4203 tokens used.")
+    assert wait_asked(resumed).startswith("4,203 tokens used.")
     assert len(server.requests) == 3
     resumed.approve()
     assert finish(resumed).result == "done"
@@ -141,10 +141,10 @@ def test_resume_keeps_the_options_of_the_start(tmp_path: Path, server: ModelServ
     run = finish(begin(tmp_path, team, max_tokens=1000, on_budget="stop"))
     assert run.receipt.source == "budget"
     options = RunOptions(session_root=tmp_path)
-    with pytest.raises(UserError, match="1401 of 1000 tokens"):
+    with pytest.raises(UserError, match="1,401 of 1,000 tokens"):
         nb_agents.resume("s", options=options)
     asking = nb_agents.resume("s", options=RunOptions(session_root=tmp_path, on_budget="ask"))
-    assert wait_asked(asking).startswith("1401 tokens used. Raise the budget to 2000 tokens?")
+    assert wait_asked(asking).startswith("1,401 tokens used. Raise the budget to 2,000 tokens?")
     asking.stop(now=True)
     finish(asking)
 

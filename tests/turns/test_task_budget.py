@@ -77,7 +77,7 @@ def test_resume_without_budget_is_refused_and_a_higher_limit_lets_it_run(
     tmp_path: Path, server: ModelServer, again: Callable[..., Run]
 ) -> None:
     run = spend_all(tmp_path, server)
-    with pytest.raises(UserError, match=r"4203 of 4000 tokens") as refused:
+    with pytest.raises(UserError, match=r"4,203 of 4,000 tokens") as refused:
         again(run)
     message = str(refused.value)
     for remedy in (
@@ -90,7 +90,7 @@ def test_resume_without_budget_is_refused_and_a_higher_limit_lets_it_run(
     resumed = finish(again(run, max_tokens=5000))
     # One call was left of the limit, not three.
     assert (resumed.receipt.source, used(resumed)) == ("budget", 5604)
-    assert "5604 of 5000" in resumed.receipt.reason
+    assert "5,604 of 5,000" in resumed.receipt.reason
 
 
 def test_resume_has_the_remaining_budget_of_earlier_turns(
@@ -129,13 +129,13 @@ def test_rewind_counts_what_was_spent_after_its_checkpoint(
 ) -> None:
     run = spend_all(tmp_path, server)
     first = next(e for e in past_events(TurnPaths(run.path)) if isinstance(e, ev.ToolFinished))
-    with pytest.raises(UserError, match="4203 of 4000 tokens"):
+    with pytest.raises(UserError, match="4,203 of 4,000 tokens"):
         run.rewind(first.seq)
     again = finish(run.rewind(first.seq, options=RunOptions(max_tokens=6000)))
     assert (again.view.tokens_before, again.view.tokens) == (1401, 2 * 1401)
     assert again.receipt.source == "budget"
-    assert "7005 of 6000 tokens" in again.receipt.reason
-    with pytest.raises(UserError, match="7005 of 7000 tokens"):
+    assert "7,005 of 6,000 tokens" in again.receipt.reason
+    with pytest.raises(UserError, match="7,005 of 7,000 tokens"):
         nb_agents.resume("s", options=RunOptions(session_root=tmp_path, max_tokens=7000))
 
 
@@ -154,7 +154,7 @@ def test_http_request_takes_a_limit_and_is_refused_without_one(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = spend_all(tmp_path, server)
-    with pytest.raises(UserError, match="4203 of 4000 tokens"):
+    with pytest.raises(UserError, match="4,203 of 4,000 tokens"):
         resume_turn(TurnPaths(run.path), dict(read(Resume, b"{}")))
     given: list[RunOptions] = []
     monkeypatch.setattr(places, "resume", lambda session, options, **_: given.append(options))
@@ -199,7 +199,7 @@ def test_forks_share_what_the_task_has_left_of_its_budget(
 def test_forks_of_a_spent_task_are_refused(tmp_path: Path, server: ModelServer) -> None:
     run = spend_all(tmp_path, server)
     [*_, last] = (e for e in past_events(TurnPaths(run.path)) if isinstance(e, ev.ModelFinished))
-    with pytest.raises(UserError, match="4203 of 4000 tokens"):
+    with pytest.raises(UserError, match="4,203 of 4,000 tokens"):
         nb_agents.fork(run.path, last.seq, times=2)
 
 
@@ -271,5 +271,5 @@ def test_budget_of_a_chat_covers_all_its_tasks(tmp_path: Path, server: ModelServ
     chosen = RunOptions(max_tokens=10_000, max_cost=1.0)
     assert rest_of_budget(chosen, []) == chosen
     assert rest_of_budget(chosen, [run.view, run.view]).max_tokens == 10_000 - 2 * 4203
-    with pytest.raises(UserError, match=r"Nothing more can be started: .*12609 of 10000 tokens"):
+    with pytest.raises(UserError, match=r"Nothing more can be started: .*12,609 of 10,000 tokens"):
         rest_of_budget(chosen, [run.view] * 3)
