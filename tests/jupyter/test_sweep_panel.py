@@ -113,7 +113,7 @@ def test_panel_shows_remaining_time_usage_and_score() -> None:
     state = drawn(left_s=190.0, tokens=8214, cost=0.019, scores=(0.5, 1.0, 0.75))
     assert state["elapsed"] == "1 min 5 s · about 3 min 10 s to go"
     assert state["cost"].replace("\N{NO-BREAK SPACE}", " ") == "8 214 tok · $0.019"
-    assert state["in_flight"] == "score 0.75 ± 0.25 (3)"
+    assert state["in_flight"] == "score 0.75 (95 % interval: 0.129 to 1.37) (3)"
 
 
 def test_unknown_price_and_remaining_time_are_left_out() -> None:
@@ -313,7 +313,7 @@ def test_card_shows_scores_costs_and_path() -> None:
     row = record("a", "complete", answer="x", score=0.5)
     made = card([row], status="completed", tokens=10, cost=0.01, scores=(0.5, 1.0))
     for text in made["text/html"], made["text/plain"]:
-        assert "0.75 ± 0.35" in text
+        assert "0.75 (95 % interval: -2.43 to 3.93)" in text
         assert "here/ask" in text
         assert "$0.010" in text
 
@@ -549,6 +549,6 @@ def test_loading_the_extension_imports_only_what_the_verbs_of_sweeps_need() -> N
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=os.environ, capture_output=True, text=True
     )
-    first = ["manifest", "notes", "row_titles", "steering"]
+    first = ["confidence", "manifest", "notes", "row_titles", "steering"]
     verbs = ["sweep_file", "sweep_fold", "sweep_handle", "sweep_kind", "sweep_prune", "sweep_verbs"]
     assert (done.stdout.strip(), done.stderr) == (str([*first, *verbs]), "")

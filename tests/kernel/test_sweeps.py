@@ -88,7 +88,7 @@ def test_a_function_of_the_notebook_scores_each_answer(sweeping: Notebook) -> No
     asked, answer = "Answer: what is 1?", "So it is."
     scores = str([float(len(asked) + len(answer))] * 6)
     assert kernel.run("[r['score'] for r in sweep.table()]").value == scores
-    assert f"Score: {len(asked) + len(answer)} ± 0" in sweeping.text(kernel.run("%agents show all"))
+    assert f"Score: {len(asked) + len(answer)}\n" in sweeping.text(kernel.run("%agents show all"))
 
 
 def test_failed_rows_are_retried_on_request(sweeping: Notebook) -> None:

@@ -83,6 +83,8 @@ def test_comparison_stops_when_the_better_team_is_known(options: RunOptions) -> 
     assert (view.status, verdict.decision, verdict.is_final) == ("completed", "b", True)
     assert verdict.low > 0 and verdict.rows_used + verdict.rows_saved <= verdict.rows_total == 60
     assert verdict.rows_saved > 20
+    effect = f"effect {verdict.effect:+.3g} (95 % interval: {verdict.low:+.3g} to "
+    assert comparison.effect_so_far().startswith(effect)
     records = comparison.table()
     used = records[: verdict.rows_used]
     assert [record["id"] for record in used] != sorted(record["id"] for record in used)

@@ -51,6 +51,7 @@ from nb_agents.launch.past_runs import estimate_of
 from nb_agents.launch.run import Run
 from nb_agents.launch.start import StartRequest, named_in, team_for
 from nb_agents.masking import safe_errors
+from nb_agents.nouns import count
 from nb_agents.options import RunOptions
 from nb_agents.session.layout import session_root, turns_of
 from nb_agents.turns.budget import Budget
@@ -83,6 +84,14 @@ class TeamComparison(Sweep):
         """The verdict, or its state so far."""
         reason = self.view.reason
         return verdict_of(self._comparison, dict(self._fold.results), reason)
+
+    def effect_so_far(self) -> str:
+        """Return the effect so far and its interval as text, or "" before the first row."""
+        now = verdict_of(self._comparison, dict(self._fold.results), max_points=1)
+        if not now.rows_used:
+            return ""
+        interval = f"95 % interval: {now.low:+.3g} to {now.high:+.3g}"
+        return f"effect {now.effect:+.3g} ({interval}, {count(now.rows_used, 'row')})"
 
     def table(self) -> list[dict[str, Any]]:
         """Return a record for each row of the source, in the order of the comparison.

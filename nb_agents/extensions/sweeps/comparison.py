@@ -284,7 +284,10 @@ class ComparisonDecider:
 
 
 def verdict_of(
-    spec: ComparisonSpec, results: Mapping[str, RowResult], stopped: str = ""
+    spec: ComparisonSpec,
+    results: Mapping[str, RowResult],
+    stopped: str = "",
+    max_points: int = MAX_POINTS,
 ) -> ComparisonVerdict:
     """Return the verdict on two teams.
 
@@ -292,11 +295,12 @@ def verdict_of(
         spec: The comparison.
         results: The results of both teams' rows, by the names of their sessions.
         stopped: Why the comparison was stopped, or "".
+        max_points: Maximum length of the verdict's history.
     """
     decider = ComparisonDecider(spec)
     decider.advance(results)
     started = sum(any(arm_name(row, arm) in results for arm in ("a", "b")) for row in spec.rows)
-    history = _history([pair.difference or 0.0 for pair in decider.pairs], spec)
+    history = _history([pair.difference or 0.0 for pair in decider.pairs], spec, max_points)
     last = (
         history[-1] if history else EffectPoint(0, 0.0, spec.low - spec.high, spec.high - spec.low)
     )
@@ -320,10 +324,12 @@ def verdict_of(
     )
 
 
-def _history(differences: Sequence[float], spec: ComparisonSpec) -> list[EffectPoint]:
+def _history(
+    differences: Sequence[float], spec: ComparisonSpec, max_points: int
+) -> list[EffectPoint]:
     """Return the effect after some of the rows, the last one included."""
     count, scale = len(differences), spec.high - spec.low
-    steps = min(count, MAX_POINTS)
+    steps = min(count, max_points)
     ends = sorted({math.ceil(count * step / steps) for step in range(1, steps + 1)})
     points = []
     for end in ends:

@@ -209,11 +209,13 @@ def spent(view: SweepView) -> str:
 
 
 def score_of(view: SweepView) -> str:
-    """Return the mean and spread of the scores as text, or "" if there are none."""
+    """Return the mean of the scores and its interval as text, or "" if there are none."""
     if view.score is None:
         return ""
-    mean, spread = view.score
-    return f"{mean:.3g} ± {spread:.2g}"
+    mean, interval = view.score[0], view.score_interval
+    if interval is None:
+        return f"{mean:.3g}"
+    return f"{mean:.3g} (95 % interval: {interval[0]:.3g} to {interval[1]:.3g})"
 
 
 def _score(view: SweepView) -> str:

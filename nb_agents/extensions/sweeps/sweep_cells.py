@@ -10,7 +10,7 @@ from typing import Any
 from nb_agents.config.team import TeamSpec, add_object_agents, team_from_options
 from nb_agents.config.uploads import mentions
 from nb_agents.errors import TaskError, UserError
-from nb_agents.extensions.sweeps.compare import compare_verbatim
+from nb_agents.extensions.sweeps.compare import TeamComparison, compare_verbatim
 from nb_agents.extensions.sweeps.manifest import DEFAULT_LIMIT
 from nb_agents.extensions.sweeps.mapping import map_verbatim
 from nb_agents.extensions.sweeps.sweep import Sweep
@@ -143,7 +143,10 @@ class SweepPanel(Panel[SweepHandle]):
     def _state(self) -> SweepState:
         view = self._work.view
         opened = self._opened.row() if self._opened and not view.is_over else None
-        return sweep_state(view, self._title, self._path, time.time(), opened, self._notices)
+        state = sweep_state(view, self._title, self._path, time.time(), opened, self._notices)
+        if isinstance(self._work, TeamComparison):  # the mean score of both teams says nothing
+            state["in_flight"] = self._work.effect_so_far()
+        return state
 
     def _milestones(self, view: SweepView) -> Milestones:
         return Milestones((view.status, view.waiting > 0))

@@ -14,6 +14,7 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from nb_agents.errors import UserError
+from nb_agents.extensions.sweeps.confidence import mean_interval
 from nb_agents.extensions.sweeps.notes import (
     InterimScore,
     Note,
@@ -158,6 +159,14 @@ class SweepView:
         if not self.scores:
             return None
         return fmean(self.scores), stdev(self.scores) if len(self.scores) > 1 else 0.0
+
+    @property
+    def score_interval(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval of the mean score, or None if it is unknown.
+
+        Wilson's interval if all scores are 0 or 1, and otherwise Student's t interval.
+        """
+        return mean_interval(self.scores)
 
 
 @dataclass
