@@ -10,7 +10,7 @@ from nbformat import v4
 from playwright.sync_api import expect
 
 from tests.browser.story import LOAD, Story, server_team
-from tests.browser.test_cells import shoot
+from tests.browser.test_cells import THEMES, shoot
 from tests.browser.test_proposals import (
     CHECK,
     LOOP,
@@ -134,7 +134,9 @@ def test_notebook_without_ids_is_changed_moved_back_and_saved(
 
     # New ids after a reload: an open deletion is neither done nor applied to another cell.
     expect(boxes(story)).to_have_count(1)
-    shoot(story, artifacts, "proposal-of-a-deletion")
+    for short, theme in THEMES.items():
+        story.page.set_theme(theme)
+        boxes(story).first.screenshot(path=artifacts / f"cells-proposal-of-a-deletion-{short}.png")
     story.wait_card(story.page.cell_count() - 1, "complete")
     story.page.save()
     saved = story.page.saved()
