@@ -156,6 +156,7 @@ class EveryCommand:
             "diff": lambda: ("lab/1", "lab/1"),
             "trace": lambda: ("lab",),
             "record": lambda: ("lab",),
+            "replay": lambda: ("lab.nbar",),
             "init": lambda: ("new.yaml",),
             "schema": lambda: ("recipe",),
             "check": lambda: ("team.yaml",),

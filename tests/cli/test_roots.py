@@ -48,7 +48,7 @@ WITH_NAME_ALONE = {"apply", "say", "approve", "deny", "answer", "rename", "expor
 OTHERS = {
     "steer",
     *("run", "chat", "demo", "check", "plan", "diff", "acp", "mcp", "init", "schema", "trace"),
-    *("wait-for-quota", "blame", "verify", "doctor"),
+    *("wait-for-quota", "blame", "verify", "doctor", "replay"),
 }
 """The commands that do not act on a single run or session."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
+from nb_agents.config.backends import BackendSpec
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.extensions.replays.recording import ReplayError, read_recording
 from nb_agents.extensions.replays.replay_runner import ReplayRunner
@@ -15,27 +15,6 @@ from nb_agents.launch.run import Run
 from nb_agents.launch.team_findings import load_team
 from nb_agents.launch.team_kind import stored_team
 from nb_agents.options import RunOptions
-
-_CLOSED: dict[str, Any] = {
-    "api_key": None,
-    "base_url": None,
-    "custom_tools": (),
-    "enable_code_execution": False,
-    "enable_code_interpreter": False,
-    "enable_image_generation": False,
-    "enable_mcp_command_line": False,
-    "enable_web_search": False,
-    "extension_tools": (),
-    "mcp_servers": (),
-    "notebook": None,
-    "object": None,
-    "recipes": (),
-    "upload_files": (),
-}
-"""Keys of backends that open connections, start processes or read files, with their empty values.
-
-The results of their tools are in the recording.
-"""
 
 
 class Replay:
@@ -115,9 +94,9 @@ def _stand_ins(team: TeamSpec, stage: ReplayStage, names: dict[str, str]) -> Tea
     """Return a team whose agents answer from the recording."""
 
     def stand_in(agent: AgentSpec) -> AgentSpec:
-        runner = ReplayRunner(stage, names.get(agent.id) or agent.backend.model)
-        changes = _CLOSED | {"type": "python", "instance": runner}
-        backend = agent.backend.model_copy(update=changes)
+        name = names.get(agent.id) or agent.backend.model or "recorded model"
+        # Without other keys, no connection is opened and no process is started.
+        backend = BackendSpec(type="python", instance=ReplayRunner(stage, name))
         return agent.model_copy(update={"backend": backend})
 
     agents = {
