@@ -44,7 +44,10 @@ NOTEBOOK_ALONE = {
     ("resume", "--wait"): "a command waits unless it is told to --detach",
     **{
         ("run", option): "sweeps are begun in a notebook, and looked after from anywhere"
-        for option in ("--over", "--limit", "--name", "--score", "--retry-failed")
+        for option in (
+            *("--over", "--limit", "--name", "--score", "--retry-failed"),
+            *("--compare", "--margin", "--max-rows", "--score-range", "--seed"),
+        )
     },
 }
 BESIDES = {

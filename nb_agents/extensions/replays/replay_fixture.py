@@ -13,7 +13,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.extensions.replays.recording import ReplayError, record_turn, write_recording
 from nb_agents.extensions.replays.replaying import start_replay
-from nb_agents.launch.api import start
+from nb_agents.launch.api import start_verbatim
 from nb_agents.launch.run import Run
 from nb_agents.masking import Mask
 from nb_agents.options import RunOptions
@@ -55,7 +55,7 @@ def record_run(
 
     Args:
         path: The recording to write.
-        task, config: As for `nb_agents.start`.
+        task, config: As for `nb_agents.start`, but `@` in the task has no special meaning.
         root: The session root.
         arguments: More arguments of `nb_agents.start`.
 
@@ -66,7 +66,7 @@ def record_run(
     if task is None:
         raise UserError(f"Recording {path.name} needs a task. Pass it to agents_replay.")
     options = replace(arguments.get("options") or RunOptions(), session_root=root)
-    run = start(task, config, **{**arguments, "options": options})
+    run = start_verbatim(task, config, **{**arguments, "options": options})
     run.wait()
     turn = load_turn(TurnPaths(run.path))
     write_recording(record_turn(turn, Mask(secrets_of_environment())), path)
