@@ -48,6 +48,7 @@ ALLOWED = {
         "tools.gate",
         "launch.once",
         "presentation.cards",
+        "extensions.sweeps.compare",
         "extensions.sweeps.forks",
         "extensions.sweeps.source",
     ),
