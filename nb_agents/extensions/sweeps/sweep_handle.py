@@ -20,7 +20,6 @@ from nb_agents.extensions.sweeps.sweep_fold import SweepFold, SweepView, steered
 from nb_agents.launch.finding import attach
 from nb_agents.launch.run import Run
 from nb_agents.loop import redirect_interrupts, wait_interruptibly
-from nb_agents.presentation.text import shown_path
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.signatures import takes_changes
 
@@ -259,13 +258,6 @@ def steer_from(sweep: SweepHandle, request: SteerRequest, source: StopSource) ->
 
 def bundle_of(sweep: SweepHandle, view: SweepView) -> dict[str, Any]:
     """Return the card of a sweep as a mime bundle."""
-    # For notebooks
-    from nb_agents.extensions.sweeps.comparison_card import comparison_bundle
-    from nb_agents.extensions.sweeps.comparison_file import read_comparison
-    from nb_agents.extensions.sweeps.sweep_card import sweep_bundle, sweep_title
+    from nb_agents.extensions.sweeps.any_card import any_bundle  # for notebooks
 
-    if (found := read_comparison(sweep.path)) is not None:
-        title = sweep_title(sweep.path)
-        return comparison_bundle(view, found, title, shown_path(sweep.path))
-    table = sweep.table() if view.is_over else []
-    return sweep_bundle(view, sweep_title(sweep.path), shown_path(sweep.path), table)
+    return any_bundle(sweep.path, view, sweep.table)

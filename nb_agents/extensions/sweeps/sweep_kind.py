@@ -17,7 +17,6 @@ from nb_agents.extensions.sweeps.sweep_file import is_sweep, sweep_paths
 from nb_agents.extensions.sweeps.sweep_fold import fold_notes
 from nb_agents.extensions.sweeps.sweep_handle import SweepHandle
 from nb_agents.extensions.sweeps.sweep_prune import prune_sweeps
-from nb_agents.presentation.asking import TERMINAL
 from nb_agents.session.prune import Pruning
 from nb_agents.turns.groups import Group, GroupFacts, OpenRuns
 
@@ -89,16 +88,10 @@ class SweepKind:
 
     def report(self, group: Group) -> str:
         """Return the card of a sweep as text, for a terminal."""
-        from nb_agents.extensions.sweeps.comparison_card import comparison_text
-        from nb_agents.extensions.sweeps.comparison_file import read_comparison
-        from nb_agents.extensions.sweeps.sweep_card import sweep_text, sweep_title
+        from nb_agents.extensions.sweeps.any_card import any_text
 
         assert self.is_handle(group)
-        path = group.path
-        if (found := read_comparison(path)) is not None:
-            return comparison_text(group.view, found, sweep_title(path), str(path), TERMINAL)
-        table = group.table()
-        return sweep_text(group.view, sweep_title(path), str(path), table, TERMINAL)
+        return any_text(group.path, group.view, group.table)
 
     def results(self, group: Group) -> Mapping[str, Any]:
         """Return a sweep's status and the records of its rows, for JSON."""
