@@ -407,10 +407,11 @@ def _resume(
 
 def _higher_budget(view: RunView) -> Iterator[str]:
     """Yield the options that raise a used-up budget, without which a resume would be refused."""
-    if view.next_max_cost is not None:
-        yield from ("--max-cost", f"{view.next_max_cost:.10g}")
-    if view.next_max_tokens is not None:
-        yield from ("--max-tokens", str(view.next_max_tokens))
+    cost, tokens = view.raised_limits
+    if cost is not None:
+        yield from ("--max-cost", f"{cost:.10g}")
+    if tokens is not None:
+        yield from ("--max-tokens", str(tokens))
 
 
 def _promises(view: RunView, again: Preview) -> str:

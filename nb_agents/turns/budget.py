@@ -18,7 +18,7 @@ from nb_agents.errors import UserError
 from nb_agents.models.usage import REPORT_STEP
 from nb_agents.nouns import amount_in_dollars
 from nb_agents.options import RunOptions
-from nb_agents.view.run_view import RunView
+from nb_agents.view.run_view import RunView, doubled
 
 MAX_COST = "NB_AGENTS_MAX_COST"
 """The environment variable with the highest cost of a task in US dollars."""
@@ -142,11 +142,11 @@ def propose_raise(used: Spent, budget: Budget) -> Raise | None:
     tokens, cost = used
     spent, amounts = [], []
     if budget.max_tokens is not None and tokens >= budget.max_tokens:
-        budget = budget._replace(max_tokens=int(_doubled(budget.max_tokens, tokens)))
+        budget = budget._replace(max_tokens=int(doubled(budget.max_tokens, tokens)))
         spent.append(f"{tokens:,} tokens")
         amounts.append(f"{budget.max_tokens:,} tokens")
     if budget.max_cost is not None and cost >= budget.max_cost:
-        budget = _limited(budget._replace(max_cost=_doubled(budget.max_cost, cost)))
+        budget = _limited(budget._replace(max_cost=doubled(budget.max_cost, cost)))
         if budget.max_cost is None or budget.max_cost <= cost:
             return None
         spent.append(amount_in_dollars(cost))
@@ -171,12 +171,6 @@ def chosen_raise(old: Budget, proposed: Budget, message: str) -> Budget:
     if changed == ["max_tokens"]:
         return proposed._replace(max_tokens=int(amount))
     return _limited(proposed._replace(max_cost=amount))
-
-
-def _doubled(limit: float, used: float) -> float:
-    while limit <= used:
-        limit *= 2
-    return limit
 
 
 def _limited(budget: Budget) -> Budget:
@@ -257,7 +251,9 @@ def rest_of_budget(options: RunOptions, views: Sequence[RunView]) -> RunOptions:
     whole = Budget(options.max_cost, options.max_tokens)
     tokens, cost = sum(each.tokens for each in views), sum(map(cost_of_turn, views))
     if reason := used_up(Spent(tokens, cost), whole):
-        raise UserError(f"Nothing more can be started: {reason}.")
+        raise UserError(
+            f"Nothing more can be started: the budget is used up ({reason.removesuffix(' used')})."
+        )
     return replace(
         options,
         max_cost=None if whole.max_cost is None else whole.max_cost - cost,
@@ -289,9 +285,9 @@ def used_up(used: Spent, budget: Budget) -> str:
     Agents without a known price count towards the tokens only.
     """
     if budget.max_tokens is not None and used.tokens >= budget.max_tokens:
-        return f"budget used up ({used.tokens:,} of {budget.max_tokens:,} tokens)"
+        return f"{used.tokens:,} of {budget.max_tokens:,} tokens used"
     if budget.max_cost is not None and used.cost >= budget.max_cost:
-        return f"budget used up (${used.cost:.4g} of ${budget.max_cost:.4g})"
+        return f"${used.cost:.4g} of ${budget.max_cost:.4g} used"
     return ""
 
 
@@ -323,13 +319,16 @@ def check_used(view: RunView, used: Spent, budget: Budget) -> None:
     """
     if not (reason := used_up(used, budget)):
         return
-    is_tokens = reason.endswith("tokens)")
-    name, number = ("max_tokens", "TOKENS") if is_tokens else ("max_cost", "USD")
+    reason = reason.removesuffix(" used")
+    if budget.max_tokens is not None and used.tokens >= budget.max_tokens:
+        name, number = "max_tokens", f"{doubled(budget.max_tokens, used.tokens):.0f}"
+    else:
+        name, number = "max_cost", f"{doubled(budget.max_cost or 0.01, used.cost):.4g}"
     flag = "--" + name.replace("_", "-")
-    fixed = "" if is_tokens else _fixed_by_environment(budget)
+    fixed = _fixed_by_environment(budget) if name == "max_cost" else ""
     raise UserError(
-        f"Turn {view.session}/{view.turn} can't be resumed: {reason}. Raise the limit{fixed}: "
-        f"`{flag} {number}` in `%agents resume` or `nb-agents resume`, "
+        f"Turn {view.session}/{view.turn} can't be resumed: its budget is used up "
+        f"({reason}). Raise the limit{fixed}: `{flag} {number}` at the resume, "
         f"RunOptions({name}={number}) in Python, `{name}` in the body of an HTTP request, or "
         f"`orchestrator.{name}` in the team file."
     )

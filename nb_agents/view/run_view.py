@@ -464,6 +464,19 @@ class RunView:
         return self.cost_before + sum(agent.cost or 0.0 for agent in self.agents.values())
 
     @property
+    def raised_limits(self) -> tuple[float | None, int | None]:
+        """Limits in US dollars and tokens with which a task could continue.
+
+        Calls that were in flight when the budget was used up may have used up the limits that were
+        proposed then. None if a limit is not the reason.
+        """
+        cost, tokens = self.next_max_cost, self.next_max_tokens
+        return (
+            None if cost is None else doubled(cost, self.task_cost),
+            None if tokens is None else int(doubled(tokens, self.task_tokens)),
+        )
+
+    @property
     def too_long(self) -> list[str]:
         """Ids of agents that failed because their conversations are too long for their models."""
         return [agent.id for agent in self.agents.values() if agent.is_too_long and agent.error]
@@ -558,3 +571,15 @@ class RunView:
                 return "stopped"
             case ending:
                 return ending
+
+
+def doubled(limit: float, used: float) -> float:
+    """Return a limit, doubled until it is higher than what is used.
+
+    Args:
+        limit: The limit, above 0.
+        used: What is used.
+    """
+    while limit <= used:
+        limit *= 2
+    return limit

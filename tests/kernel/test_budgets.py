@@ -26,7 +26,7 @@ def test_card_of_a_used_up_budget_offers_a_resume_with_a_higher_one(notebook: No
     turn.wait_over()
     assert turn.events("stop_requested")[0]["source"] == "budget"
     refused = notebook.text(notebook.kernel.run("%agents resume lab"))
-    assert "can't be resumed: budget used up" in refused
+    assert "can't be resumed: its budget is used up" in refused
     [card] = notebook.kernel.run("%agents show lab").displays
     [line] = re.findall(r"%agents resume lab --max-tokens \d+", card.data["text/plain"])
     again = notebook.turn_of(notebook.kernel.send(f"{line}0"))

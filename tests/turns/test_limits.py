@@ -221,11 +221,11 @@ def _spent(tokens: int, cost: float | None) -> RunView:
     [
         (9**9, 9.0, {}, ""),
         (98, 0.0, {"max_tokens": 100}, ""),
-        (99, 0.0, {"max_tokens": 100}, "budget used up (100 of 100 tokens)"),
+        (99, 0.0, {"max_tokens": 100}, "100 of 100 tokens used"),
         (0, 0.4, {"max_cost": 1.0}, ""),
-        (0, 0.75, {"max_cost": 1.0}, "budget used up ($1.25 of $1)"),
+        (0, 0.75, {"max_cost": 1.0}, "$1.25 of $1 used"),
         (0, None, {"max_cost": 1.0}, ""),
-        (0, None, {"max_cost": 0.5}, "budget used up ($0.5 of $0.5)"),
+        (0, None, {"max_cost": 0.5}, "$0.5 of $0.5 used"),
     ],
 )
 def test_each_budget_limits_the_run(
@@ -243,7 +243,7 @@ def test_spent_budget_stops_the_run_gracefully_without_new_calls(tmp_path: Path)
     a = ScriptedModel(READ, Answer("A's"))
     run = finish(start_by_rules(tmp_path, {"a": a}, max_tokens=1))
     assert (run.status, len(a.requests), run.receipt.source) == ("cancelled", 1, "budget")
-    assert re.fullmatch(r"budget used up \(\d+ of 1 tokens\)", run.receipt.reason)
+    assert re.fullmatch(r"\d+ of 1 tokens used", run.receipt.reason)
     assert text.stopped_by(run.view).startswith("Stopped by the budget")
 
 

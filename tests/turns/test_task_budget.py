@@ -11,7 +11,7 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import UserError
-from tests.kit.cards import CELL
+from tests.kit.cards import CELL, card_text
 from tests.kit.runs import (
     Budget,
     Run,
@@ -81,8 +81,8 @@ def test_resume_without_budget_is_refused_and_a_higher_limit_lets_it_run(
         again(run)
     message = str(refused.value)
     for remedy in (
-        "`--max-tokens TOKENS` in `%agents resume`",
-        "RunOptions(max_tokens=TOKENS)",
+        "`--max-tokens 8000` at the resume",
+        "RunOptions(max_tokens=8000)",
         "`max_tokens` in the body",
         "`orchestrator.max_tokens` in the team file",
     ):
@@ -118,8 +118,8 @@ def test_resumed_cost_counts_against_the_limit_in_dollars() -> None:
     )
     view = fold([first, call, replace(first, turn=2, resumes=1), call])
     used = usage_of_task(view)
-    assert used_up(used, Budget(max_cost=0.8)) == "budget used up ($0.8 of $0.8)"
-    with pytest.raises(UserError, match="--max-cost USD"):
+    assert used_up(used, Budget(max_cost=0.8)) == "$0.8 of $0.8 used"
+    with pytest.raises(UserError, match="--max-cost 1.6"):
         check_used(view, used, Budget(max_cost=0.8))
     check_used(view, used, Budget(max_cost=0.81))
 
@@ -191,7 +191,7 @@ def test_forks_share_what_the_task_has_left_of_its_budget(
     forks = nb_agents.fork(run.path, first.seq, times=6)
     forks.wait()
     assert forks.status == "cancelled"
-    assert "budget used up" in forks.view.reason
+    assert "tokens used" in forks.view.reason
     # Each fork alone may use most of the budget.
     assert limit * 0.98 < run.view.tokens + forks.view.tokens < limit * 1.05
 
@@ -273,3 +273,16 @@ def test_budget_of_a_chat_covers_all_its_tasks(tmp_path: Path, server: ModelServ
     assert rest_of_budget(chosen, [run.view, run.view]).max_tokens == 10_000 - 2 * 4203
     with pytest.raises(UserError, match=r"Nothing more can be started: .*12,609 of 10,000 tokens"):
         rest_of_budget(chosen, [run.view] * 3)
+
+
+def test_offered_limit_is_higher_than_what_calls_in_flight_have_used(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    agents = [{"id": name, "backend": server.backend("vllm", model="m")} for name in "abc"]
+    server.script("m", READ)
+    team = TeamSpec.model_validate({"agents": agents, "orchestrator": {"max_tokens": 1000}})
+    run = finish(nb_agents.start("t", team, session="s", options=RunOptions(session_root=tmp_path)))
+    assert run.view.next_max_tokens is not None
+    _, offered = run.view.raised_limits
+    assert offered is not None and offered > run.view.task_tokens
+    assert f"--max-tokens {offered}" in card_text(run.view, str(run.path))

@@ -107,7 +107,7 @@ def test_forks_in_different_processes_do_not_spend_the_rest_twice(
     spent = [each.view.tokens for each in forks]
     assert all(spent)
     assert LIMIT * 0.98 < run.view.tokens + sum(spent) < LIMIT * 1.05
-    with pytest.raises(UserError, match="budget used up"):
+    with pytest.raises(UserError, match="budget is used up"):
         fork(run, tools[0].seq, times=2)
     kill_writers(tmp_path)
 

@@ -79,11 +79,11 @@ class ReplayRunner:
         except ModelCallError:
             stage.done(ReplayStep("failure in round", agent, round.number))
             if stage.failure:
-                raise ModelCallError(self.name, stage.failure) from None
+                raise ModelCallError(self.name, stage.reason_of(agent)) from None
             raise
         end = ReplayStep("decision in round", agent, round.number)
         if not await stage.turn_of(end):
-            raise ModelCallError(self.name, stage.failure)
+            raise ModelCallError(self.name, stage.reason_of(agent))
         # The driver records the decision before another task of the loop runs.
         stage.done(end)
         return decision
@@ -126,7 +126,7 @@ class RecordedModel:
             await stage.until_failure()  # the other agents' decisions end this request
         await stage.take(ReplayStep("reply", *place))
         if stage.failure or reply is None:
-            raise _NotReplayedError(stage.failure or stage.script.errors[place])
+            raise _NotReplayedError(stage.reason_of(self._agent) or stage.script.errors[place])
         yield _RecordedStream(reply)  # type: ignore[misc]
 
 

@@ -34,6 +34,7 @@ class ReplayStage:
         self.script = script_of(recording.events)
         self.requests = 0
         self.failure = ""
+        self._failed = ""
         self._rules: tuple[Replacement, ...] = recording.rules
         self._positions = {step: number for number, step in enumerate(self.script.order)}
         self._next = _next_of_same_agent(self.script.order)
@@ -64,10 +65,17 @@ class ReplayStage:
             self._first_open += 1
         self._notify()
 
-    def fail(self, message: str) -> None:
+    def fail(self, message: str, agent: str = "") -> None:
         """End the replay. Only the first difference counts."""
-        self.failure = self.failure or message
+        if not self.failure:
+            self.failure, self._failed = message, agent
         self._notify()
+
+    def reason_of(self, agent: str) -> str:
+        """Return why an agent ends: the difference, if its request differs."""
+        if self._failed in ("", agent):
+            return self.failure
+        return f"The replay ended, because {self._failed} differs from the recording."
 
     def check(self, agent: str, call: int, messages: Sequence[ModelMessage]) -> None:
         """Compare a request with the recorded one."""
@@ -76,12 +84,13 @@ class ReplayStage:
         if recorded is None:
             self.fail(
                 f"Agent {agent} makes request {call}, which the recording does not contain. "
-                "Record the turn again if this is intended."
+                "Record the turn again if this is intended.",
+                agent,
             )
             return
         difference = first_difference(recorded, messages, self._rules)
         if difference is not None:
-            self.fail(_describe(agent, call, len(recorded), difference))
+            self.fail(_describe(agent, call, len(recorded), difference), agent)
 
     async def until_failure(self) -> None:
         """Wait until the replay fails."""
