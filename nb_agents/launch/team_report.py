@@ -90,7 +90,7 @@ def report_on(team: TeamSpec, *, connects: bool = False) -> TeamReport:
     errors = errors_of(team, imports=True)
     findings = tuple(findings_and_notices(team, errors))
     notices = [each.message for each in findings if each.severity == "info"]
-    lines = [_timeouts(team), *_context_paths(team), *notices]
+    lines = [_timeouts(team), *_budget(team), *_context_paths(team), *notices]
     lines += [*_tools(team, able, connects), *_promises(able)]
     return TeamReport(agents, tuple(dict.fromkeys(lines)), _verdict(team, errors), findings)
 
@@ -126,6 +126,14 @@ def _timeouts(team: TeamSpec) -> str:
         f"first round {_seconds(first)}, later rounds {_seconds(later)}, "
         f"then {limits.round_timeout_grace_seconds:g} s more to finish the round"
     )
+
+
+def _budget(team: TeamSpec) -> list[str]:
+    """Return the limits of the team file. The environment may lower them."""
+    cost, tokens = team.orchestrator.max_cost, team.orchestrator.max_tokens
+    parts = [f"${cost:.2f}"] if cost is not None else []
+    parts += [f"{tokens:,} tokens"] if tokens is not None else []
+    return [f"Budget of a task: {' and '.join(parts)}"] if parts else []
 
 
 def _seconds(limit: float | None) -> str:

@@ -154,3 +154,9 @@ def test_callable_agents_are_checked_like_the_others() -> None:
     assert "OPENAI_API_KEY" in found.verdict
     found = report(agent("ada", "vllm"), callable_agents=[agent("helper", "uitars")])
     assert found.verdict.startswith("Can start with --skip-unsupported, without helper (uitars).")
+
+
+def test_budget_of_the_team_file_is_reported() -> None:
+    limits = {"max_cost": 0.5, "max_tokens": 200_000}
+    found = report(agent("ada", "vllm"), orchestrator=limits)
+    assert "Budget of a task: $0.50 and 200,000 tokens" in found.lines
