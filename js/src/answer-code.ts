@@ -6,6 +6,7 @@ import { insertBelow, replaceSource } from "./cell-changes";
 import { type Place, modelOf } from "./cells";
 import { make } from "./dom";
 import { listen } from "./press";
+import { trans } from "./text";
 
 const life = new AbortController().signal;
 
@@ -22,12 +23,14 @@ export function addCodeButtons(answer: HTMLElement, actions: CodeActions): void 
   for (const block of answer.querySelectorAll("pre")) {
     const code = (block.textContent ?? "").replace(/\n$/, "");
     if (code.trim() === "" || block.closest(".jp-RenderedMermaid")) continue;
-    const insert = button("Insert below", () => actions.insert(block, code));
-    insert.title = "Adds a cell with this code below the cell of the run.";
-    const replace = button("Replace cell", () => actions.replace(block, code));
+    const insert = button(trans.__("Insert below"), () => actions.insert(block, code));
+    insert.title = trans.__("Adds a cell with this code below the cell of the run.");
+    const replace = button(trans.__("Replace cell"), () => actions.replace(block, code));
     const name = (): void => {
       const target = actions.target(block);
-      replace.title = target ? `Replaces ${target}, the last one that you selected. Undo takes it back.` : "Select a cell first.";
+      replace.title = target
+        ? trans.__("Replaces %1, the last one that you selected. Undo takes it back.", target)
+        : trans.__("Select a cell first.");
     };
     for (const kind of ["pointerenter", "focus"]) replace.addEventListener(kind, name);
     const bar = make("div", "nba-code-buttons", insert, replace);
@@ -85,7 +88,7 @@ export function codeActions(
       const place = find(output);
       const index = place ? targetOf(place) : -1;
       if (!place || index < 0) {
-        report("Select the cell to replace, then press Replace cell.");
+        report(trans.__("Select the cell to replace, then press Replace cell."));
         return;
       }
       replaceSource(notebookOf(place), index, code);
@@ -94,7 +97,7 @@ export function codeActions(
     target(output) {
       const place = find(output);
       const index = place ? targetOf(place) : -1;
-      return index < 0 ? "" : `cell ${index + 1}`;
+      return index < 0 ? "" : trans.__("cell %1", index + 1);
     },
   };
 }

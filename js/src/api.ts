@@ -5,6 +5,7 @@ import type { Change } from "./cell-changes";
 import type { Claim, RevertPlan } from "./cell-proposals";
 import type { WantedRun } from "./cell-runs";
 import type { Status, Transcript } from "./panel-types";
+import { trans } from "./text";
 
 /** A live run or sweep, as listed by the server. Its texts are untrusted. */
 export interface Run {
@@ -282,7 +283,7 @@ export class Api {
     try {
       response = await this.request(path, init);
     } catch {
-      throw new Refused("The Jupyter server can't be reached.");
+      throw new Refused(trans.__("The Jupyter server can't be reached."));
     }
     if (response.ok) return response;
     const refusal = (await response.json().catch(() => ({}))) as { message?: string };
@@ -297,7 +298,7 @@ export class Api {
 /** Message for an error without one. Errors of the extension have a message, so a 404 is Jupyter's. */
 function wordless({ status, statusText }: Response): string {
   return status === 404
-    ? "This Jupyter server has no nb_agents: install it in JupyterLab's environment, or start the notebook's kernel."
+    ? trans.__("This Jupyter server has no nb_agents: install it in JupyterLab's environment, or start the notebook's kernel.")
     : statusText;
 }
 
@@ -305,7 +306,7 @@ function wordless({ status, statusText }: Response): string {
 function address(id: string): string {
   const names = id.split("/");
   // The browser resolves `..` in a URL, which would lead to another id.
-  if (names.some((name) => name === "." || name === "..")) throw new Refused(`No run ${id}.`);
+  if (names.some((name) => name === "." || name === "..")) throw new Refused(trans.__("No run %1.", id));
   return names.map(encodeURIComponent).join("/");
 }
 

@@ -1,6 +1,7 @@
 /** Links to the files named on a card, and the card's images, for the answers rendered by JupyterLab. */
 
 import { FILE, type Files, type TurnFile, pathOf } from "./sanitize";
+import { trans } from "./text";
 
 /** Finds a file of an agent's workspace. */
 type FileOf = (agent: string, path: string) => TurnFile | undefined;
@@ -37,7 +38,7 @@ export function filesOn(card: HTMLElement, fileOf: FileOf, browses: boolean): (a
 function link(name: HTMLElement, { path, address }: TurnFile): void {
   const made = document.createElement("a");
   made.href = address;
-  made.title = path ? "Open this file." : "Show the files of this turn.";
+  made.title = path ? trans.__("Open this file.") : trans.__("Show the files of this turn.");
   made.setAttribute(FILE, path);
   name.replaceWith(made);
   made.append(name);

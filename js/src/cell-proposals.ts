@@ -26,6 +26,7 @@ import { type Place, modelOf } from "./cells";
 import { make, setAttr, setHidden, setText } from "./dom";
 import { pageName } from "./page-name";
 import { listen } from "./press";
+import { trans } from "./text";
 
 /** What a turn's state says about cells, as in `nb_agents/extensions/notebook_cells/cell_views.py`. */
 interface CellsPart {
@@ -123,20 +124,28 @@ const RETRY_MS = [500, 1000, 2000, 5000];
 /** Interval at which a page looks for decisions of other pages after the turn's end. */
 const REFRESH_MS = 3000;
 
-const LABELS: Readonly<Record<Change["op"], string>> = {
-  insert: "proposes a new cell here",
-  replace: "proposes to change this cell",
-  delete: "proposes to delete this cell",
-  move: "proposes to move this cell",
-};
-const FITS: Readonly<Record<Fit | "lost", string>> = {
-  lost: "This change was accepted, but the notebook was closed before it was saved.",
-  fits: "",
-  done: "",
-  changed: "The cell has changed since the agent read it, so the proposal can't be applied. Compare your changes with the agent's.",
-  locked: "The metadata of the cell says that agents must not edit it, so the proposal can't be applied.",
-  missing: "The cell is no longer in the notebook, so the proposal can't be applied.",
-};
+function titleOf({ op, agent }: Change): string {
+  const titles: Readonly<Record<Change["op"], string>> = {
+    insert: trans.__("%1 proposes a new cell here", agent),
+    replace: trans.__("%1 proposes to change this cell", agent),
+    delete: trans.__("%1 proposes to delete this cell", agent),
+    move: trans.__("%1 proposes to move this cell", agent),
+  };
+  return titles[op];
+}
+
+/** Say why a proposal can't be applied, or "". */
+function problemOf(fit: Fit | "lost"): string {
+  const problems: Readonly<Record<Fit | "lost", string>> = {
+    lost: trans.__("This change was accepted, but the notebook was closed before it was saved."),
+    fits: "",
+    done: "",
+    changed: trans.__("The cell has changed since the agent read it, so the proposal can't be applied. Compare your changes with the agent's."),
+    locked: trans.__("The metadata of the cell says that agents must not edit it, so the proposal can't be applied."),
+    missing: trans.__("The cell is no longer in the notebook, so the proposal can't be applied."),
+  };
+  return problems[fit];
+}
 
 /** The proposals of a turn in one notebook. */
 class TurnProposals {
@@ -379,7 +388,7 @@ class TurnProposals {
   /** Describe where a move puts its cell. */
   private placeOf(change: Change): string {
     const index = this.place.panel.content.widgets.findIndex(({ model }) => model.id === change.after);
-    return index < 0 ? "To the top of the notebook" : `Below cell ${index + 1}`;
+    return index < 0 ? trans.__("To the top of the notebook") : trans.__("Below cell %1", index + 1);
   }
 
   private next(): void {
@@ -396,7 +405,7 @@ class TurnProposals {
     const cell = this.place.panel.content.widgets.find(({ model }) => model.id === change.cell);
     // Keys that the user presses now would go to another cell.
     if (change.op === "delete" && cell?.editor?.hasFocus()) {
-      this.report("The cell was not deleted, because your cursor is in it.");
+      this.report(trans.__("The cell was not deleted, because your cursor is in it."));
       return undefined;
     }
     return applyChange(this.notebook, change);
@@ -511,38 +520,38 @@ interface BoxActions {
 const life = new AbortController().signal;
 
 function makeBox(change: Change, actions: BoxActions): Box {
-  const accept = button("Accept", () => void actions.accept());
-  const asNew = button("Insert as a new cell", () => void actions.asNew());
-  const reject = button("Reject", () => void actions.reject());
-  const force = button("Decide here", () => void actions.force());
+  const accept = button(trans.__("Accept"), () => void actions.accept());
+  const asNew = button(trans.__("Insert as a new cell"), () => void actions.asNew());
+  const reject = button(trans.__("Reject"), () => void actions.reject());
+  const force = button(trans.__("Decide here"), () => void actions.force());
   const title = make("strong");
-  title.textContent = `${change.agent} ${LABELS[change.op]}`;
+  title.textContent = titleOf(change);
   const why = text("p", "why", change.why ?? "");
   const problem = text("p", "problem", "");
   const head = make("header", "", title, make("span", "buttons", accept, asNew, reject, force));
   const claimed = text("p", "problem", "");
   setHidden(force, true);
   const proposed = makeDiff(change.base ?? "", change.source ?? "");
-  const theirs = make("div", "side", caption(`${change.agent}'s changes`), proposed);
+  const theirs = make("div", "side", caption(trans.__("%1's changes", change.agent)), proposed);
   const mine = make("div", "side");
   const el = make("section", "nba-change", head, why, problem, claimed, change.op === "move" ? make("p", "where") : make("div", "sides", mine, theirs));
   let shown: string | undefined;
-  el.setAttribute("aria-label", `Proposed change ${change.number}`);
+  el.setAttribute("aria-label", trans.__("Proposed change %1", change.number));
   keepKeys(el);
   return {
     el,
     draw(fit, current) {
-      setText(problem, FITS[fit]);
+      setText(problem, problemOf(fit));
       setHidden(problem, fit === "fits");
       setHidden(accept, fit !== "fits" && fit !== "lost");
       setHidden(asNew, fit === "fits" || fit === "lost" || change.op === "delete" || change.op === "move");
       setAttr(el, "data-fit", fit);
       setHidden(mine, fit !== "changed");
       if (fit === "changed" && current !== shown)
-        mine.replaceChildren(caption("Your changes"), makeDiff(change.base ?? "", (shown = current)));
+        mine.replaceChildren(caption(trans.__("Your changes")), makeDiff(change.base ?? "", (shown = current)));
     },
     setClaimed(isClaimed) {
-      setText(claimed, isClaimed ? "Another page decides this proposal." : "");
+      setText(claimed, isClaimed ? trans.__("Another page decides this proposal.") : "");
       setHidden(claimed, !isClaimed);
       setHidden(force, !isClaimed);
     },
@@ -569,12 +578,12 @@ class RevertReport {
     private readonly place: Place,
     again: () => void,
   ) {
-    this.force = button("Take back here", () => {
+    this.force = button(trans.__("Take back here"), () => {
       this.el.remove();
       again();
     });
     this.force.hidden = true;
-    const close = button("Close", () => this.el.remove());
+    const close = button(trans.__("Close"), () => this.el.remove());
     const head = make("header", "", this.title, make("span", "buttons", this.force, close));
     this.el = make("section", "nba-change nba-reverted", head, this.details);
     this.el.setAttribute("role", "status");
@@ -582,23 +591,32 @@ class RevertReport {
   }
 
   showOther(): void {
-    setText(this.title, "Another page is taking back the changes after the checkpoint.");
+    setText(this.title, trans.__("Another page is taking back the changes after the checkpoint."));
     setHidden(this.force, false);
     this.place.cell.node.append(this.el);
   }
 
   show(count: number, kept: NonNullable<RevertPlan["kept"]>): void {
     if (!count && !kept.length) return;
-    setText(this.title, `The rewind took back the changes of ${count === 1 ? "1 cell" : `${count} cells`}.`);
+    setText(this.title, trans._n("The rewind took back the changes of %1 cell.", "The rewind took back the changes of %1 cells.", count));
     for (const { cell, agent, why, diff } of kept) {
       const index = this.place.panel.content.widgets.findIndex(({ model }) => model.id === cell);
-      const name = index < 0 ? "A cell" : `Cell ${index + 1}`;
-      const reason = why === "gone" ? "is no longer there, so its change" : "stays, because you have edited it since. The change";
-      this.details.append(text("p", "", `${name} ${reason} by ${agent} was not taken back.`));
+      this.details.append(text("p", "", keptText(index, why === "gone", agent)));
       if (diff) this.details.append(makeLines(diff.split("\n").filter((line) => !line.startsWith("@@"))));
     }
     this.place.cell.node.append(this.el);
   }
+}
+
+/** Say why a change was not taken back. The index of a cell that is no longer there is -1. */
+function keptText(index: number, isGone: boolean, agent: string): string {
+  if (index < 0)
+    return isGone
+      ? trans.__("A cell is no longer there, so its change by %1 was not taken back.", agent)
+      : trans.__("A cell stays, because you have edited it since. The change by %1 was not taken back.", agent);
+  return isGone
+    ? trans.__("Cell %1 is no longer there, so its change by %2 was not taken back.", index + 1, agent)
+    : trans.__("Cell %1 stays, because you have edited it since. The change by %2 was not taken back.", index + 1, agent);
 }
 
 /** Show the lines of a unified diff. */
@@ -639,14 +657,14 @@ interface BarActions {
 function makeBar(panel: NotebookPanel, actions: BarActions): Bar {
   const count = make("span");
   count.setAttribute("role", "status");
-  const next = button("Next", actions.next);
-  const accept = button("Accept all", () => void actions.acceptAll());
-  const reject = button("Reject all", () => void actions.rejectAll());
+  const next = button(trans.__("Next"), actions.next);
+  const accept = button(trans.__("Accept all"), () => void actions.acceptAll());
+  const reject = button(trans.__("Reject all"), () => void actions.rejectAll());
   const el = make("div", "nba-strip nba-changes", count, next, accept, reject);
   keepKeys(el);
   return {
     draw(number, host) {
-      setText(count, number === 1 ? "1 proposed change" : `${number} proposed changes`);
+      setText(count, trans._n("%1 proposed change", "%1 proposed changes", number));
       if (number === 0 || panel.isDisposed) el.remove();
       else if (el.parentElement !== host) host.append(el);
     },

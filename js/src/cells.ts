@@ -4,6 +4,7 @@ import type { Cell, CodeCell } from "@jupyterlab/cells";
 import type { INotebookTracker, NotebookPanel } from "@jupyterlab/notebook";
 import type { JSONObject } from "@lumino/coreutils";
 import { serverId } from "./api";
+import { trans } from "./text";
 import { pathOf } from "./watch";
 
 export interface Place {
@@ -39,7 +40,7 @@ export class Cells {
     const place = this.find(id, false);
     if (!place) return "";
     const { panel, cell } = place;
-    return `${panel.title.label}, cell ${panel.content.widgets.indexOf(cell) + 1}`;
+    return trans.__("%1, cell %2", panel.title.label, panel.content.widgets.indexOf(cell) + 1);
   }
 
   /** Find the code cell of an output. */

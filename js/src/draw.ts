@@ -12,6 +12,7 @@ import { makeSay } from "./say";
 import { type ReadTimeline, makeTimeline } from "./timeline";
 import { type ReadTranscript, makeTranscripts } from "./transcripts";
 import { type Pending, pendingLabel } from "./state";
+import { trans } from "./text";
 
 export const TONES: Record<Status, Tone> = {
   running: "run",
@@ -67,7 +68,7 @@ export function makeView(
     announce,
     draw(state, pending) {
       keepFocus(el, () => {
-        setAttr(el, "aria-label", `Agents: ${state.task}`);
+        setAttr(el, "aria-label", trans.__("Agents: %1", state.task));
         announce(state);
         header.draw(state, pending);
         meter.draw(state);

@@ -4,6 +4,7 @@ import { make, setAttr, setHidden, setText, setTextOrHide } from "./dom";
 import { newId } from "./kernel";
 import { PATIENCE_MS, listen } from "./press";
 import type { Asked, GateQuestion } from "./panel-types";
+import { trans } from "./text";
 
 const MAX_LENGTH = 20_000;
 
@@ -21,42 +22,42 @@ interface Words {
   readonly deny: ButtonWords;
 }
 
-const DECIDE = {
-  title: (name: string) => `Approve “${name}”?`,
-  approve: { label: "Approve", sent: "Approving…" },
-  deny: { label: "Deny", sent: "Denying…" },
-};
-
-const WORDS: Record<Asked, Words> = {
-  stage: {
-    title: DECIDE.title,
-    input: "Message for the next steps",
-    placeholder: "Message for the next steps (optional)",
-    approve: { ...DECIDE.approve, title: "The recipe continues." },
-    deny: { ...DECIDE.deny, title: "The recipe stops. A resume asks again." },
-  },
-  approval: {
-    title: DECIDE.title,
-    input: "Why",
-    placeholder: "Why (optional)",
-    approve: { ...DECIDE.approve, title: "The call runs." },
-    deny: { ...DECIDE.deny, title: "The call does not run, and the agent receives the reason." },
-  },
-  budget: {
-    title: () => "Raise the budget?",
-    input: "Another amount",
-    placeholder: "Another amount (optional)",
-    approve: { label: "Raise", sent: "Raising…", title: "The agents continue with the higher budget." },
-    deny: { label: "Stop", sent: "Stopping…", title: "The run stops. A resume asks again." },
-  },
-  text: {
-    title: () => "A question for you",
-    input: "Your answer",
-    placeholder: "Your answer",
-    approve: { label: "Answer", sent: "Answering…", title: "Send this text as the answer." },
-    deny: { label: "Refuse", sent: "Refusing…", title: "Report that there is no answer." },
-  },
-};
+function wordsOf(asked: Asked): Words {
+  const approve = { label: trans.__("Approve"), sent: trans.__("Approving…") };
+  const deny = { label: trans.__("Deny"), sent: trans.__("Denying…") };
+  const title = (name: string): string => trans.__("Approve “%1”?", name);
+  const words: Record<Asked, Words> = {
+    stage: {
+      title,
+      input: trans.__("Message for the next steps"),
+      placeholder: trans.__("Message for the next steps (optional)"),
+      approve: { ...approve, title: trans.__("The recipe continues.") },
+      deny: { ...deny, title: trans.__("The recipe stops. A resume asks again.") },
+    },
+    approval: {
+      title,
+      input: trans.__("Why"),
+      placeholder: trans.__("Why (optional)"),
+      approve: { ...approve, title: trans.__("The call runs.") },
+      deny: { ...deny, title: trans.__("The call does not run, and the agent receives the reason.") },
+    },
+    budget: {
+      title: () => trans.__("Raise the budget?"),
+      input: trans.__("Another amount"),
+      placeholder: trans.__("Another amount (optional)"),
+      approve: { label: trans.__("Raise"), sent: trans.__("Raising…"), title: trans.__("The agents continue with the higher budget.") },
+      deny: { label: trans.__("Stop"), sent: trans.__("Stopping…"), title: trans.__("The run stops. A resume asks again.") },
+    },
+    text: {
+      title: () => trans.__("A question for you"),
+      input: trans.__("Your answer"),
+      placeholder: trans.__("Your answer"),
+      approve: { label: trans.__("Answer"), sent: trans.__("Answering…"), title: trans.__("Send this text as the answer.") },
+      deny: { label: trans.__("Refuse"), sent: trans.__("Refusing…"), title: trans.__("Report that there is no answer.") },
+    },
+  };
+  return words[asked];
+}
 
 /** Sends a decision to Python, with a message for the agent or for the next steps. */
 export type Decide = (gate: string, approved: boolean, text: string) => void;
@@ -97,7 +98,7 @@ export function makeGates(life: AbortSignal, decide: Decide): Gates {
 }
 
 function makeQuestion({ id, asks }: GateQuestion, life: AbortSignal, decide: Decide): Question {
-  const words = WORDS[asks];
+  const words = wordsOf(asks);
   const title = make("strong");
   title.id = `nba-gate-${newId()}`;
   const countdown = make("small");

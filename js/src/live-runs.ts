@@ -4,6 +4,7 @@
  */
 
 import type { Run } from "./api";
+import { trans } from "./text";
 
 const LIVE_MS = 1000;
 const IDLE_MS = 5000;
@@ -96,14 +97,14 @@ export function waits(run: Run | undefined): boolean {
 /** Return the numbers as text, such as "2 runs, 1 sweep". */
 export function countText(live: readonly Run[]): string {
   const sweeps = live.filter((run) => run.rows).length;
-  const kinds = { run: live.length - sweeps, sweep: sweeps };
-  const known = Object.entries(kinds).filter(([, count]) => count > 0);
-  return known.map(([kind, count]) => `${count} ${kind}${count === 1 ? "" : "s"}`).join(", ");
+  const runs = live.length - sweeps;
+  const counts = [runs ? trans._n("%1 run", "%1 runs", runs) : "", sweeps ? trans._n("%1 sweep", "%1 sweeps", sweeps) : ""];
+  return counts.filter(Boolean).join(", ");
 }
 
 /** Return the numbers of live and waiting runs as text, such as "2 runs · 1 waits for you". */
 export function statusText(live: readonly Run[]): string {
   const waiting = live.filter(waits).length;
   const count = countText(live);
-  return waiting ? `${count} · ${waiting} ${waiting === 1 ? "waits" : "wait"} for you` : count;
+  return waiting ? trans._n("%2 · %1 waits for you", "%2 · %1 wait for you", waiting, count) : count;
 }

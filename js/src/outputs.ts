@@ -4,6 +4,7 @@ import { Notification } from "@jupyterlab/apputils";
 import { type Cells, type Place, modelOf } from "./cells";
 import type { LiveRuns } from "./live-runs";
 import type { Actions } from "./session-rows";
+import { trans } from "./text";
 import { factsOf } from "./watch";
 
 /** Delay after which a cell that was run again shows its new run, with a notice about the old one. */
@@ -16,7 +17,7 @@ export function runAgain(cells: Cells, output: Node): void {
   const place = cells.of(output);
   const kernel = place?.panel.sessionContext.session?.kernel;
   if (!place || !kernel) {
-    Notification.info("The notebook has no kernel. Start one, and run the cell with --fresh.");
+    Notification.info(trans.__("The notebook has no kernel. Start one, and run the cell with --fresh."));
     return;
   }
   const { cell } = place;
@@ -36,11 +37,11 @@ export async function notifyIfCleared(turn: string, { panel, cell }: Place, { ru
   await runs.refresh();
   const live = runs.live.find((run) => run.id === turn);
   if (!live || panel.isDisposed || cell.isDisposed || !modelOf(cell) || tellsOf(cell.model.outputs)) return;
-  Notification.info(`A run whose output was cleared is still running: ${live.task.slice(0, 70)}`, {
+  Notification.info(trans.__("A run whose output was cleared is still running: %1", live.task.slice(0, 70)), {
     autoClose: false,
     actions: [
-      { label: "Stop", caption: "Calls in flight may finish, and everything is saved", callback: () => void actions.stop(turn, false) },
-      { label: "Show", caption: "Open it next to the notebook", callback: () => actions.open(turn) },
+      { label: trans.__("Stop"), caption: trans.__("Calls in flight may finish, and everything is saved"), callback: () => void actions.stop(turn, false) },
+      { label: trans.__("Show"), caption: trans.__("Open it next to the notebook"), callback: () => actions.open(turn) },
     ],
   });
 }

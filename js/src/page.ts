@@ -32,7 +32,6 @@ import { makeStopButton, stopAll } from "./stop-all";
 import { trans } from "./text";
 import { TURN_MIME } from "./watch";
 
-const CATEGORY = "Agents";
 const NEW_TEAM = "nb-agents:new-team";
 /** How long an error is shown. Without a time, it would appear only in the list of notifications. */
 const PROBLEM_MS = 10_000;
@@ -71,7 +70,7 @@ export function addPlaces(page: Page): Actions {
   addCommand(page, "nb-agents:resume-last", trans.__("Resume the Last Agent Run"), () => resumeLast(actions));
   addCommand(page, "nb-agents:show-sessions", trans.__("Show Agent Sessions"), show);
   addCommand(page, NEW_TEAM, trans.__("New Agent Team"), ({ cwd }) => attempt(() => makeNewTeam(app, api, String(cwd ?? ""))));
-  page.launcher?.add({ command: NEW_TEAM, category: "Other", rank: 0 });
+  page.launcher?.add({ command: NEW_TEAM, rank: 0 });
   const needs = {
     notifications: Notification.manager,
     claim: makeClaims(app.serviceManager.serverSettings.baseUrl, (navigator as Partial<Navigator>).locks),
@@ -94,7 +93,7 @@ type Execute = (args: { readonly cwd?: unknown }) => unknown;
 
 function addCommand({ app, palette }: Page, command: string, label: string, execute: Execute): void {
   app.commands.addCommand(command, { label, execute, icon: TEAM_ICON, describedBy: { args: {} } });
-  palette?.addItem({ command, category: CATEGORY });
+  palette?.addItem({ command, category: trans.__("Agents") });
 }
 
 /** Create the actions on turns and sessions. `changed` is called after each change. */
@@ -174,7 +173,7 @@ async function openTurn({ app, rendermime }: Page, turn: string): Promise<void> 
     const content = rendermime.createRenderer(TURN_MIME);
     const tab = new MainAreaWidget({ content });
     tab.id = id;
-    tab.title.label = /^turn_[0-9]+$/.test(number ?? "") ? `${number?.replace("_", " ")} · ${session}` : (number ?? "");
+    tab.title.label = /^turn_[0-9]+$/.test(number ?? "") ? trans.__("turn %1 · %2", number?.slice("turn_".length), session) : (number ?? "");
     tab.title.icon = TEAM_ICON;
     tab.title.closable = true;
     content.addClass("nba-tab");

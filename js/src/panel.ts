@@ -7,6 +7,7 @@ import { type Ask, askTranscript, sendAsk, sendMounted, sendOpen } from "./send"
 import { readState, withoutKernel } from "./state";
 import { makeSweepPanel } from "./sweep-panel";
 import { isSweep, sweepWithoutKernel } from "./sweep-state";
+import { trans } from "./text";
 
 interface RenderProps {
   readonly model: PanelModel;
@@ -86,8 +87,10 @@ function requestsOf(model: PanelModel, run: () => string): RunRequests {
 function hintOf(model: PanelModel, name: string, now: boolean): string {
   if (kernelOf(model)?.sendControlMessage) return "";
   return (
-    "The kernel has not received the stop yet. In this front end, it does when its cell has ended. " +
-    `To stop it now, run this in a terminal in the notebook's folder: nb-agents stop ${now ? "--now " : ""}${name}`
+    trans.__(
+      "The kernel has not received the stop yet. In this front end, it does when its cell has ended. To stop it now, run this in a terminal in the notebook's folder: %1",
+      `nb-agents stop ${now ? "--now " : ""}${name}`,
+    )
   );
 }
 

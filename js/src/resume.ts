@@ -3,6 +3,7 @@
 import { type Api, NOT_YOURS, Refused } from "./api";
 import type { Kernel } from "./kernel";
 import { DRAWN_REQUEST, RESUME_REQUEST, sendOnControl } from "./send";
+import { trans } from "./text";
 import { type Bundle, TURN_MIME } from "./watch";
 
 /** Time limit for the reply of a kernel that has loaded nb_agents, even while a cell runs. */
@@ -35,7 +36,7 @@ export async function resumeTurn(
   if (kernel && (await hasLoaded(kernel))) return byKernel(turn, kernel, trust);
   const { id } = await api.resume(turn.id, trust);
   const path = [...turn.path.split(/[\\/]/).slice(0, -1), id.split("/").at(-1)].join("/");
-  const said = `Resumed: ${path}`;
+  const said = trans.__("Resumed: %1", path);
   return { [TURN_MIME]: { path, state: "running" }, "text/html": `<p>${escaped(said)}</p>`, "text/plain": said };
 }
 
@@ -43,7 +44,7 @@ async function byKernel({ path }: Incomplete, kernel: Kernel, trust: boolean): P
   const reply = (await sendOnControl(kernel, RESUME_REQUEST, { turn: path, trust })) as Reply | undefined;
   const { bundle, refusal, is_not_yours } = reply?.content ?? {};
   if (bundle) return bundle;
-  throw new Refused(refusal ?? "The kernel has ended.", { cause: is_not_yours ? NOT_YOURS : 0 });
+  throw new Refused(refusal ?? trans.__("The kernel has ended."), { cause: is_not_yours ? NOT_YOURS : 0 });
 }
 
 /** Whether a kernel handles our requests. Other kernels never reply. */

@@ -54,6 +54,9 @@ const END = "the end";
 
 const MAX_TIMES = 100;
 
+/** Stands for the field in its label. */
+const FIELD = "\uFFFC";
+
 const LIVE = ["running", "awaiting", "stopping"];
 
 const whatOf = (what: FileChange["what"]): string =>
@@ -122,8 +125,9 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
     this.times.max = String(MAX_TIMES);
     this.times.value = "1";
     const timesLabel = make("label", "", this.times);
-    timesLabel.prepend(`${trans.__("Try it")} `);
-    timesLabel.append(` ${trans.__("times")}`);
+    const [before = "", after = ""] = trans.__("Try it %1 times", FIELD).split(FIELD);
+    timesLabel.prepend(before);
+    timesLabel.append(after);
     this.now.type = "checkbox";
     const nowLabel = make("label", "", this.now);
     nowLabel.append(` ${trans.__("Interrupt calls in flight")}`);
@@ -155,7 +159,7 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
   private makeList(): void {
     const start = this.points[0]?.at ?? 0;
     this.list.setAttribute("role", "listbox");
-    this.list.setAttribute("aria-label", "Checkpoints of the turn");
+    this.list.setAttribute("aria-label", trans.__("Checkpoints of the turn"));
     this.list.tabIndex = 0;
     this.points.forEach((point, i) => {
       const time = make("small");
@@ -213,7 +217,7 @@ export class RewindBody extends Widget implements Dialog.IBodyWidget<Choice> {
     );
     const head = make("p", "head");
     const count = found.file_count;
-    head.textContent = count > 0 ? `${count} ${count === 1 ? "file" : "files"} will change:` : count === 0 ? "No file will change." : "";
+    head.textContent = count > 0 ? trans._n("%1 file will change:", "%1 files will change:", count) : count === 0 ? trans.__("No file will change.") : "";
     this.files.replaceChildren(head, ...found.files.map(drawFile));
   }
 }
@@ -234,7 +238,7 @@ function drawFile(file: FileChange): HTMLElement {
     line.textContent = `${text}\n`;
     diff.append(line);
   }
-  if (!file.diff) diff.textContent = "No lines to compare.";
+  if (!file.diff) diff.textContent = trans.__("No lines to compare.");
   return make("details", "", summary, diff);
 }
 

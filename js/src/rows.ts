@@ -3,14 +3,16 @@
 import type { AgentRow } from "./panel-types";
 import { make, setAttr, setClass, setHidden, setText, setTextOrHide } from "./dom";
 import { PATIENCE_MS, listen } from "./press";
-import { pendingLabel } from "./state";
+import { pendingLabel, stopLabel } from "./state";
 import { trans } from "./text";
 
 /** Number of rows from which the table scrolls and can be focused with the Tab key. */
 const ROWS_IN_SIGHT = 8;
 
-const STOP_TITLE = "Stop only this agent, after its call.";
-const COLUMNS = ["Agent", "Activity", "Latest text", "Tokens and cost"];
+/** The columns' titles. The first one says what a row is. */
+function columnsOf(row: string): readonly string[] {
+  return [row, trans.__("Activity"), trans.__("Latest text"), trans.__("Tokens and cost")];
+}
 
 /** The first letter decides the text direction, like `dir=auto`. */
 const RIGHT_TO_LEFT =
@@ -43,7 +45,8 @@ export interface Opener {
 /** Labels for rows that are not agents or steps. */
 export interface RowKind {
   readonly label: string;
-  readonly columns: readonly string[];
+  /** The title of the column with the rows' names. */
+  readonly row: string;
   /** The title of a row's Stop button. */
   readonly stop: string;
   /** Runs a row again. */
@@ -53,13 +56,13 @@ export interface RowKind {
 export function makeRows(life: AbortSignal, stop: StopAgent, opener: Opener, kind?: RowKind): Rows {
   const body = make("tbody");
   body.setAttribute("role", "rowgroup");
-  const names = kind?.columns ?? COLUMNS;
+  const names = columnsOf(kind?.row ?? trans.__("Agent"));
   const columns = make("colgroup", "", ...names.map((_, i) => make("col", `c${i}`)));
   const table = make("table", "", columns, makeHead(names), body);
   table.setAttribute("role", "table");
   const el = make("div", "rows", table);
   el.setAttribute("role", "region");
-  el.setAttribute("aria-label", "Agents");
+  el.setAttribute("aria-label", trans.__("Agents"));
   const rows = new Map<string, Row>();
   let current = "";
   return {
@@ -73,7 +76,7 @@ export function makeRows(life: AbortSignal, stop: StopAgent, opener: Opener, kin
       const isTree = agents.some((agent) => agent.depth !== undefined);
       const isRecipe = agents.some((agent) => agent.pending !== undefined);
       setClass(el, isTree ? "rows tree" : "rows");
-      setAttr(el, "aria-label", kind?.label ?? (isRecipe ? "Steps" : "Agents"));
+      setAttr(el, "aria-label", kind?.label ?? (isRecipe ? trans.__("Steps") : trans.__("Agents")));
       setHidden(el, agents.length === 0);
       setAttr(el, "tabindex", agents.length > ROWS_IN_SIGHT ? "0" : null);
       drawRows(body, rows, agents, (id) =>
@@ -174,7 +177,7 @@ function makeRow(row: string, life: AbortSignal, stop: RowStop, opener: Opener, 
       if (agent.depth !== undefined) {
         el.style.setProperty("--nba-depth", String(agent.depth));
         // A table row has no level, so screen readers get it as a description.
-        setAttr(who, "aria-description", agent.depth ? `level ${agent.depth + 1}` : null);
+        setAttr(who, "aria-description", agent.depth ? trans.__("level %1", agent.depth + 1) : null);
       }
       setTextOrHide(chip, agent.chip);
       setAttr(chip, "title", agent.chip);
@@ -200,7 +203,7 @@ function makeAgain(life: AbortSignal, press: () => void): HTMLButtonElement {
 
 function makeBelow(): HTMLTableRowElement {
   const cell = make("td");
-  cell.colSpan = COLUMNS.length;
+  cell.colSpan = columnsOf("").length;
   cell.setAttribute("role", "cell");
   const el = make("tr", "below", cell);
   el.setAttribute("role", "row");
@@ -212,8 +215,13 @@ interface RowStop {
   draw(agent: AgentRow): void;
 }
 
+function spokenLabel(agent: string, now: boolean, isSent: boolean): string {
+  if (isSent) return trans.__("Stopping %1", agent);
+  return now ? trans.__("Stop %1 now", agent) : trans.__("Stop %1", agent);
+}
+
 /** The Stop button of one agent, with the same labels as the run's. */
-function makeStop(life: AbortSignal, stop: (now: boolean) => void, title = STOP_TITLE): RowStop {
+function makeStop(life: AbortSignal, stop: (now: boolean) => void, title = trans.__("Stop only this agent, after its call.")): RowStop {
   const el = make("button", "one");
   el.type = "button";
   let shown: AgentRow | undefined;
@@ -225,9 +233,9 @@ function makeStop(life: AbortSignal, stop: (now: boolean) => void, title = STOP_
     setHidden(el, offer === null);
     if (offer === null || !shown) return;
     const isSent = sent !== null;
-    setText(el, isSent ? pendingLabel(offer) : offer.now ? "Stop now" : "Stop");
-    setAttr(el, "aria-label", isSent ? `Stopping ${shown.id}` : `Stop ${shown.id}${offer.now ? " now" : ""}`);
-    setAttr(el, "title", offer.now ? "Interrupt its call now. Text received so far is saved." : title);
+    setText(el, isSent ? pendingLabel(offer) : stopLabel(offer.now));
+    setAttr(el, "aria-label", spokenLabel(shown.id, offer.now, isSent));
+    setAttr(el, "title", offer.now ? trans.__("Interrupt its call now. Text received so far is saved.") : title);
     setAttr(el, "aria-disabled", isSent ? "true" : null);
     setClass(el, offer.now ? "one now" : "one");
   };

@@ -2,11 +2,10 @@
 
 import { make, setHidden, setText } from "./dom";
 import type { PanelState } from "./panel-types";
+import { trans } from "./text";
 
 /** As `MAX_SAID` in nb_agents/turns/handle.py. */
 const MAX_LENGTH = 20_000;
-
-const LABEL = "Send a message to the agents";
 
 export interface Say {
   readonly el: HTMLElement;
@@ -23,13 +22,13 @@ export function makeSay(): Say {
   input.type = "text";
   input.dir = "auto";
   input.maxLength = MAX_LENGTH;
-  input.placeholder = `${LABEL}…`;
+  input.placeholder = trans.__("Send a message to the agents…");
   input.autocomplete = "off";
-  input.setAttribute("aria-label", LABEL);
+  input.setAttribute("aria-label", trans.__("Send a message to the agents"));
   const button = make("button", "send");
   button.type = "button";
-  button.textContent = "Send";
-  button.title = "Each agent receives it with its next model call, and votes again.";
+  button.textContent = trans.__("Send");
+  button.title = trans.__("Each agent receives it with its next model call, and votes again.");
   const box = make("div", "box", input, button);
   const el = make("div", "say", last, box);
   // Typed letters must not trigger shortcuts of the notebook.

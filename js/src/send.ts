@@ -8,6 +8,7 @@
 
 import { type Kernel, type PanelModel, kernelOf, newId } from "./kernel";
 import type { Transcript } from "./panel-types";
+import { trans } from "./text";
 
 export const DRAWN_REQUEST = "nb_agents_drawn_request";
 export const RESUME_REQUEST = "nb_agents_resume_turn_request";
@@ -64,7 +65,7 @@ export function askTranscript(model: PanelModel, run: string, agent: string, aft
     };
     const timer = setTimeout(() => {
       end();
-      reject(new Error("the kernel is busy or has ended."));
+      reject(new Error(trans.__("the kernel is busy or has ended.")));
     }, READ_MS);
     model.on("msg:custom", take);
     attempt("read", () => model.send({ type: "read", run, agent, after, id }));

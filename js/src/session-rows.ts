@@ -3,6 +3,7 @@
 import type { Run, Session, Turn } from "./api";
 import { make, setAttr, setClass, setHidden, setText, setTextOrHide } from "./dom";
 import { ago, dollars } from "./format";
+import { stopLabel } from "./state";
 import { trans } from "./text";
 
 /** Minimum time between two updates of the rows of an expanded live sweep. */
@@ -99,13 +100,14 @@ export function makeRow(actions: Actions, isOpen: boolean, isFixed = false): Row
   const summary = makeSummary();
   const turns = make("ol");
   const act = (what: (session: Session) => Promise<void>) => () => session && what(session);
+  const exports = pressable(trans.__("Export"), trans.__("Download the session with all its files"), act(actions.export_));
   const buttons = make(
     "div",
     "actions",
-    pressable("Continue…", "Give the agents a new task", act(actions.continue_)),
-    pressable("Rename…", "Rename the session", act(actions.rename)),
-    pressable("Export", "Download the session with all its files", act(actions.export_)),
-    pressable("Delete…", "Delete the session and all its files", act(actions.delete_)),
+    pressable(trans.__("Continue…"), trans.__("Give the agents a new task"), act(actions.continue_)),
+    pressable(trans.__("Rename…"), trans.__("Rename the session"), act(actions.rename)),
+    exports,
+    pressable(trans.__("Delete…"), trans.__("Delete the session and all its files"), act(actions.delete_)),
   );
   const el = make("details", "session", summary.el, turns, buttons);
   el.open = isOpen;
@@ -125,7 +127,7 @@ export function makeRow(actions: Actions, isOpen: boolean, isFixed = false): Row
         row.draw(turn, live, turn === last);
       });
       const isHeld = isFixed || live.has(last?.id ?? "");
-      for (const button of buttons.children) setHidden(button as HTMLElement, isHeld && button.textContent !== "Export");
+      for (const button of buttons.children) setHidden(button as HTMLElement, isHeld && button !== exports);
     },
   };
 }
@@ -141,14 +143,14 @@ export function makeSweep(actions: Actions): Row {
   const list = make("div", "rows");
   const note = make("p", "note");
   const isStopping = (): boolean => live.get(shown?.id ?? "")?.state === "stopping";
-  const stop = pressable("Stop", "Start no more rows, and stop live rows", () => shown && actions.stop(shown.id, isStopping()));
+  const stop = pressable(stopLabel(false), trans.__("Start no more rows, and stop live rows"), () => shown && actions.stop(shown.id, isStopping()));
   const buttons = make("div", "actions", stop);
   const el = make("details", "session sweep", summary.el, buttons, list, note);
   const draw = (): void => {
     drawList(list, sessions, live, rows, () => makeRow(actions, false, true));
     const { total, done, failed } = shown?.sweep?.rows ?? { total: 0, done: 0, failed: 0 };
     const isCut = done + failed > sessions.length;
-    setTextOrHide(note, isCut ? `${sessions.length} of ${total} rows, most recently used first.` : "");
+    setTextOrHide(note, isCut ? trans._n("%2 of %1 row, most recently used first.", "%2 of %1 rows, most recently used first.", total, sessions.length) : "");
   };
   const look = async (): Promise<void> => {
     const says = shown?.sweep?.says ?? "";
@@ -166,7 +168,7 @@ export function makeSweep(actions: Actions): Row {
       const run = live.get(next.id);
       const count = run ? "" : (sweep?.says ?? "");
       summary.draw(next, sweep?.task ?? "", sweep, live, [sweep?.task ? next.session : "", count, dollars((run ?? sweep)?.cost), ago(sweep?.updated_at)]);
-      setText(stop, isStopping() ? "Stop now" : "Stop");
+      setText(stop, stopLabel(isStopping()));
       setHidden(buttons, !run);
       void look();
     },
@@ -185,14 +187,14 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
   const open = pressable("", "", () => shown && actions.open(shown.id), task);
   const state = make("span");
   const facts = make("small");
-  const stop = pressable("Stop", "", async () => {
+  const stop = pressable(stopLabel(false), "", async () => {
     if (!shown) return;
     await actions.stop(shown.id, now);
     now = true;
-    setText(stop, "Stop now");
+    setText(stop, stopLabel(now));
   });
-  const resume = pressable("Resume", "Resume this turn. Finished work is not repeated.", () => shown && actions.resume(shown.id));
-  const back = pressable("Go back…", "Choose a checkpoint, and continue from there", () => shown && actions.rewind(shown.id));
+  const resume = pressable(trans.__("Resume"), trans.__("Resume this turn. Finished work is not repeated."), () => shown && actions.resume(shown.id));
+  const back = pressable(trans.__("Go back…"), trans.__("Choose a checkpoint, and continue from there"), () => shown && actions.rewind(shown.id));
   const instead = make("p", "note");
   const el = list.appendChild(make("li", "", open, state, facts, stop, resume, back, instead));
   return {
@@ -204,11 +206,11 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
       now = run ? run.state === "stopping" : now && turn.is_live;
       setText(task, `${turn.turn}. ${turn.task}`);
       const place = actions.place(turn.id);
-      setAttr(open, "title", `${place ? `Go to ${place}` : "Open this turn next to the notebook"}: ${turn.task}`);
+      setAttr(open, "title", place ? trans.__("Go to %1: %2", place, turn.task) : trans.__("Open this turn next to the notebook: %1", turn.task));
       drawState(state, turn, live);
-      const from = turn.rewinds ? `↩ from ${turn.rewinds} at ${turn.at}` : "";
+      const from = turn.rewinds ? trans.__("↩ from %1 at %2", turn.rewinds, turn.at) : "";
       setText(facts, [place, from, dollars(run?.cost ?? turn.cost), ago(turn.updated_at)].filter(Boolean).join(" · "));
-      setText(stop, now ? "Stop now" : "Stop");
+      setText(stop, stopLabel(now));
       setHidden(stop, !run && !turn.is_live);
       const isResumable = isLast && !run && turn.state !== "complete" && !turn.is_live;
       setHidden(resume, !isResumable || !!turn.instead);

@@ -4,6 +4,7 @@
  */
 
 import type { AgentRow, PanelState, Status } from "./panel-types";
+import { trans } from "./text";
 
 const EMPTY: PanelState = {
   run: "",
@@ -50,9 +51,14 @@ export function isAnswered(pending: Pending, state: StopState): boolean {
   return isFinal(state.status) || (!pending.now && state.status === "stopping");
 }
 
+/** The label of a button that stops, gracefully or now. */
+export function stopLabel(now: boolean): string {
+  return now ? trans.__("Stop now") : trans.__("Stop");
+}
+
 /** The button's label while a stop is pending. */
 export function pendingLabel(pending: Pending): string {
-  return pending.now ? "Stopping now…" : "Stopping…";
+  return pending.now ? trans.__("Stopping now…") : trans.__("Stopping…");
 }
 
 /**
@@ -61,13 +67,14 @@ export function pendingLabel(pending: Pending): string {
  */
 export function withoutKernel(state: PanelState): PanelState {
   if (isFinal(state.status)) return state;
-  const line =
-    "The kernel has ended. Saved work is on disk: " +
-    `run %agents show ${state.session}/${state.turn} in a cell.`;
+  const line = trans.__(
+    "The kernel has ended. Saved work is on disk: run %1 in a cell.",
+    `%agents show ${state.session}/${state.turn}`,
+  );
   return {
     ...state,
     status: "stopped",
-    chip: "kernel stopped",
+    chip: trans.__("kernel stopped"),
     in_flight: "",
     button: null,
     gates: [],

@@ -4,12 +4,13 @@ import type { IStatusBar } from "@jupyterlab/statusbar";
 import { Widget } from "@lumino/widgets";
 import { make, setText } from "./dom";
 import { type LiveRuns, statusText } from "./live-runs";
+import { trans } from "./text";
 
 /** Create the item. A click calls `open`. It is hidden while nothing runs. */
 export function makeStatusItem(runs: LiveRuns, open: () => void): IStatusBar.IItem {
   const button = make("button", "nba-status-item");
   button.type = "button";
-  button.title = "Show agent sessions";
+  button.title = trans.__("Show agent sessions");
   button.addEventListener("click", open);
   const item = new Widget({ node: make("div", "", button) });
   item.hide();

@@ -5,9 +5,7 @@ import type { Api, Run } from "./api";
 import { make, setAttr, setClass, setText } from "./dom";
 import { type LiveRuns, countText } from "./live-runs";
 import { listen } from "./press";
-
-const GRACEFULLY = "All agent runs of all kernels: calls in flight may finish, and everything is saved";
-const NOW = "All agent runs of all kernels: calls in flight are interrupted, and their text is saved";
+import { trans } from "./text";
 
 /** Stop all runs, including those that have just started. Resolves to an error message, or to "". */
 export async function stopAll(api: Pick<Api, "post">, runs: LiveRuns, now: boolean): Promise<string> {
@@ -30,6 +28,12 @@ export function areStopping(live: readonly Run[]): boolean {
   return live.length > 0 && live.every((run) => run.state === "stopping");
 }
 
+function titleOf(now: boolean): string {
+  return now
+    ? trans.__("All agent runs of all kernels: calls in flight are interrupted, and their text is saved")
+    : trans.__("All agent runs of all kernels: calls in flight may finish, and everything is saved");
+}
+
 /** Create the button. `press` receives whether to stop immediately. It is hidden while nothing runs. */
 export function makeStopButton(runs: LiveRuns, press: (now: boolean) => void): Widget {
   const button = make("button");
@@ -39,8 +43,8 @@ export function makeStopButton(runs: LiveRuns, press: (now: boolean) => void): W
     const { live } = runs;
     const now = areStopping(live);
     setClass(button, now ? "nba-stop-all now" : "nba-stop-all");
-    setText(button, `Stop ${countText(live)}${now ? " now" : ""}`);
-    setAttr(button, "title", now ? NOW : GRACEFULLY);
+    setText(button, now ? trans.__("Stop %1 now", countText(live)) : trans.__("Stop %1", countText(live)));
+    setAttr(button, "title", titleOf(now));
     item.setHidden(live.length === 0);
   };
   const item = new Widget({ node: make("div", "", button) });

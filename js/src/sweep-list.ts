@@ -3,17 +3,21 @@
 import { make, setAttr, setHidden } from "./dom";
 import { settings } from "./settings";
 import type { RowState, SweepRow, SweepState } from "./panel-types";
+import { trans } from "./text";
 
 /** Number of listed rows from which they can be searched and sorted. */
 const MANY = 5;
 
 type Order = "latest" | "title" | "tokens" | "score";
-const ORDERS: readonly (readonly [Order, string])[] = [
-  ["latest", "Latest first"],
-  ["title", "By title"],
-  ["tokens", "Most tokens first"],
-  ["score", "Best score first"],
-];
+
+function orders(): readonly (readonly [Order, string])[] {
+  return [
+    ["latest", trans.__("Latest first")],
+    ["title", trans.__("By title")],
+    ["tokens", trans.__("Most tokens first")],
+    ["score", trans.__("Best score first")],
+  ];
+}
 
 export interface ListTools {
   readonly el: HTMLElement;
@@ -29,11 +33,11 @@ export function makeListTools(life: AbortSignal, redraw: () => void): ListTools 
   let only: RowState | "" = "";
   const search = make("input");
   search.type = "search";
-  search.placeholder = "Search rows";
-  search.setAttribute("aria-label", "Search rows");
+  search.placeholder = trans.__("Search rows");
+  search.setAttribute("aria-label", search.placeholder);
   const order = make("select");
-  order.setAttribute("aria-label", "Order of the rows");
-  const options = ORDERS.map(([value, text]) => makeOption(value, text));
+  order.setAttribute("aria-label", trans.__("Order of the rows"));
+  const options = orders().map(([value, text]) => makeOption(value, text));
   order.append(...options);
   search.addEventListener("input", redraw, { signal: life });
   order.addEventListener("change", redraw, { signal: life });

@@ -10,6 +10,7 @@ import { type SteerBody, makeSteering } from "./sweep-steering";
 import { drawWhileVisible } from "./visibility";
 import { isFinal } from "./state";
 import type { PanelState, RowCount, SweepState } from "./panel-types";
+import { trans } from "./text";
 
 /** Sends the user's requests. None of the functions may throw. */
 export interface SweepRequests {
@@ -36,8 +37,6 @@ interface Part {
   draw(state: SweepState): void;
 }
 
-const COLUMNS = ["Row", "Activity", "Latest text", "Tokens and cost"];
-
 export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): SweepPanel {
   let state: SweepState | null = null;
   const header = makeHeader();
@@ -59,9 +58,9 @@ export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): Swee
       isOpen: (row) => state?.rows.some((each) => each.id === row && each.current) ?? false,
     },
     {
-      label: "Rows",
-      columns: COLUMNS,
-      stop: "Stop only this row, after its calls.",
+      label: trans.__("Rows"),
+      row: trans.__("Row"),
+      stop: trans.__("Stop only this row, after its calls."),
       again: (row) => requests.steer({ requeue: row }),
     },
   );
@@ -80,7 +79,8 @@ export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): Swee
   const drawRows = (shown: SweepState): void => {
     const listed = tools.listed(shown.rows);
     rows.draw(listed);
-    setTextOrHide(more, listed.length < shown.rows.length ? `${listed.length} of ${shown.rows.length} rows shown` : shown.more_rows);
+    const [some, all] = [listed.length, shown.rows.length];
+    setTextOrHide(more, some < all ? trans._n("%2 of %1 row shown", "%2 of %1 rows shown", all, some) : shown.more_rows);
   };
   const announce = (shown: SweepState): void => {
     header.announce(shown, TONES[shown.status]);
@@ -90,7 +90,7 @@ export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): Swee
     if (life.aborted || state === null) return;
     const shown = withHint(state, stop, requests);
     keepFocus(el, () => {
-      setAttr(el, "aria-label", `Sweep: ${shown.task}`);
+      setAttr(el, "aria-label", trans.__("Sweep: %1", shown.task));
       announce(shown);
       header.draw(shown, stop.pending(shown));
       meter.draw(shown);
@@ -123,7 +123,7 @@ export function makeSweepPanel(life: AbortSignal, requests: SweepRequests): Swee
 function makeCounts(life: AbortSignal, hold: () => SweepState["hold"], requests: SweepRequests, tools: ListTools): Part {
   const list = make("span", "counts");
   list.setAttribute("role", "group");
-  list.setAttribute("aria-label", "Filter by state");
+  list.setAttribute("aria-label", trans.__("Filter by state"));
   const chips = new Map<string, HTMLElement>();
   const makeChip = (state: RowCount["state"]): HTMLElement => {
     if (!state) return make("span", "chip");
@@ -155,8 +155,8 @@ function makeCounts(life: AbortSignal, hold: () => SweepState["hold"], requests:
       for (const chip of chips.values()) if (!shown.has(chip)) chip.remove();
       setHidden(button, state.hold === "");
       const isPaused = state.hold === "unpause";
-      setText(button, isPaused ? "Continue" : "Pause");
-      setAttr(button, "title", isPaused ? "Unpause all rows." : "Start no more rows, and pause live rows.");
+      setText(button, isPaused ? trans.__("Continue") : trans.__("Pause"));
+      setAttr(button, "title", isPaused ? trans.__("Unpause all rows.") : trans.__("Start no more rows, and pause live rows."));
     },
   };
 }
@@ -166,7 +166,7 @@ function makeFailures(): Part {
   const more = make("p", "more");
   const el = make("div", "failures", list, more);
   el.setAttribute("role", "region");
-  el.setAttribute("aria-label", "Failed rows");
+  el.setAttribute("aria-label", trans.__("Failed rows"));
   return {
     el,
     draw({ failures, more_failures }) {
@@ -196,7 +196,7 @@ function makeOpened(life: AbortSignal, requests: SweepRequests): Part {
   name.dir = "auto";
   const close = make("button", "one");
   close.type = "button";
-  close.textContent = "Close";
+  close.textContent = trans.__("Close");
   listen(close, life, () => requests.open(""));
   const head = make("div", "top", name, close);
   const el = make("div", "opened", head);

@@ -2,6 +2,7 @@
 
 import type { SweepState } from "./panel-types";
 import { isFinal, withoutActivity } from "./state";
+import { trans } from "./text";
 
 export function isSweep(value: unknown): value is SweepState {
   return typeof value === "object" && value !== null && "sweep" in value;
@@ -10,11 +11,11 @@ export function isSweep(value: unknown): value is SweepState {
 /** Return the last state for display after the end of its kernel; see `withoutKernel` in state.ts. */
 export function sweepWithoutKernel(state: SweepState): SweepState {
   if (isFinal(state.status)) return state;
-  const line = "The kernel has ended. Saved work is on disk: run the cell again to continue.";
+  const line = trans.__("The kernel has ended. Saved work is on disk: run the cell again to continue.");
   return {
     ...state,
     status: "stopped",
-    chip: "kernel stopped",
+    chip: trans.__("kernel stopped"),
     button: null,
     hold: "",
     steering: null,

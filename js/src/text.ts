@@ -22,10 +22,18 @@ let language = "en";
 /** Use another language from now on. */
 export function setBundle(next: Bundle, languageCode: string): void {
   bundle = next;
-  language = languageCode.replaceAll("_", "-") || "en";
+  language = canonical(languageCode.replaceAll("_", "-"));
 }
 
-/** The language as a BCP 47 tag, for dates and numbers. */
+function canonical(tag: string): string {
+  try {
+    return Intl.getCanonicalLocales(tag)[0] ?? "en";
+  } catch {
+    return "en"; // an unknown code, or an empty one
+  }
+}
+
+/** The language as a BCP 47 tag, for times. */
 export function languageTag(): string {
   return language;
 }

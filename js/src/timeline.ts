@@ -7,6 +7,7 @@ import { make, setAttr, setHidden, setText } from "./dom";
 import type { PanelState } from "./panel-types";
 import { enableKeyboard, pointOf, focusPoint } from "./points";
 import { listen } from "./press";
+import { trans } from "./text";
 
 /** Gets the picture as HTML, made and escaped by Python. */
 export type ReadTimeline = () => Promise<string>;
@@ -29,10 +30,10 @@ export interface TimelinePart {
 /** @param read Undefined if there is no timeline, or if its checkpoints could not be used. */
 export function makeTimeline(life: AbortSignal, read: ReadTimeline | undefined): TimelinePart {
   const label = make("span");
-  setText(label, "Timeline");
+  setText(label, trans.__("Timeline"));
   const button = make("button", "open", label);
   button.type = "button";
-  button.title = "The timeline so far. Click a checkpoint to rewind to it.";
+  button.title = trans.__("The timeline so far. Click a checkpoint to rewind to it.");
   const picture = make("div", "picture");
   const problem = make("p", "more");
   const el = make("div", "timeline", button, problem, picture);
@@ -53,9 +54,9 @@ export function makeTimeline(life: AbortSignal, read: ReadTimeline | undefined):
     isReading = true;
     try {
       show(await read());
-      setText(problem, shown ? "" : "Nothing has happened yet.");
+      setText(problem, shown ? "" : trans.__("Nothing has happened yet."));
     } catch (error) {
-      setText(problem, `The timeline can't be read: ${error instanceof Error ? error.message : String(error)}`);
+      setText(problem, trans.__("The timeline can't be read: %1", error instanceof Error ? error.message : String(error)));
     } finally {
       isReading = false;
       readAt = performance.now();

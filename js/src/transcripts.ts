@@ -8,6 +8,7 @@ import { askToDraw } from "./drawing";
 import type { PanelState, Piece, PieceKind, Transcript } from "./panel-types";
 import { listen } from "./press";
 import type { Opener } from "./rows";
+import { trans } from "./text";
 
 /** Gets the transcript of an agent after a position of the turn's journal. */
 export type ReadTranscript = (agent: string, after: number) => Promise<Transcript>;
@@ -29,12 +30,15 @@ const SETTLES: Partial<Record<PieceKind, readonly PieceKind[]>> = {
   tool: ["call"],
 };
 
-const LABELS: Partial<Record<PieceKind, string>> = {
-  thought: "Thoughts",
-  writing: "Answer, being written",
-  output: "Output",
-  call: "Calls",
-};
+function labelOf(kind: PieceKind): string {
+  const labels: Partial<Record<PieceKind, string>> = {
+    thought: trans.__("Thoughts"),
+    writing: trans.__("Answer, being written"),
+    output: trans.__("Output"),
+    call: trans.__("Calls"),
+  };
+  return labels[kind] ?? "";
+}
 const FOLDED: ReadonlySet<PieceKind> = new Set(["thought", "tool", "output", "call"]);
 
 /** Open agents by run, because a front end may recreate the panel at any time. */
@@ -52,12 +56,12 @@ export type Below = (id: string) => HTMLElement | undefined;
 /** @param below Without it, or while it returns nothing, the texts are shown below all rows. */
 export function makeTranscripts(life: AbortSignal, read: ReadTranscript, below: Below = () => undefined): Transcripts {
   const columns = make("div", "columns");
-  const wide = makeToggle(life, "Wide", "Show the open agents side by side.", () => draw());
-  const answers = makeToggle(life, "Answers only", "Hide thoughts, tools and other text.", () => draw());
+  const wide = makeToggle(life, trans.__("Wide"), trans.__("Show the open agents side by side."), () => draw());
+  const answers = makeToggle(life, trans.__("Answers only"), trans.__("Hide thoughts, tools and other text."), () => draw());
   const tools = make("div", "tools", answers, wide);
   const el = make("div", "reading", columns);
   el.setAttribute("role", "region");
-  el.setAttribute("aria-label", "Open agents");
+  el.setAttribute("aria-label", trans.__("Open agents"));
   const shown = new Map<string, OpenAgent>();
   let state: PanelState | null = null;
   const openOf = (): Set<string> => {
@@ -157,14 +161,14 @@ function makeOpenAgent(id: string, name: string, life: AbortSignal, read: ReadTr
   setText(title, name);
   const button = make("button", "one");
   button.type = "button";
-  button.textContent = "Close";
-  button.setAttribute("aria-label", `Close ${name}`);
+  button.textContent = trans.__("Close");
+  button.setAttribute("aria-label", trans.__("Close %1", name));
   listen(button, life, close);
   const words = make("div", "transcript");
   words.tabIndex = 0;
   words.setAttribute("role", "log");
   words.setAttribute("aria-live", "off");
-  words.setAttribute("aria-label", `Transcript of ${name}`);
+  words.setAttribute("aria-label", trans.__("Transcript of %1", name));
   const problem = make("p", "note");
   setHidden(problem, true);
   const top = make("div", "top", title, button);
@@ -185,7 +189,7 @@ function makeOpenAgent(id: string, name: string, life: AbortSignal, read: ReadTr
       }
       setHidden(problem, true);
     } catch (error) {
-      setText(problem, `The transcript can't be read: ${error instanceof Error ? error.message : String(error)}`);
+      setText(problem, trans.__("The transcript can't be read: %1", error instanceof Error ? error.message : String(error)));
       setHidden(problem, false);
     } finally {
       isReading = false;
@@ -249,7 +253,7 @@ function makeParts(list: HTMLElement, agent: string): (pieces: readonly Piece[])
 function makePart({ id, kind, title }: Piece): Part {
   const body = make("div", "body");
   body.dir = "auto";
-  const label = title || LABELS[kind] || "";
+  const label = title || labelOf(kind);
   const isFolded = FOLDED.has(kind);
   const head = make(isFolded ? "summary" : "div", "label");
   head.dir = "auto";
