@@ -110,7 +110,16 @@ def combined(errors: Sequence[UserError], file: str | None = None) -> UserError:
         return errors[0]
     error = ConfigError(f"The team can't start, for {len(errors)} reasons:", file=file)
     error.code = "cannot-start"
-    error.others = tuple(
-        each if isinstance(each, ConfigError) else ConfigError(str(each)) for each in errors
-    )
+    others = [each if isinstance(each, ConfigError) else ConfigError(str(each)) for each in errors]
+    keys = [n for n, each in enumerate(errors) if each.code == MissingKeyError.code]
+    for number in keys[:-1]:  # all missing keys have the same remedy: the last error says it
+        others[number] = _short(others[number], errors[number].remedy)
+    error.others = tuple(others)
     return error
+
+
+def _short(error: ConfigError, remedy: str) -> ConfigError:
+    message = _without(error.message, remedy)
+    short = ConfigError(message, file=error.file, line=error.line, column=error.column)
+    short.code = error.code
+    return short

@@ -56,6 +56,7 @@ def test_each_missing_variable_is_reported_once() -> None:
     assert verdict == "Can't start."
     assert ada.startswith("Agent 'ada' uses 'openai'") and "OPENAI_API_KEY is not set" in ada
     assert cleo.startswith("Agent 'cleo' uses 'groq'") and "GROQ_API_KEY is not set" in cleo
+    assert [each.count("Set it in the environment") for each in (ada, cleo)] == [0, 1]
 
 
 def test_only_findings_decide_whether_a_team_can_start() -> None:
