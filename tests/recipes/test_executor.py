@@ -67,7 +67,7 @@ def test_immediate_stop_closes_streams_and_ends_processes(tmp_path: Path) -> Non
         assert str(preview(run.session, session_root=tmp_path / "sessions")) == (
             "Resumes turn 1: 0 finished steps and 0 finished model calls are kept. Runs again: "
             "1 model call interrupted or failed (both[0]/talk), "
-            "the command of both[1]/work (interrupted, may be partly done)."
+            "the command of both[1]/work (interrupted, may be partly done). Next: both[0]/talk."
         )
         (workspace / "go").touch()
         again = finish(run.resume())

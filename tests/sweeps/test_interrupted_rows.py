@@ -143,7 +143,7 @@ def test_resumed_rows_cost_at_most_what_is_left_of_the_budget(
     run = attach(tmp_path / Path(first.resumed).parent / "turn_2")
     run.wait(SHORT_S, raise_on_stop=False)
     assert run.view.stop is not None and run.view.stop.source == "budget"
-    assert "($0.25 of $0.075)" in run.view.stop.reason  # the first row has cost $0.025
+    assert "$0.25 of $0.075 used" in run.view.stop.reason  # the first row has cost $0.025
     [refused] = resume_due_turns(tmp_path, until)
     assert "max_cost of 0.1 US dollars was reached" in refused.error
     assert sum(seen.values()) == 4  # the row was stopped before its second request
@@ -157,7 +157,8 @@ def test_two_processes_do_not_resume_rows_at_the_same_time(
     until, _ = _killed_sweep(tmp_path, server)
     with private_lock(tmp_path / "rows" / WAITS_LOCK):
         assert resume_due_turns(tmp_path, until) == []
-    assert any(turn.resumed for turn in resume_due_turns(tmp_path, until))
+    [resumed] = [turn.resumed for turn in resume_due_turns(tmp_path, until) if turn.resumed]
+    attach(tmp_path / Path(resumed).parent / "turn_2").wait(SHORT_S)
 
 
 def test_rows_are_only_listed_if_the_budget_was_not_recorded(

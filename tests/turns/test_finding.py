@@ -185,6 +185,7 @@ READING = {
     "cells_revert",
     "cells_reverted",
     "cells_run",
+    "steer",
 }
 """The requests that need to know what the turn did before."""
 
