@@ -85,9 +85,12 @@ def _model_started(calls: CallsByPlace, e: ev.ModelStarted) -> CallsByPlace:
 
 @PLACED_CALLS.on(ev.ModelFailed)
 def _model_failed(calls: CallsByPlace, e: ev.ModelFailed) -> CallsByPlace:
-    if e.place not in calls:
+    past = calls.get(e.place)
+    if past is None and e.place == TEXT_PLACE and e.waits_for:  # a graph waits for its provider
+        past = PlacedCall()
+    if past is None:
         return calls
-    return with_entry(calls, e.place, replace(calls[e.place], wait=past_wait(e)))
+    return with_entry(calls, e.place, replace(past, wait=past_wait(e)))
 
 
 @PLACED_CALLS.on(ev.ModelFinished)

@@ -215,7 +215,7 @@ def server_of(error: BaseException) -> str:
 
 def url_of(error: BaseException) -> httpx2.URL | None:
     """Return the request URL of an error or one of its causes, or None."""
-    return next((url for url in map(_url, _causes(error)) if url is not None), None)
+    return next((url for url in map(_url, causes(error)) if url is not None), None)
 
 
 def _url(error: BaseException) -> httpx2.URL | None:
@@ -240,7 +240,7 @@ def _variable(pattern: str) -> str:
     )
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes, ending with the root cause."""
     cause: BaseException | None = error
     for _ in range(MAX_CAUSES):
@@ -252,4 +252,4 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def cause_of(error: BaseException, kind: type[E] | Any) -> E | None:
     """Return the first exception of a type among an error and its causes, or None."""
-    return next((cause for cause in _causes(error) if isinstance(cause, kind)), None)
+    return next((cause for cause in causes(error) if isinstance(cause, kind)), None)

@@ -25,6 +25,9 @@ Backoff = Literal["none", "linear", "exponential"]
 MAX_DELAY_S = 60.0
 """The longest wait in seconds. If a server asks for a longer one, the call fails."""
 
+AGENT_PROBE_S = 30.0
+"""The shortest delay for external agents, because each attempt adds a prompt to their session."""
+
 _TRANSIENT_STATUS = {408, 409, 425, 429, *range(500, 600)}
 """HTTP statuses after which a retry may succeed, for errors without a pydantic-ai category."""
 
@@ -95,7 +98,8 @@ class Retry:
 class AgentRefusedError(ModelCallError):
     """An external agent ended its prompt because its provider refuses calls or is down.
 
-    External agents retry calls themselves, so only `quota_wait` applies to this error.
+    External agents retry calls themselves, so only `quota_wait` applies to this error. This also
+    holds for the agents of other frameworks, whose error is a subclass.
 
     Args:
         model: The agent's display name.
@@ -103,7 +107,12 @@ class AgentRefusedError(ModelCallError):
         status_code: The HTTP status that stands for the error: 429 for a rate limit or quota, and
             one of 500 to 599 for a server that is down.
         body: The parts of the error that may say when the provider accepts calls again.
+
+    Attributes:
+        probe_s: The shortest delay in seconds before a server that gives no time is tried again.
     """
+
+    probe_s: float = AGENT_PROBE_S
 
     def __init__(self, model: str, message: str, status_code: int, body: object = None) -> None:
         super().__init__(model, message)
@@ -194,8 +203,6 @@ class Wait(NamedTuple):
 MIN_PROBE_S = 0.2
 MAX_PROBE_S = 300.0
 """The shortest and longest delay in seconds before a server that gives no time is tried again."""
-AGENT_PROBE_S = 30.0
-"""The shortest delay for external agents, because each attempt adds a prompt to their session."""
 
 
 def quota_wait(
@@ -225,7 +232,7 @@ def quota_wait(
     if is_used_up and at is None:
         return None
     reason: Literal["quota", "server"] = "quota" if is_quota else "server"
-    shortest_s = AGENT_PROBE_S if isinstance(error, AgentRefusedError) else MIN_PROBE_S
+    shortest_s = error.probe_s if isinstance(error, AgentRefusedError) else MIN_PROBE_S
     probe_s = max(shortest_s, delay_s, min(waited_s / 2, MAX_PROBE_S))
     if at is None:
         return Wait(min(probe_s, left_s), reason, limit_s, waited_s)

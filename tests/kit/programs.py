@@ -7,6 +7,7 @@ from nb_agents.extensions.external_agents.acp.acp_errors import call_error
 from nb_agents.extensions.external_agents.acp.acp_link import AcpLink
 from nb_agents.extensions.external_agents.acp.agent_programs import prepare
 from nb_agents.extensions.external_agents.frameworks.function_agent import AgentContext
+from nb_agents.extensions.external_agents.frameworks.refused_calls import refusal_in
 from nb_agents.extensions.external_agents.program_types import ACP_TYPES, PROGRAM_TYPES
 from nb_agents.extensions.external_agents.tool_server import ToolServer
 
@@ -23,4 +24,5 @@ __all__ = [
     "acp_session",
     "call_error",
     "prepare",
+    "refusal_in",
 ]

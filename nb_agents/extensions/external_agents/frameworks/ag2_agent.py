@@ -22,6 +22,7 @@ from ag2.events.types import Usage
 from ag2.middleware import BaseMiddleware
 
 from nb_agents import events as ev
+from nb_agents.agents.runner import TextStream
 from nb_agents.extensions.external_agents.frameworks.call_log import CallLog, digest_of
 from nb_agents.extensions.external_agents.frameworks.program_runner import Conversation, Framework
 from nb_agents.json_text import json_text
@@ -85,7 +86,7 @@ class _Journaled(BaseMiddleware):
     async def _ask(
         self, call_next: Any, events: Any, context: Any, address: str, digest: str
     ) -> ModelResponse:
-        async with self._log.model(address, digest) as call:
+        async def send(call: TextStream) -> ModelResponse:
             meter = UsageMeter(
                 lambda: sum(len(str(_contents(each))) for each in events), lambda: call.chars
             )
@@ -103,7 +104,9 @@ class _Journaled(BaseMiddleware):
                 input_tokens=int(response.usage.prompt_tokens or 0),
                 output_tokens=int(response.usage.completion_tokens or 0),
             )
-        return response
+            return response
+
+        return await self._log.request(address, digest, send)
 
     async def on_tool_execution(self, call_next: Any, event: Any, context: Any) -> Any:
         team_tool, live = self._team_tools.get(event.name), list[Any]()

@@ -4,6 +4,8 @@ An address is a path. Each run of an agent gets a number in its parent, model ca
 their run, and calls made by a tool are below the tool. Calls that run in parallel or have the same
 ids therefore never get mixed up.
 
+A call that its provider refuses is repeated within the limit of `wait_for_quota`, in its place.
+
 A stop takes effect before a call. Calls in flight finish first, because they have been paid for.
 Calls in flight when the program ends are interrupted with it (`program_work`).
 """
@@ -12,27 +14,40 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import Any, TypeVar
 
 import anyio
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts
-from nb_agents.agents.placed_calls import PlacedCall, action_for_unfinished_call
+from nb_agents.agents.placed_calls import TEXT_PLACE, PlacedCall, action_for_unfinished_call
 from nb_agents.agents.replay import PastRound
 from nb_agents.agents.runner import Round, TextStream
+from nb_agents.agents.stop_scope import current_policy
 from nb_agents.cancel import AgentStopped
 from nb_agents.context import within
 from nb_agents.errors import error_message
 from nb_agents.extensions.external_agents.frameworks.program_work import ProgramWork, without_exit
+from nb_agents.extensions.external_agents.frameworks.refused_calls import refusal_in
 from nb_agents.models.retry import Wait
 from nb_agents.tools.base import ToolCall, ToolResult, use_call
 from nb_agents.unicode import well_formed
+
+T = TypeVar("T")
+Opened = Callable[[int, float], AbstractAsyncContextManager[TextStream]]
+"""Begins an attempt, given its number and the seconds waited, as for `Round.call`."""
 
 _path: ContextVar[str] = ContextVar("nb_agents_program_path", default="")
 
@@ -186,6 +201,65 @@ class CallLog:
         past = self._past.get(address)
         return [*past.value] if past else []
 
+    async def request(
+        self,
+        address: str,
+        digest: str,
+        send: Callable[[TextStream], Awaitable[T]],
+        *,
+        name: str = "",
+        retries: bool = False,
+    ) -> T:
+        """Make and record a model call. Wait and repeat it if its provider refuses calls.
+
+        Args:
+            address: The call's address.
+            digest: The digest of the messages.
+            send: Makes an attempt, and writes its text to the stream.
+            name: The model's name.
+            retries: Whether the run's retry policy applies. Frameworks have their own rules, so
+                that nb_agents only waits as `wait_for_quota` allows.
+        """
+        opened = partial(self.model, address, digest, name)
+        return await self._until_accepted(opened, send, self.waited_s(address, digest), retries)
+
+    async def text(self, send: Callable[[TextStream], Awaitable[T]]) -> T:
+        """Record the text of a program whose calls can't be recorded, and wait as `request` does.
+
+        Args:
+            send: Runs the program. After a wait, it must continue where the program was
+                interrupted.
+        """
+        opened = partial(self.round.call, TEXT_PLACE, "", "")
+        return await self._until_accepted(opened, send, self.waited_s(TEXT_PLACE, ""), False)
+
+    async def _until_accepted(
+        self,
+        opened: Opened,
+        send: Callable[[TextStream], Awaitable[T]],
+        earlier_s: float,
+        retries: bool,
+    ) -> T:
+        clock, failed_at = current_policy().hold.clock, math.inf
+        for attempt in count(1):
+            call: TextStream | None = None
+            waited_s = earlier_s + max(0.0, clock() - failed_at)
+            try:
+                async with opened(attempt if retries else 0, waited_s) as call:
+                    try:
+                        return await send(call)
+                    except Exception as exc:
+                        failed_at = min(failed_at, clock())
+                        if not retries:
+                            waited_s = earlier_s + clock() - failed_at
+                            call.wait = await _wait_after(exc, attempt, waited_s)
+                        raise
+            except Exception:
+                if call is None or call.wait is None:
+                    raise
+            await self.sleep(call.wait)
+        raise AssertionError("unreachable")
+
     @asynccontextmanager
     async def model(
         self,
@@ -275,6 +349,14 @@ class CallLog:
         outcome = "error" if is_text and value.is_error else "ok"
         end(outcome, result, began, form="" if is_text else "json", subagents=tool_call.subagents)
         return value
+
+
+async def _wait_after(error: Exception, attempt: int, waited_s: float) -> Wait | None:
+    """Return the wait for a provider after a framework's error, or None."""
+    refusal, policy = refusal_in(error), current_policy()
+    if refusal is None or not policy.quota_wait_s:
+        return None
+    return await policy.retry_after(refusal, attempt, waited_s)
 
 
 def _value(past: PlacedCall) -> Any:

@@ -153,7 +153,7 @@ class AgentContext:
 
         def opened() -> tuple[str, Any]:
             backend = _backend_of(model)
-            return backend.name, open_request(backend, messages)
+            return backend.name, partial(open_request, backend, messages)
 
         digest = digest_of([system, prompt])
         response = await ask(self._log, digest, messages, opened, retries=True)

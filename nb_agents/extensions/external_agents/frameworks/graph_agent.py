@@ -37,23 +37,27 @@ async def converse(graph: Any, talk: Conversation, /, **more: Any) -> str:
     if graph.checkpointer in (None, True) or isinstance(graph.checkpointer, InMemorySaver):
         graph = graph.copy({"checkpointer": _JournalSaver(log, address)})
     config = {"configurable": {"thread_id": f"{log.round.agent}{address}"}}
-    state: Any = _input_of(graph, talk)
-    if graph.checkpointer and (await graph.aget_state(config)).values:
-        state = None  # continue at the checkpoint
-    durable = {"durability": "sync"} if graph.checkpointer else {}
-    await log.checkpoint()
-    async with log.round.call(TEXT_PLACE) as call:
-        stream = graph.astream(
-            state, config, stream_mode=["messages", "updates"], **durable, **more
-        )
+    if graph.checkpointer:
+        more["durability"] = "sync"
+
+    async def run(call: TextStream) -> str:
+        state: Any = _input_of(graph, talk)
+        if graph.checkpointer and (await graph.aget_state(config)).values:
+            state = None  # continue at the checkpoint
+        stream = graph.astream(state, config, stream_mode=["messages", "updates"], **more)
         async with aclosing(stream):
             async for mode, data in stream:
                 if mode == "messages":
                     _write(call, data[0])
                 else:  # between two steps
                     await log.checkpoint()
-        output = await _output_of(graph, config, data if mode == "updates" else {})
-    return output
+        return await _output_of(graph, config, data if mode == "updates" else {})
+
+    await log.checkpoint()
+    if graph.checkpointer:
+        return await log.text(run)
+    async with log.round.call(TEXT_PLACE) as call:  # a repetition would start again
+        return await run(call)
 
 
 def _input_of(graph: Any, talk: Conversation) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from openai.types.responses import Response
 from pydantic import TypeAdapter
 
 from nb_agents import events as ev
+from nb_agents.agents.runner import TextStream
 from nb_agents.extensions.external_agents.frameworks.call_log import CallLog, digest_of
 from nb_agents.extensions.external_agents.frameworks.program_runner import Conversation, Framework
 from nb_agents.json_text import json_text
@@ -176,8 +177,8 @@ class _SdkModel(Model):
         past = self._log.finished(address, digest=digest)
         if past is not None:
             return _reply(Response.model_validate(past.value))
-        name = str(getattr(self._model, "model", ""))
-        async with self._log.model(address, digest, name) as call:
+
+        async def send(call: TextStream) -> Response:
             response: Response | None = None
             sent = [system_instructions, input]
             meter = UsageMeter(lambda: len(json_text(sent)), lambda: call.chars)
@@ -201,7 +202,10 @@ class _SdkModel(Model):
                 call.usage = ev.Usage(
                     input_tokens=used.input_tokens, output_tokens=used.output_tokens
                 )
-        return _reply(response)
+            return response
+
+        name = str(getattr(self._model, "model", ""))
+        return _reply(await self._log.request(address, digest, send, name=name))
 
     async def stream_response(self, *args: Any, **more: Any) -> Any:
         """Raise: `Runner.run` only requests complete responses."""

@@ -7,6 +7,7 @@ rules of a round: an agent decides with the decision tools, or with the final te
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,11 +26,15 @@ from nb_agents.agents.decisions import (
 )
 from nb_agents.agents.replay import PastRound
 from nb_agents.agents.runner import Promise, Round
+from nb_agents.agents.stop_scope import current_policy
 from nb_agents.agents.written_calls import written_call
 from nb_agents.config.decision_tools import ANSWER
 from nb_agents.errors import ModelCallError, NbAgentsError, error_message
 from nb_agents.extensions.external_agents.frameworks.call_log import CallLog
 from nb_agents.extensions.external_agents.frameworks.program_work import Decided, ProgramWork
+from nb_agents.extensions.external_agents.frameworks.refused_calls import refusal_in
+from nb_agents.models.failures import QuotaLimit
+from nb_agents.models.retry import time_to_retry
 from nb_agents.tools.base import Tool, Toolbox
 
 MAX_TRIES = 3
@@ -143,10 +148,20 @@ class ProgramRunner:
         except Exception as exc:
             # A framework may have turned a stop into its own error.
             talk.log.round.scope.checkpoint()
-            raise ModelCallError(self.name, error_message(exc, named=True)) from exc
+            raise ModelCallError(self.name, _describe(exc)) from exc
 
     async def close(self) -> None:
         """Do nothing, because each run closes its own resources."""
+
+
+def _describe(error: Exception) -> str:
+    """Return the message of a framework's error, with advice if its provider refuses calls."""
+    text, refusal, now = error_message(error, named=True), refusal_in(error), time.time()
+    at = None if refusal is None else time_to_retry(refusal, now)
+    if at is None:
+        return text
+    advice = QuotaLimit(current_policy().quota_wait_s).advice(at - now)
+    return f"{text.removesuffix('.')}. {advice}"
 
 
 def _offered(round: Round, ballot: Ballot, log: CallLog) -> list[Tool]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from itertools import count
+from functools import partial
 from typing import Any
 
 from pydantic_ai import ModelRetry
@@ -23,7 +23,6 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from nb_agents.agents.message_json import dump_messages, load_messages
 from nb_agents.agents.runner import TextStream
-from nb_agents.agents.stop_scope import current_policy
 from nb_agents.extensions.external_agents.frameworks.call_log import CallLog, digest_of
 from nb_agents.extensions.external_agents.frameworks.program_runner import Conversation, Framework
 from nb_agents.json_text import json_text
@@ -145,7 +144,7 @@ class _JournaledModel(WrapperModel):
         self, messages: list[ModelMessage], settings: Any, params: Any, context: Any = None
     ) -> ModelResponse:
         def opened() -> tuple[str, Any]:
-            stream = self.wrapped.request_stream(messages, settings, params, context)
+            stream = partial(self.wrapped.request_stream, messages, settings, params, context)
             return self.wrapped.model_name, stream
 
         return await ask(self._log, digest_of_messages(messages), messages, opened)
@@ -155,7 +154,7 @@ async def ask(
     log: CallLog,
     digest: str,
     messages: Sequence[ModelMessage],
-    opened: Callable[[], tuple[str, Any]],
+    opened: Callable[[], tuple[str, Callable[[], Any]]],
     *,
     retries: bool = False,
 ) -> ModelResponse:
@@ -164,8 +163,9 @@ async def ask(
     Args:
         digest: The digest of the conversation.
         messages: The conversation.
-        opened: Returns the model's name and a context manager for the stream of the response.
-        retries: Whether the run's retry policy applies. Frameworks have their own rules.
+        opened: Returns the model's name and a function that returns a context manager for the
+            stream of the response.
+        retries: As for `CallLog.request`.
     """
     address = log.next_place("m")
     past = log.finished(address, digest=digest)
@@ -173,28 +173,18 @@ async def ask(
         [response] = load_messages([past.value])
         assert isinstance(response, ModelResponse)
         return response
-    clock, failed_at = current_policy().hold.clock, None
-    earlier_s = log.waited_s(address, digest)
-    for attempt in count(1):
-        name, stream = opened()
-        call: TextStream | None = None
-        try:
-            waited_s = earlier_s + (0.0 if failed_at is None else clock() - failed_at)
-            tries = attempt if retries else 0
-            async with log.model(address, digest, name, tries, waited_s) as call:
-                return await _receive(call, messages, stream)
-        except Exception:
-            if call is None or call.wait is None:
-                raise
-            failed_at = clock() if failed_at is None else failed_at
-        await log.sleep(call.wait)
-    raise AssertionError("unreachable")
+    name, stream = opened()
+
+    async def send(call: TextStream) -> ModelResponse:
+        return await _receive(call, messages, stream)
+
+    return await log.request(address, digest, send, name=name, retries=retries)
 
 
 async def _receive(
-    call: TextStream, messages: Sequence[ModelMessage], stream: Any
+    call: TextStream, messages: Sequence[ModelMessage], stream: Callable[[], Any]
 ) -> ModelResponse:
-    async with stream as events:
+    async with stream() as events:
         meter = call.meter = StreamMeter(events, lambda: sent_chars(messages), lambda: call.chars)
         async for event in events:
             _write(call, event)
