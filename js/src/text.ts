@@ -11,7 +11,7 @@ export interface Bundle {
   _n(one: string, many: string, count: number, ...args: unknown[]): string;
 }
 
-const ENGLISH: Bundle = {
+export const ENGLISH: Bundle = {
   __: fill,
   _n: (one, many, count, ...args) => fill(count === 1 ? one : many, count, ...args),
 };
