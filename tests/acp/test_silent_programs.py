@@ -1,5 +1,6 @@
 """Tests of an external agent that does not answer before its first prompt."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -21,6 +22,8 @@ from tests.team_kit import finish, outcome
 PROGRAM = Path(__file__).parent / "hostile.py"
 SECRET = "sk-canary-0123456789abcdef"
 TEXT = f"x{'y' * 1_990}{SECRET}\n\x1b[31mkey {SECRET}\x1b[0m\nPlease log in."
+MARK = f"silent-test-{os.getpid()}"
+"""In the command lines of this process's agents only."""
 METHODS = ["initialize", "session/new", "session/resume", "session/load", "session/set_mode"]
 
 
@@ -32,7 +35,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def mute(method: str, **keys: Any) -> TeamSpec:
-    command = [sys.executable, str(PROGRAM), "mute", method, TEXT]
+    command = [sys.executable, str(PROGRAM), "mute", method, TEXT, MARK]
     return team({"id": "ada", "backend": {"type": "acp", "command": command, **keys}})
 
 
@@ -78,7 +81,7 @@ def test_silent_agent_is_reported_and_a_graceful_stop_ends_it(
     assert run.status == "cancelled"
     stop = run.view.stop
     assert stop is not None and stop.level == "requested"
-    assert not processes_with("mute")
+    assert not processes_with(MARK)
     options = RunOptions(session_root=tmp_path)
     again = finish(nb_agents.resume(run.session, team(agent("ada", "say two")), options=options))
     assert (again.status, again.result) == ("completed", "two")
