@@ -80,7 +80,7 @@ LABELS = ("Accept",) * 8 + ("Reject", "Reject", "Insert as a new cell", "Accept 
 
 
 class Agent:
-    """Reads the cells and proposes a change of one of them, again and again, until it is told."""
+    """Reads the cells and proposes a change of one of them, until `is_done` is set."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name, self.random, self.count, self.is_done = name, Random(f"{name}{seed}"), 0, False

@@ -433,7 +433,7 @@ class Sweep(SweepHandle):
 
     @property
     def _changed_timeout(self) -> float | None:
-        """The time limit of rows in seconds, if it is not the one of the call."""
+        """The time limit of each row in seconds, or None for that of the call."""
         timeout = self._steering.timeout
         return None if timeout == self._spec.timeout else timeout
 
