@@ -56,8 +56,12 @@ def test_rewind_by_keyboard_leaves_the_old_turn_unchanged(
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     expect(dialog.get_by_role("spinbutton")).to_be_focused()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
+    accept = dialog.locator(".jp-mod-accept")
+    for _ in range(8):  # Chromium also stops at what scrolls, which depends on the window's size
+        if accept.evaluate("button => button === document.activeElement"):
+            break
+        page.keyboard.press("Tab")
+    expect(accept).to_be_focused()
     page.keyboard.press("Enter")
     expect(dialog).to_have_count(0)
     expect(page.locator(".nba-tab")).to_be_visible()
