@@ -49,7 +49,7 @@ export function makeSteering(life: AbortSignal, steer: (body: SteerBody) => void
   const problem = make("p", "problem");
   problem.setAttribute("role", "alert");
   const models = makeModels(life, steer);
-  const again = makeButton(trans.__("Run failed rows again"));
+  const again = makeButton(trans.__("Retry failed"));
   const score = makeButton(trans.__("Score so far"));
   setAttr(score, "title", trans.__("Score what the running rows have written so far."));
   const more = make("div", "acts", again, score);

@@ -146,7 +146,7 @@ export const SWEEP: SweepState = {
   fraction: 0.25,
   bar: "Rows complete",
   in_flight: "score 0.5 ± 0.1 (2)",
-  elapsed: "34 s · about 2 min 0 s to go",
+  elapsed: "34 s · about 2 min to go",
   cost: "8214 tok · $0.041",
   counts: [
     { text: "1 failed", tone: "err", state: "failed" },

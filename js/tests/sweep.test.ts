@@ -149,7 +149,7 @@ describe("the controls of a running sweep", () => {
     expect(q(".models button").getAttribute("aria-pressed")).toBe("true");
     press("Continue openai");
     expect(last(model)).toMatchObject({ unpause_model: "openai" });
-    press("Run failed rows again");
+    press("Retry failed");
     expect(last(model)).toMatchObject({ requeue: "failed" });
     press("Score so far");
     expect(last(model)).toMatchObject({ score: true });

@@ -142,7 +142,9 @@ def duration(view: RunView) -> str:
 def seconds(duration_s: float) -> str:
     """Return a duration as text, such as "2 min 5 s"."""
     minutes, rest = divmod(round(duration_s), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    if minutes:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{rest} s"
 
 
 def when(at: float) -> str:

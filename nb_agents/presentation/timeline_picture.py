@@ -108,10 +108,13 @@ class Scale:
     @property
     def ticks(self) -> list[Tick]:
         """The lines of the scale, at about five round times."""
-        step = next((s for s in _STEPS if self.total_s / s <= 6), self.total_s / 4)
-        count = int(self.total_s / step + 1e-6)
-        marks = (n * step for n in range(count + 1))
+        count = int(self.total_s / self._step + 1e-6)
+        marks = (n * self._step for n in range(count + 1))
         return [Tick(self._left_of(s), self.clock(s)) for s in marks]
+
+    @property
+    def _step(self) -> float:
+        return next((s for s in _STEPS if self.total_s / s <= 6), self.total_s / 4)
 
     def _left_of(self, seconds: float) -> float:
         passed = 0.0
@@ -125,7 +128,8 @@ class Scale:
     def clock(self, seconds: float) -> str:
         """Return a time with the precision of the scale: ``0.2 s``, ``4 s``, ``2:01:05``."""
         if self.total_s < 60:
-            return f"{seconds:.{1 if self.total_s < 10 else 0}f}\N{NO-BREAK SPACE}s"
+            digits = 2 if self._step < 0.1 else 1 if self.total_s < 10 else 0
+            return f"{seconds:.{digits}f}\N{NO-BREAK SPACE}s"
         minutes, rest = divmod(round(seconds), 60)
         hours, minutes = divmod(minutes, 60)
         return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

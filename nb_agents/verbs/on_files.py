@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from textwrap import indent
 
 from nb_agents.launch.file_report import check_file
 from nb_agents.launch.team_kind import kind_of_source
@@ -39,4 +40,6 @@ def plan(file: str, caller: Caller) -> Reply:
     """Show what a recipe would do, without running it."""
     lines, diagram = kind_of_source(file).diagram(file)
     facts = {"lines": lines, "mermaid": diagram}
-    return Reply("\n".join(lines), facts, markdown=f"```mermaid\n{diagram}\n```")
+    # An indented block: no text in a line can end it.
+    text = indent("\n".join(lines), "    ")
+    return Reply("\n".join(lines), facts, markdown=f"```mermaid\n{diagram}\n```\n\n{text}")

@@ -140,12 +140,12 @@ def test_sweep_is_steered_in_its_panel_and_retried_from_its_card(
     panel.get_by_label("Seconds for each row").fill("900")
     panel.get_by_role("button", name="Apply").click()
     expect(rows).to_have_count(4)
-    expect(panel.locator(".steer .says")).to_have_text("4 rows at a time · 15 min 0 s for each row")
+    expect(panel.locator(".steer .says")).to_have_text("4 rows at a time · 15 min for each row")
     for width in (720, 1400):
         page.set_viewport_size({"width": width, "height": 1100})
         assert overflows(panel) == []
         shoot(story, artifacts, f"sweep-steered-{width}", i)
-    panel.get_by_role("button", name="Run failed rows again").click()
+    panel.get_by_role("button", name="Retry failed").click()
     expect(panel.locator(".counts")).not_to_contain_text("failed")
     server.script("m", agent("It is **so**.", SAYS))
     server.release()

@@ -192,7 +192,9 @@ def test_check_and_plan_describe_a_recipe(notebook: Notebook) -> None:
     assert "Unknown key 'stages.1.retries' is ignored." in text
     assert text.endswith("It can run.")
     [display] = notebook.kernel.run(f"%agents plan {recipe}").displays
-    assert display.data["text/markdown"].startswith("```mermaid\nflowchart TD\n")
+    chart, text = display.data["text/markdown"].split("\n\n```\n\n")
+    assert chart.startswith("```mermaid\nflowchart TD\n")
+    assert "    gate after draft" in text
     assert "gate after draft" in display.data["text/plain"]
     assert "Can start." in notebook.text(notebook.kernel.run(f"%agents check {notebook.team}"))
     assert list(notebook.root.glob("*")) == []

@@ -45,6 +45,7 @@ def test_time_between_stop_and_resume_is_a_short_gap() -> None:
 @pytest.mark.parametrize(
     "total_s, labels",
     [
+        (0.25, ["0.00 s", "0.05 s", "0.10 s", "0.15 s", "0.20 s", "0.25 s"]),
         (1.0, ["0.0 s", "0.2 s", "0.4 s", "0.6 s", "0.8 s", "1.0 s"]),
         (45.0, ["0 s", "10 s", "20 s", "30 s", "40 s"]),
         (200.0, ["0:00", "1:00", "2:00", "3:00"]),

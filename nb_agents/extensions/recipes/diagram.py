@@ -22,6 +22,8 @@ MAX_SHOWN = 80
 _SHORT = "…"
 
 _SHAPES = {"agent": '("{}")', "bash": '[/"{}"/]', "recipe": '[["{}"]]'}
+_NAME = '["{}"]'
+"""The first node in the box of a stage or group."""
 _END = '(["{}"])'
 _GATE = '{{"{}"}}'
 _PLAIN = " ,:/·…"
@@ -142,8 +144,9 @@ def mermaid(recipe: Recipe) -> str:
 
     Returns:
         The flowchart's source. Agent steps are rounded, commands slanted and sub-recipes
-        double-sided. Gates are diamonds; stages and nested steps are boxes. Conditions label the
-        incoming arrows, loops are arrows back, and dotted arrows are ``depends_on``.
+        double-sided. Gates are diamonds. Stages and groups of steps are boxes that begin with their
+        name: an arrow into the box would cross a title. Conditions label the incoming arrows,
+        groups that repeat have an arrow back, and dotted arrows are ``depends_on``.
 
     Example:
         >>> text = "{name: hi, description: d, version: 1.0.0, "
@@ -187,7 +190,8 @@ class _Chart:
         for stage in recipe.stages:
             self._labels.append(only_when(stage))
             if stage.name:
-                with self._box(stage.name):
+                with self._box():
+                    self._lead_to(self._node(_NAME, stage.name))
                     self._steps(stage.steps)
             else:
                 self._steps(stage.steps)
@@ -206,9 +210,6 @@ class _Chart:
             self._labels.append(only_when(step))
             before = self._tail
             first = self._group(step) if step.kind == "group" else self._single(step)
-            if step.is_loop:
-                # The label is part of the node. On the edge, the next node would cover it.
-                self._edge(self._tail, first, repeats(step) if step.kind == "group" else "")
             for id_ in step.depends_on:
                 if self._by_id[id_] != before:  # the arrow from the previous step already exists
                     self._edge(self._by_id[id_], first, "", "-.->")
@@ -221,9 +222,12 @@ class _Chart:
         return node
 
     def _group(self, step: Step) -> str:
-        with self._box(step.id):
-            first = f"n{self._count}"
+        with self._box():
+            first = self._node(_NAME, *filter(None, [step.id, repeats(step)]))
+            self._lead_to(first)
             self._steps(step.steps)
+            if step.is_loop:
+                self._edge(self._tail, first, "")
         return first
 
     def _lead_to(self, node: str) -> None:
@@ -241,8 +245,8 @@ class _Chart:
         return name
 
     @contextmanager
-    def _box(self, title: str) -> Iterator[None]:
-        self._add(f'subgraph b{len(self.nodes)}["{_label(title)}"]')
+    def _box(self) -> Iterator[None]:
+        self._add(f'subgraph b{len(self.nodes)}[" "]')
         self._depth += 1
         yield
         self._depth -= 1
