@@ -330,7 +330,8 @@ def test_card_shows_late_decisions(started: Any) -> None:
     assert "1: replace cell load, by ada: open" in card_of_run(run)["text/markdown"]
     cells_decide(run, CALLER._replace(user="Ada L."), number=1, how="accepted", cell="load")
     card = card_of_run(run)
-    assert "1: replace cell load, by ada: accepted by Ada L." in card["text/markdown"]
+    line = "1: replace cell load, by ada: accepted by Ada L. · `df = pd.read_csv('a.csv')`"
+    assert line in card["text/markdown"]
     assert card[TURN_MIME]["parts"]["cells"]["open"] == []
 
 

@@ -8,10 +8,14 @@ from nb_agents.extensions.notebook_cells.cell_events import CellRun, CellsState,
 from nb_agents.extensions.notebook_cells.cells import digest
 from nb_agents.extensions.notebook_cells.changes import describe
 from nb_agents.nouns import count
+from nb_agents.presentation.text import clip
 from nb_agents.view.run_view import RunView
 
 MAX_LISTED = 20
 """Maximum number of proposals on a card."""
+
+MAX_CODE = 60
+"""Maximum number of characters of a cell's first line."""
 
 
 def cells_part(view: RunView) -> Mapping[str, object]:
@@ -100,11 +104,14 @@ def _proposals_card(view: RunView, state: CellsState) -> str:
 
 
 def row(proposal: Proposal) -> str:
-    """Return a proposal and its decision on one line."""
+    """Return a proposal, its decision and the cell's first line, as one line of Markdown."""
     change, decided = proposal.change, proposal.decided
     how = decided.how if decided else "open"
     user = f" by {decided.by}" if decided and decided.by else ""
-    return f"{change.number}: {describe(change)}, by {change.agent}: {how}{user}"
+    # A cell's id says nothing to its user. A backtick would end the inline code.
+    first = (change.base_source or change.source).strip().partition("\n")[0].replace("`", "'")
+    code = f" · `{clip(first, MAX_CODE)}`" if first else ""
+    return f"{change.number}: {describe(change)}, by {change.agent}: {how}{user}{code}"
 
 
 def facts(state: CellsState, turn: str, since: int = 0) -> list[dict[str, object]]:
