@@ -8,6 +8,7 @@
 import type { ISharedCell, YNotebook } from "@jupyter/ydoc";
 import { editsOf } from "./cell-diff";
 import { MAX_OUTPUTS, lastChars, outputsOf } from "./cell-outputs";
+import type { CursorOwner } from "./cursors";
 
 /** A proposed change, as in `nb_agents/extensions/notebook_cells/cell_views.py`. Its texts are untrusted. */
 export interface Change {
@@ -189,18 +190,38 @@ function move(notebook: YNotebook, index: number, target: number): void {
   notebook.undoManager.stopCapturing();
 }
 
+/** A cell that a rewind leaves as it is, because it has changed or a cursor is in it. */
+export interface LeftCell {
+  readonly cell: string;
+  /** The user whose cursor is in the cell, or undefined if the cell has changed since the rewind was planned. */
+  readonly cursor: CursorOwner | undefined;
+}
+
 /**
- * Take back changes. A step is left out if its cell does not have the expected source.
+ * Take back changes. A step is left out if its cell does not have the expected source. A cell with a cursor in it is
+ * neither deleted nor moved, because keys that its user presses now would be lost.
  *
+ * @param cursorOf Returns whose cursor is in a cell.
  * @returns The changes that were taken back, and the cells of steps that were left out.
  */
 export function applyRevert(
   notebook: YNotebook,
   steps: readonly RevertStep[],
-): { readonly changes: readonly string[]; readonly kept: readonly string[] } {
-  const done = steps.filter((step) => revert(notebook, step));
-  const kept = steps.filter((step) => !done.includes(step));
-  return { changes: done.flatMap(({ changes }) => changes), kept: kept.map(({ cell }) => cell) };
+  cursorOf: (cell: string) => CursorOwner | undefined = () => undefined,
+): { readonly changes: readonly string[]; readonly left: readonly LeftCell[] } {
+  const changes: string[] = [];
+  const left = new Map<string, LeftCell>();
+  for (const step of steps) {
+    const cursor = replacesEditor(step.op) ? cursorOf(step.cell) : undefined;
+    if (!cursor && revert(notebook, step)) changes.push(...step.changes);
+    else left.set(step.cell, { cell: step.cell, cursor });
+  }
+  return { changes, left: [...left.values()] };
+}
+
+/** Return whether an operation removes the editor of its cell. A moved cell gets a new one. */
+export function replacesEditor(op: Change["op"]): boolean {
+  return op === "delete" || op === "move";
 }
 
 function revert(notebook: YNotebook, step: RevertStep): boolean {

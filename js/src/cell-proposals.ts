@@ -12,17 +12,20 @@ import {
   type Applied,
   type Change,
   type Fit,
+  type LeftCell,
   type RevertStep,
   applyChange,
   applyRevert,
   fitOf,
   insertAsNew,
   readCells,
+  replacesEditor,
 } from "./cell-changes";
 import { diffLines } from "./cell-diff";
 import { imagesOf, listOutputs } from "./cell-outputs";
 import { CellRuns, type RunPart, type WantedRun } from "./cell-runs";
 import { type Place, modelOf } from "./cells";
+import { type CursorOwner, cursorIn } from "./cursors";
 import { make, setAttr, setHidden, setText } from "./dom";
 import { pageName } from "./page-name";
 import { listen } from "./press";
@@ -137,7 +140,7 @@ function titleOf({ op, agent }: Change): string {
 /** Say why a proposal can't be applied, or "". */
 function problemOf(fit: Fit | "lost"): string {
   const problems: Readonly<Record<Fit | "lost", string>> = {
-    lost: trans.__("This change was accepted, but the notebook was closed before it was saved."),
+    lost: trans.__("This change was accepted, but the notebook was closed or reverted before it was saved."),
     fits: "",
     done: "",
     changed: trans.__("The cell has changed since the agent read it, so the proposal can't be applied. Compare your changes with the agent's."),
@@ -164,6 +167,7 @@ class TurnProposals {
   private isReverting = false;
   private isLive = true;
   private timer: ReturnType<typeof setTimeout> | undefined;
+  private readonly cellId: string;
 
   constructor(
     private readonly turn: string,
@@ -178,7 +182,8 @@ class TurnProposals {
       record: (body: object) => api.hasChanged(turn, "cells_run", body),
       end: (body: object) => this.post("cells_run", body),
     };
-    this.runs = new CellRuns(place.panel, place.cell.model.id, runs, executor);
+    this.cellId = place.cell.model.id;
+    this.runs = new CellRuns(place.panel, this.cellId, runs, executor);
     const all = (act: (change: Change, claim: Promise<boolean>) => Promise<void>) => async (): Promise<void> => {
       const open = this.open;
       const claims = await Promise.all(open.map((change) => this.claim(change)));
@@ -190,19 +195,39 @@ class TurnProposals {
       rejectAll: all((change, claim) => this.reject(change, claim)),
     });
     place.panel.content.modelContentChanged.connect(() => this.drawSoon());
+    this.notebook.changed.connect((_, { cellsChange }) => {
+      if (cellsChange && isReload(cellsChange)) void this.reload(this.savedAt());
+    });
+  }
+
+  /**
+   * Look for accepted changes that the notebook lost, because it was read from the file again.
+   *
+   * @param savedAt When this page last saved the notebook, in Unix seconds.
+   */
+  private async reload(savedAt: number): Promise<void> {
+    try {
+      this.changes = await this.api.proposals(this.turn, savedAt);
+    } catch (error) {
+      this.report(error instanceof Error ? error.message : String(error));
+      return;
+    }
+    this.unsaved = this.changes.filter(isNewlyAccepted);
+    for (const { number } of this.unsaved) this.decided.delete(number);
+    this.draw();
   }
 
   /** Send the cells that an agent asks for. */
   async answer({ request, ids, outputs, images, untrusted, start }: CellsRequest): Promise<void> {
     if (this.answered.has(request)) return;
     this.answered.add(request);
-    const { panel, cell } = this.place;
+    const { panel } = this.place;
     const head = { request, notebook: panel.title.label };
     if (!untrusted && hasUntrustedOutput(panel)) {
       await this.post("cells_read", { ...head, count: 0, cells: "[]", untrusted: true });
       return;
     }
-    const { count, cells, problem } = readCells(this.notebook, ids, cell.model.id, outputs, start);
+    const { count, cells, problem } = readCells(this.notebook, ids, this.cellId, outputs, start);
     const withImages = images && !problem ? this.notebook.cells.filter(({ id }) => ids.includes(id)) : [];
     const found = imagesOf(withImages.map((each) => [each.id, listOutputs(each)]));
     const body = { ...head, count, cells: JSON.stringify(cells), problem };
@@ -226,18 +251,18 @@ class TurnProposals {
       this.report(error instanceof Error ? error.message : String(error));
       return;
     }
-    const report = new RevertReport(this.place, () => {
+    const report = new RevertReport(this.place.panel, this.host, () => {
       this.isReverting = false;
       void this.revert(true);
     });
     if (plan.open && !plan.mine) report.showOther();
     if (!plan.mine || this.place.panel.isDisposed) return;
-    const { changes, kept } = applyRevert(this.notebook, plan.steps ?? []);
-    const listed = plan.kept ?? [];
-    report.show(new Set(plan.steps?.map(({ cell }) => cell)).size - new Set(kept).size, listed);
+    const { changes, left } = applyRevert(this.notebook, plan.steps ?? [], (cell) => cursorIn(this.place.panel, cell));
+    const kept = plan.kept ?? [];
+    report.show(new Set(plan.steps?.map(({ cell }) => cell)).size - left.length, kept, left);
     await this.post("cells_reverted", {
       changes: [...changes, ...(plan.done ?? [])].join(" "),
-      kept: [...kept, ...listed.map(({ cell }) => cell)].join(" "),
+      kept: [...left, ...kept].map(({ cell }) => cell).join(" "),
     });
   }
 
@@ -256,7 +281,7 @@ class TurnProposals {
     try {
       if (!this.unsaved) {
         changes = await this.api.proposals(this.turn, this.savedAt());
-        this.unsaved = changes.filter(({ how, cell_type }) => how === "accepted" && cell_type !== undefined);
+        this.unsaved = changes.filter(isNewlyAccepted);
       } else if (open.length) changes = await this.api.proposals(this.turn);
     } catch {
       this.loaded = undefined; // the server can't be reached; the next state tries again
@@ -308,6 +333,12 @@ class TurnProposals {
     return this.place.panel.content.model!.sharedModel as YNotebook;
   }
 
+  /** The element of the run's cell. A cell that is moved or reloaded gets another one. */
+  private get host(): HTMLElement {
+    const cell = this.place.panel.content.widgets.find(({ model }) => model?.id === this.cellId);
+    return (cell ?? this.place.cell).node;
+  }
+
   private get open(): readonly Change[] {
     return this.changes.filter(({ how, number }) => how === "" && !this.decided.has(number));
   }
@@ -331,7 +362,7 @@ class TurnProposals {
       }
     for (const change of open) this.drawChange(change);
     for (const change of lost) this.drawLost(change);
-    this.bar.draw(open.length, this.place.cell.node);
+    this.bar.draw(open.length, this.host);
     this.refreshLater();
   }
 
@@ -379,7 +410,7 @@ class TurnProposals {
     const id = change.op === "insert" ? change.after : change.cell;
     const cell = widgets.find(({ model }) => model.id === id);
     const isTop = change.op === "insert" && id === "";
-    const host = (isTop ? widgets[0] : cell)?.node ?? this.place.cell.node;
+    const host = (isTop ? widgets[0] : cell)?.node ?? this.host;
     if (el.parentElement === host) return;
     if (isTop) host.prepend(el);
     else host.append(el);
@@ -402,13 +433,11 @@ class TurnProposals {
   }
 
   private apply(change: Change): Applied | undefined {
-    const cell = this.place.panel.content.widgets.find(({ model }) => model.id === change.cell);
-    // Keys that the user presses now would go to another cell.
-    if (change.op === "delete" && cell?.editor?.hasFocus()) {
-      this.report(trans.__("The cell was not deleted, because your cursor is in it."));
-      return undefined;
-    }
-    return applyChange(this.notebook, change);
+    // Keys that the cursor's user presses now would go to another cell.
+    const cursor = replacesEditor(change.op) ? cursorIn(this.place.panel, change.cell) : undefined;
+    if (!cursor) return applyChange(this.notebook, change);
+    this.report(cursorProblem(change.op === "move", cursor));
+    return undefined;
   }
 
   private asNew(change: Change): Promise<void> {
@@ -427,7 +456,7 @@ class TurnProposals {
     if (!(await this.claim(change))) await new Promise((resolve) => setTimeout(resolve, REPORT_MS));
     const isOpen = this.open.includes(change) && !this.place.panel.isDisposed;
     if (isOpen && fitOf(this.notebook, change) === "done" && (await this.claim(change, true)))
-      await this.decide(change, ...doneAs(this.notebook, change));
+      await this.decide(change, ...doneAs(this.notebook, change), Promise.resolve(true), true);
     this.applied.delete(change.number);
   }
 
@@ -455,12 +484,14 @@ class TurnProposals {
    *
    * @param act Changes the notebook in one synchronous step. It returns undefined if nothing was changed.
    * @param claim Resolves to whether this page may decide the proposal.
+   * @param found Whether the notebook already contained the change.
    */
   private async decide(
     change: Change,
     how: string,
     act: () => Partial<Applied> | undefined,
     claim = this.claim(change),
+    found = false,
   ): Promise<void> {
     if (!(await claim)) return;
     // The claim takes a moment, in which the user may have closed the notebook, clicked again or stopped the run.
@@ -472,7 +503,7 @@ class TurnProposals {
     }
     this.decided.add(change.number);
     this.draw();
-    await this.post("cells_decide", { number: change.number, how, cell: "", ...applied });
+    await this.post("cells_decide", { number: change.number, how, cell: "", found, ...applied });
     if (!this.isLive) this.redrawCard(this.turn);
   }
 
@@ -485,6 +516,24 @@ class TurnProposals {
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS[Math.min(n, RETRY_MS.length - 1)]));
     }
   }
+}
+
+/** Return whether a change was accepted after the time for which proposals were listed. */
+function isNewlyAccepted({ how, cell_type }: Change): boolean {
+  return how === "accepted" && cell_type !== undefined;
+}
+
+/** Return whether all cells of a notebook were replaced, as "Revert" does. */
+function isReload(cellsChange: readonly { readonly retain?: number; readonly delete?: number }[]): boolean {
+  return cellsChange.some((each) => each.delete) && !cellsChange.some((each) => each.retain);
+}
+
+/** Say why a cell with a cursor in it was not changed. */
+function cursorProblem(isMove: boolean, { name }: CursorOwner): string {
+  if (!name) return isMove ? trans.__("The cell was not moved, because your cursor is in it.") : trans.__("The cell was not deleted, because your cursor is in it.");
+  return isMove
+    ? trans.__("The cell was not moved, because the cursor of %1 is in it. You can still move it yourself.", name)
+    : trans.__("The cell was not deleted, because the cursor of %1 is in it. You can still delete it yourself.", name);
 }
 
 /** Return how a change that the notebook already contains was decided. */
@@ -575,7 +624,8 @@ class RevertReport {
   private readonly el: HTMLElement;
 
   constructor(
-    private readonly place: Place,
+    private readonly panel: NotebookPanel,
+    private readonly host: HTMLElement,
     again: () => void,
   ) {
     this.force = button(trans.__("Take back here"), () => {
@@ -593,18 +643,27 @@ class RevertReport {
   showOther(): void {
     setText(this.title, trans.__("Another page is taking back the changes after the checkpoint."));
     setHidden(this.force, false);
-    this.place.cell.node.append(this.el);
+    this.host.append(this.el);
   }
 
-  show(count: number, kept: NonNullable<RevertPlan["kept"]>): void {
-    if (!count && !kept.length) return;
+  /**
+   * @param count The number of cells whose changes were taken back.
+   * @param kept The cells that the user had edited since.
+   * @param left The cells that could not be changed at the last moment.
+   */
+  show(count: number, kept: NonNullable<RevertPlan["kept"]>, left: readonly LeftCell[]): void {
+    if (!count && !kept.length && !left.length) return;
     setText(this.title, trans._n("The rewind took back the changes of %1 cell.", "The rewind took back the changes of %1 cells.", count));
     for (const { cell, agent, why, diff } of kept) {
-      const index = this.place.panel.content.widgets.findIndex(({ model }) => model.id === cell);
+      const index = this.panel.content.widgets.findIndex(({ model }) => model.id === cell);
       this.details.append(text("p", "", keptText(index, why === "gone", agent)));
       if (diff) this.details.append(makeLines(diff.split("\n").filter((line) => !line.startsWith("@@"))));
     }
-    this.place.cell.node.append(this.el);
+    for (const { cell, cursor } of left) {
+      const index = this.panel.content.widgets.findIndex(({ model }) => model.id === cell);
+      this.details.append(text("p", "", leftText(index, cursor)));
+    }
+    this.host.append(this.el);
   }
 }
 
@@ -617,6 +676,15 @@ function keptText(index: number, isGone: boolean, agent: string): string {
   return isGone
     ? trans.__("Cell %1 is no longer there, so its change by %2 was not taken back.", index + 1, agent)
     : trans.__("Cell %1 stays, because you have edited it since. The change by %2 was not taken back.", index + 1, agent);
+}
+
+/** Say why a change was not taken back at the last moment. The index of a cell that is no longer there is -1. */
+function leftText(index: number, cursor: CursorOwner | undefined): string {
+  if (index < 0) return trans.__("A cell is no longer there, so its change was not taken back.");
+  if (!cursor) return trans.__("Cell %1 stays, because it has just changed. Its change was not taken back.", index + 1);
+  return cursor.name
+    ? trans.__("Cell %1 stays, because the cursor of %2 is in it. Its change was not taken back.", index + 1, cursor.name)
+    : trans.__("Cell %1 stays, because your cursor is in it. Its change was not taken back.", index + 1);
 }
 
 /** Show the lines of a unified diff. */

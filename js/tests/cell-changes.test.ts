@@ -201,7 +201,7 @@ describe("taking changes back", () => {
   it("restores, removes, moves and inserts cells", () => {
     const made = notebook("new", "b", "c", "d");
     const json = JSON.stringify({ metadata: { tag: 1 }, outputs: [], execution_count: 3 });
-    const { changes, kept } = applyRevert(made, [
+    const { changes, left } = applyRevert(made, [
       step("delete", "c0", { base: "new" }),
       step("replace", "c1", { base: "b", source: "old" }),
       step("move", "c3", { base: "d", source: "d", after: "c1" }),
@@ -211,19 +211,36 @@ describe("taking changes back", () => {
     expect(sources(made)).toEqual(["old", "d", "x = 1", "c"]);
     expect(made.getCell(2).toJSON()).toMatchObject({ id: "gone", metadata: { tag: 1 }, execution_count: 3 });
     expect(changes).toEqual(["1/c0", "1/c1", "1/c3", "1/gone"]);
-    expect(kept).toEqual([]);
+    expect(left).toEqual([]);
   });
 
   it("leaves a cell that the user has edited in the meantime", () => {
     const made = notebook("mine", "b");
-    const { changes, kept } = applyRevert(made, [
+    const { changes, left } = applyRevert(made, [
       step("replace", "c0", { base: "theirs", source: "old" }),
       step("insert", "c1", { source: "twice" }),
       step("delete", "nowhere", { base: "" }),
     ]);
     expect(sources(made)).toEqual(["mine", "b"]);
     expect(changes).toEqual([]);
-    expect(kept).toEqual(["c0", "c1", "nowhere"]);
+    expect(left.map(({ cell }) => cell)).toEqual(["c0", "c1", "nowhere"]);
+  });
+
+  it("neither deletes nor moves a cell with a cursor in it", () => {
+    const made = notebook("new", "b", "c");
+    const cursors = new Map(["c0", "c1", "c2"].map((cell) => [cell, { name: "kim" }]));
+    const { changes, left } = applyRevert(
+      made,
+      [
+        step("delete", "c0", { base: "new" }),
+        step("move", "c1", { base: "b", source: "b", after: "c2" }),
+        step("replace", "c2", { base: "c", source: "old" }),
+      ],
+      (cell) => cursors.get(cell),
+    );
+    expect(sources(made)).toEqual(["new", "b", "old"]);
+    expect(changes).toEqual(["1/c2"]);
+    expect(left).toEqual(["c0", "c1"].map((cell) => ({ cell, cursor: { name: "kim" } })));
   });
 
   it("keeps a deleted cell with its place for a later rewind", () => {

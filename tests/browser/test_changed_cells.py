@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import pytest
 from nbformat import v4
 from playwright.sync_api import expect
 
@@ -97,6 +99,55 @@ def test_file_that_changed_on_disk_makes_a_conflict(story: Story, server: ModelS
     box.get_by_role("button", name="Reject").click()
     expect(boxes(story)).to_have_count(0)
     story.page.wait_until(lambda: decisions(story) == [(1, "stale")], what="the decision")
+    story.page.command("nb-agents:stop-all-now")
+
+
+def test_accepted_change_that_a_revert_took_away_is_offered_again(
+    story: Story, server: ModelServer
+) -> None:
+    start(story, server, proposing(replaces, inserts))
+    expect(boxes(story)).to_have_count(2)
+    story.page.save()
+    boxes(story).first.get_by_role("button", name="Accept").click()
+    expect(boxes(story)).to_have_count(1)
+    story.page.wait_until(lambda: decisions(story) == [(1, "accepted")], what="the decision")
+    notebook = story.page.saved()
+    notebook.cells[1].source = "numbers = [3]"
+    nbformat.write(notebook, story.page.lab.root / story.page.notebook)
+    story.page._start("docmanager:save")
+    story.page.page.locator(".jp-Dialog").get_by_role("button", name="Revert").click()
+    box = boxes(story).filter(has_text="closed or reverted before it was saved")
+    expect(box).to_be_visible()
+    assert sources(story)[1:3] == ["numbers = [3]", LOOP]
+    box.get_by_role("button", name="Accept").click()
+    expect(boxes(story)).to_have_count(1)
+    assert sources(story)[1:3] == ["numbers = [3]", SUM]
+    expect(story.page.page.locator(".nba-changes")).to_contain_text("1 proposed change")
+    assert decisions(story) == [(1, "accepted")]
+    story.page.command("nb-agents:stop-all-now")
+
+
+@pytest.mark.parametrize(("change", "done"), [(moves, "moved"), (deletes, "deleted")])
+def test_cell_is_neither_moved_nor_deleted_while_the_cursor_is_in_it(
+    story: Story, server: ModelServer, change: Callable[[str, str], dict[str, Any]], done: str
+) -> None:
+    start(story, server, proposing(change))
+    expect(boxes(story)).to_have_count(1)
+    page, accept = story.page.page, boxes(story).get_by_role("button", name="Accept")
+    before = sources(story)
+    story.page.cell(2).locator(".cm-content").first.click()
+    page.keyboard.press("Control+End")
+    accept.evaluate("button => button.click()")  # a mouse would take the cursor away
+    told = f"The cell was not {done}, because your cursor is in it."
+    expect(page.get_by_text(told).first).to_be_visible()
+    page.keyboard.type("!")
+    assert sources(story) == [f"{each}!" if each == LOOP else each for each in before]
+    page.keyboard.press("Backspace")
+    accept.click()
+    expect(boxes(story)).to_have_count(0)
+    moved = [LOOP] if done == "moved" else []
+    assert sources(story) == moved + [each for each in before if each != LOOP]
+    story.page.wait_until(lambda: decisions(story) == [(1, "accepted")], what="the decision")
     story.page.command("nb-agents:stop-all-now")
 
 

@@ -89,6 +89,15 @@ def test_moved_cell_returns_unless_the_user_has_moved_it_again() -> None:
     assert not plan_revert([cell("b", ""), cell("a", ""), cell("c", "")], [moved]).steps
 
 
+def test_cell_that_was_already_at_the_proposed_place_stays_there() -> None:
+    events = [
+        ChangeProposed(agent="ada", number=1, group=1, op="move", cell="b", after="a", seq=1, at=1),
+        ChangeDecided(number=1, how="accepted", cell="b", is_found=True, seq=2, at=2),
+    ]
+    plan = plan_revert([cell("a", ""), cell("b", "")], applied_changes([TurnRecord(1, events)]))
+    assert (plan.steps, plan.done) == ((), ("1/1",))
+
+
 def test_cell_that_is_gone_is_listed() -> None:
     [kept] = plan_revert([], [change(1, "replace", "a", "x", "y")]).kept
     assert kept.why == "gone"

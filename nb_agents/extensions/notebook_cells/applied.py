@@ -45,6 +45,7 @@ class AppliedChange:
         after: The source after the change, or "" for a deletion.
         removed: The JSON text of a deleted cell, or "".
         above: The ids of the cells above a deleted or moved cell, nearest first.
+        is_found: Whether the change was found in the notebook, so the earlier place is unknown.
         moved_below: For a move, the id of the cell below which the cell was put, or "" for the top.
         agent: The agent's id.
         model: The agent's model, or "".
@@ -64,6 +65,7 @@ class AppliedChange:
     after: str = ""
     removed: str = ""
     above: tuple[str, ...] = ()
+    is_found: bool = False
     moved_below: str = ""
     agent: str = ""
     model: str = ""
@@ -126,6 +128,7 @@ def _applied(
         after=change.source,
         removed=event.removed,
         above=event.above,
+        is_found=event.is_found,
         moved_below=change.after,
         agent=change.agent,
         model=origin.model,

@@ -153,6 +153,8 @@ class ChangeDecided(Event, ignored_by=_OTHER_FOLDS):
         above: The ids of the cells that were above a deleted or moved cell, nearest first.
         turn: The number of an earlier turn, if the proposal is from that turn and was decided after
             its end. 0 means this turn.
+        is_found: Whether the page found the change in the notebook, and did not apply it then. So
+            the cell's earlier place is unknown.
     """
 
     number: Count
@@ -162,6 +164,7 @@ class ChangeDecided(Event, ignored_by=_OTHER_FOLDS):
     removed: str = ""
     above: tuple[str, ...] = ()
     turn: Count = 0
+    is_found: bool = False
 
 
 class RevertRequested(Event, ignored_by=_OTHER_FOLDS):

@@ -116,6 +116,7 @@ def cells_decide(
     cell: str,
     removed: str = "",
     above: str = "",
+    found: bool = False,
 ) -> Reply:
     """Record a user's decision on a proposed change. Pages use this after they applied it."""
     decision = next((each for each in _DECISIONS if each == how), None)
@@ -131,6 +132,7 @@ def cells_decide(
         cell=cell,
         removed=removed,
         above=tuple(above.split()[:MAX_ABOVE]),
+        is_found=found,
     )
     if proposal.decided is not None and not counts(proposal, event):
         return Reply(f"Proposal {number} is already {proposal.decided.how}.", {"changed": False})
@@ -293,6 +295,7 @@ CELLS_DECIDE = Verb(
         Parameter("cell", "the id of the cell that was changed or inserted"),
         Parameter("removed", "a deleted cell as JSON text", max_chars=MAX_ANSWER),
         Parameter("above", "the ids of the cells above a deleted or moved cell, nearest first"),
+        Parameter("found", "whether the notebook already contained the change", False, kind=bool),
     ),
     route="cells_decide",
     interfaces=_HTTP,

@@ -109,7 +109,8 @@ class _Draft:
             self._keep(change, "gone")
             return
         elif change.op == "move":
-            if self._name_above(index) == change.moved_below:
+            is_known = not change.is_found  # or else the cell would go to the top
+            if is_known and self._name_above(index) == change.moved_below:
                 cell = self.cells.pop(index)
                 self.cells.insert(self._below(change.above), cell)
         elif not self._has(index, change.after, change.cell_type):
