@@ -117,6 +117,7 @@ MAY_OPEN = {
         "extensions.notebook_cells.apply_verb",
         "extensions.replays.pytest_plugin",
         "extensions.replays.recording",
+        "launch.stream_recording",
         "extensions.external_agents.program_types",
         "extensions.recipes.recipe_work:RecipeWork._project",
         "launch.once",

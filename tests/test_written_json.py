@@ -22,6 +22,7 @@ ALLOWED = {
         "agents.stream_buffer",
         "extensions.external_agents.team_agent",
         "extensions.external_agents.team_server",
+        "models.cassettes",
         "models.demo",
         "models.streamed_calls",
         "presentation.steps_card",

@@ -255,3 +255,18 @@ CHECK = (
     _BUNDLES,
     _flag("connect", "also load custom tools and start MCP servers to test them"),
 )
+_CONFIG, _OF_MODEL, _OF_BACKEND = run_parameters("config", "model", "backend")
+DOCTOR = (
+    _option(
+        "record",
+        "send a small request to a model and write the raw response to this file, without keys, to "
+        "attach to an issue",
+        None,
+        metavar="FILE",
+    ),
+    _CONFIG._replace(help="with --record: the team file with the model"),
+    _OF_MODEL._replace(help="with --record: the model, such as openai:gpt-5-mini"),
+    _OF_BACKEND._replace(help="with --record and --model: the provider, such as openai"),
+    _option("agent", "with --record: the agent, if several have a model", None, metavar="A"),
+    _option("task", "with --record: the text of the request", None, metavar="TEXT"),
+)

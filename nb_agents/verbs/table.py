@@ -105,7 +105,7 @@ _LAST = (
     Verb("verify", on_sessions.verify, "file"),
     Verb("delete", on_sessions.delete, "session", (parameters.YES,)),
     Verb("prune", on_sessions.prune, "root", parameters.PRUNE),
-    Verb("doctor", diagnosing.doctor, "root"),
+    Verb("doctor", diagnosing.doctor, "root", parameters.DOCTOR),
 )
 _CORE = {verb.name: verb for verb in (*_FIRST, *_LAST)}
 

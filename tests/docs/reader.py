@@ -39,6 +39,7 @@ NEEDS = {
     "OTLPSpanExporter": "a collector of traces",
     "--endpoint": "a collector of traces",
     "TeamPersona": "Jupyter AI",
+    "doctor --record": "a model provider",
 }
 """Text of examples that need a server, which only have to parse."""
 
