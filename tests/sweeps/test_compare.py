@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
 import sys
@@ -14,25 +15,30 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
+from nb_agents import events as ev
 from nb_agents.errors import NotYoursError, TaskError, UserError
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests.kit.models import Backend
 from tests.kit.runs import live_turns, registry
-from tests.kit.sessions import load_session
+from tests.kit.sessions import load_session, read_journal
 from tests.kit.sweeps import SWEEP_MIME, SweepReader, fold_notes
 from tests.kit.teams import TeamSpec
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.processes import ROOT
+from tests.samples import some_or_all
 from tests.team_kit import WAIT_S
 from tests.warm import WarmProcess
 
 TASK = "Item {{id}}."
 KILL_S = 60
+LIMIT = 3
 CODE = """
 import sys
 from tests.sweeps.test_compare import compare_served
-compare_served(sys.argv[1], sys.argv[2]).wait()
+compare_served(*sys.argv[1:]).wait()
 """
+MODELS = ("gpt-5-mini", "gpt-4o")
+JUDGE = "gpt-5"
 
 
 @pytest.fixture
@@ -59,7 +65,7 @@ def number_in(text: str) -> int:
 
 
 def grade(task: str, answer: str) -> float:
-    return float(answer == "good")
+    return float(answer.startswith("good"))
 
 
 def team(share: int) -> TeamSpec:
@@ -139,50 +145,89 @@ def test_failed_runs_count_as_the_lowest_score(options: RunOptions) -> None:
 # A kill -----------------------------------------------------------------------------------------
 
 
-def compare_served(root: str, url: str) -> Any:
-    def served(model: str) -> TeamSpec:
-        backend = {"type": "openai", "model": model, "base_url": url, "api_key": "k"}
-        return TeamSpec.model_validate({"agents": [{"id": "x", "backend": backend}]})
+def compare_served(root: str, url: str, score: str) -> Any:
+    def served(model: str) -> dict[str, Any]:
+        return {"type": "openai", "model": model, "base_url": url, "api_key": "k"}
 
-    options = RunOptions(session_root=Path(root))
-    teams = served("gpt-5-mini"), served("gpt-4o")
-    return compared(options, *teams, count=40, limit=3)
+    judge = {"id": "judge", "backend": served(JUDGE)}
+    teams = [
+        TeamSpec.model_validate(
+            {
+                "agents": [{"id": f"of {model}", "backend": served(model)}],
+                "callable_agents": [judge],
+            }
+        )
+        for model in MODELS
+    ]
+    more: dict[str, Any] = {"score": "judge"} if score == "judge" else {}
+    return compared(RunOptions(session_root=Path(root)), *teams, count=40, limit=LIMIT, **more)
 
 
-def test_kill_changes_no_verdict_and_finished_runs_are_not_repeated(
-    tmp_path: Path, server: ModelServer
+class ServedTeams:
+    """The models of both teams and of their judge.
+
+    Attributes:
+        answered: The number of answers to each request.
+        unanswered: The number of requests without an answer.
+        most: The number of answers after which no request is answered.
+    """
+
+    def __init__(self, server: ModelServer) -> None:
+        self.answered, self.unanswered, self.most = Counter[str](), 0, 0
+        for model in (*MODELS, JUDGE):
+            server.script(model, *([self._reply] * 300))
+
+    def _reply(self, request: Request) -> Reply:
+        if self.answered.total() >= self.most:
+            self.unanswered += 1
+            return Reply(hang_after=0)
+        self.answered[f"{request.model}: {request.prompt}"] += 1
+        answer = self._judgement(request) if request.model == JUDGE else self._answer(request)
+        return Reply(tool_calls=(ToolCall("new_answer", {"content": answer}),))
+
+    def _answer(self, request: Request) -> str:
+        share, end = (2, ".") if request.model == MODELS[0] else (8, "!")
+        return ("good" if number_in(request.prompt) % 10 < share else "bad") + end
+
+    def _judgement(self, request: Request) -> str:
+        assert not any(model in request.prompt for model in MODELS), "the judge sees no names"
+        first, second = re.findall(r"\b(good|bad)[.!]", request.prompt)
+        return "tie" if first == second else "1" if first == "good" else "2"
+
+
+def recorded(root: Path) -> int:
+    """Return the number of answers in the journals of all sessions."""
+    journals = [read_journal(path).events for path in root.rglob("events.jsonl")]
+    return sum(isinstance(each, ev.ModelFinished) for events in journals for each in events)
+
+
+KILLS = [
+    (score, sorted(random.Random(seed).sample(range(1, 24), 2)))
+    for seed in range(some_or_all(1, 12))
+    for score in ("function", "judge")
+]
+
+
+@pytest.mark.parametrize(("score", "points"), KILLS)
+def test_kills_change_no_verdict_and_nothing_is_paid_twice(
+    tmp_path: Path, server: ModelServer, score: str, points: list[int]
 ) -> None:
-    calls = Counter[tuple[str, int]]()
-    gates = {"kill": 14}
-
-    def reply(request: Request) -> Reply:
-        number = number_in(request.prompt)
-        calls[request.model, number] += 1
-        good = number % 10 < (1 if request.model == "gpt-5-mini" else 9)
-        answer = ToolCall("new_answer", {"content": "good" if good else "bad"})
-        hangs = sum(calls.values()) > gates["kill"]
-        return Reply(tool_calls=(answer,), hang_after=0 if hangs else None)
-
-    for model in ("gpt-5-mini", "gpt-4o"):
-        server.script(model, *([reply] * 200))
-    root = tmp_path / "killed"
-    command = [sys.executable, "-c", CODE, str(root), server.url]
-    with WarmProcess(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
-        wait_until(lambda: sum(calls.values()) >= gates["kill"] + 3, KILL_S)
-        process.kill()
-    wait_until(lambda: not live_turns(root=root))
-    finished = {
-        name for name, each in fold_notes(root / "ab").results.items() if each.score is not None
-    }
-    assert len(finished) >= 8
-    before, gates["kill"] = Counter(calls), 10_000
-    resumed = compare_served(str(root), server.url)
+    models, root = ServedTeams(server), tmp_path / "killed"
+    for models.most in points:
+        models.unanswered = 0
+        command = [sys.executable, "-c", CODE, str(root), server.url, score]
+        with WarmProcess(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+            try:
+                wait_until(lambda: models.unanswered and recorded(root) == models.most, KILL_S)
+            finally:
+                process.kill()
+        wait_until(lambda: not live_turns(root=root))
+        assert models.answered.total() == models.most
+    models.most = 10_000
+    resumed = compare_served(str(root), server.url, score)
     resumed.wait(WAIT_S)
-    again = calls - before
-    numbers = {each.name: each.values["id"] for each in resumed.rows}
-    done = {(("gpt-5-mini", "gpt-4o")[name.endswith("_b")], numbers[name]) for name in finished}
-    assert not done & again.keys()
-    whole = compare_served(str(tmp_path / "whole"), server.url)
+    assert set(models.answered.values()) == {1}
+    whole = compare_served(str(tmp_path / "whole"), server.url, score)
     whole.wait(WAIT_S)
     verdict = resumed.verdict
     assert verdict.decision == "b"

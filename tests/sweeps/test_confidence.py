@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
 
@@ -14,39 +14,31 @@ from nb_agents.extensions.sweeps.confidence import (
     difference_interval,
     mean_interval,
 )
+from tests.samples import IS_FULL, sample, some_or_all
+from tests.sweeps.simulations import (
+    KINDS,
+    ROWS,
+    binary,
+    false_decisions,
+    fixed_size,
+    rows_needed,
+    spread_of,
+)
 
-
-def differences(rng: random.Random, effect: float, share: float, rows: int) -> list[float]:
-    """Return differences of scores 0 and 1, of which a share is not 0."""
-    kinds = [(share + effect) / 2, (share - effect) / 2, 1 - share]
-    return rng.choices([1.0, -1.0, 0.0], kinds, k=rows)
-
-
-def first_win(values: list[float]) -> tuple[int, int]:
-    """Return the row after which the mean is not 0, and the sign, or (0, 0)."""
-    both = BettingEvidence(0.0, 1), BettingEvidence(0.0, -1)
-    for row, value in enumerate(values, 1):
-        for sign, evidence in zip((1, -1), both, strict=True):
-            evidence.add(value)
-            if evidence.wins():
-                return row, sign
-    return 0, 0
+PAIR = binary(0.5, 0.0)
 
 
 def test_interval_is_the_values_that_the_evidence_does_not_refute() -> None:
-    values = differences(random.Random(1), 0.2, 0.5, 150)
+    rng = random.Random(1)
+    values = [PAIR(rng, 0.2) for _ in range(150)]
     low, high = difference_interval(values)
     assert low < fmean(values) < high
-    for mean, refuted in ((low - 0.002, True), (low + 0.002, False)):
-        evidence = BettingEvidence(mean, 1)
-        for value in values:
-            evidence.add(value)
-        assert evidence.wins() is refuted
-    for mean, refuted in ((high + 0.002, True), (high - 0.002, False)):
-        evidence = BettingEvidence(mean, -1)
-        for value in values:
-            evidence.add(value)
-        assert evidence.wins() is refuted
+    for bound, sign in ((low, 1), (high, -1)):
+        for inwards, refuted in ((-0.002, True), (0.002, False)):
+            evidence = BettingEvidence(bound + sign * inwards, sign)
+            for value in values:
+                evidence.add(value)
+            assert evidence.wins() is refuted
 
 
 def test_interval_without_rows_excludes_nothing_and_shrinks_with_rows() -> None:
@@ -55,21 +47,37 @@ def test_interval_without_rows_excludes_nothing_and_shrinks_with_rows() -> None:
     values = [rng.uniform(-0.5, 0.7) for _ in range(400)]
     widths = [high - low for low, high in map(difference_interval, (values[:50], values))]
     assert widths[1] < widths[0] / 2
-    assert difference_interval(values) == difference_interval(values[::-1])
 
 
-def test_equal_teams_are_rarely_told_apart_however_often_one_looks() -> None:
-    rng = random.Random(3)
-    wrong = sum(first_win(differences(rng, 0.0, 0.4, 120))[1] != 0 for _ in range(200))
-    assert wrong <= 10  # 5 %; the expected number is about 3
+def test_bets_ignore_the_row_that_they_are_for() -> None:
+    """Otherwise, the gamblers could choose high bets for the rows that they win."""
+    before, now = [0.5, -0.25, 0.25], (-1.0, 0.3, 1.0)
+    capitals = []
+    for value in now:
+        evidence = BettingEvidence(0.0, 1)
+        for each in (*before, value):
+            evidence.add(each)
+        capitals.append(math.exp(evidence.log_capital))
+    low, middle, high = capitals
+    assert middle - low == pytest.approx((high - low) * 1.3 / 2), "the capital is linear in it"
 
 
-def test_a_better_team_is_found() -> None:
-    rng = random.Random(4)
-    found = [first_win(differences(rng, 0.3, 0.4, 150)) for _ in range(20)]
-    assert {sign for _, sign in found} == {1}
-    flipped = [first_win(differences(rng, -0.3, 0.4, 150)) for _ in range(20)]
-    assert {sign for _, sign in flipped} == {-1}
+@pytest.mark.parametrize("kind", sample(KINDS, 2))
+def test_equal_teams_are_rarely_told_apart_however_often_one_looks(kind: str) -> None:
+    count = some_or_all(60, 2000)
+    wrong = false_decisions(KINDS[kind], count, ROWS if IS_FULL else 120)
+    assert wrong <= count * (0.05 if IS_FULL else 0.1)
+
+
+@pytest.mark.parametrize("effect", [0.4, -0.4])
+def test_a_better_team_is_found(effect: float) -> None:
+    assert len(rows_needed(PAIR, effect, 20, 200)) == 20
+
+
+def test_ten_points_need_at_most_60_percent_of_a_fixed_size_test_with_95_percent_power() -> None:
+    pair = KINDS["0 or 1, strongly correlated"]
+    needed = rows_needed(pair, 0.1, some_or_all(60, 1000))
+    assert median(needed) <= 0.6 * fixed_size(0.1, spread_of(pair, 0.1), 0.95)
 
 
 def test_moments_are_those_of_the_numbers() -> None:
@@ -78,7 +86,7 @@ def test_moments_are_those_of_the_numbers() -> None:
         moments.add(value)
     assert moments.mean == pytest.approx(fmean(values))
     squares = sum((value - fmean(values)) ** 2 for value in values)
-    assert moments.spread == pytest.approx(math.sqrt((squares + 1) / 5))
+    assert moments.spread == pytest.approx(math.sqrt((squares + 1) / 8))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from nb_agents.extensions.sweeps.confidence import (
     ALPHA,
     BettingEvidence,
     ConfidenceInterval,
-    RunningMoments,
     difference_interval,
 )
 from nb_agents.extensions.sweeps.notes import RowResult
@@ -219,7 +218,6 @@ class ComparisonDecider:
     def __post_init__(self) -> None:
         margin = self.spec.margin / (self.spec.high - self.spec.low)
         self._next, self._cost, self._unpriced = 0, 0.0, False
-        self._moments, self._margin = RunningMoments(), margin
         self._better = {"b": BettingEvidence(0.0, 1), "a": BettingEvidence(0.0, -1)}
         self._within = (BettingEvidence(-margin, 1), BettingEvidence(margin, -1)) if margin else ()
 
@@ -245,7 +243,6 @@ class ComparisonDecider:
             self.unscored += 1
         else:
             self.pairs.append(pair)
-            self._moments.add(pair.difference)
             for evidence in (*self._better.values(), *self._within):
                 evidence.add(pair.difference)
         self._decide()
@@ -269,11 +266,9 @@ class ComparisonDecider:
         rows, alpha = self._affordable_rows() - self._next, self.spec.alpha
         if rows <= 0:
             return False
-        if any(each.can_win(self._moments, rows, alpha) for each in self._better.values()):
+        if any(each.can_win(rows, alpha) for each in self._better.values()):
             return True
-        return bool(self._within) and all(
-            each.can_win(self._moments, rows, alpha) for each in self._within
-        )
+        return bool(self._within) and all(each.can_win(rows, alpha) for each in self._within)
 
     def _affordable_rows(self) -> int:
         """Return how many rows the budget allows, at the mean cost so far."""

@@ -176,7 +176,11 @@ def headline(verdict: ComparisonVerdict, spec: ComparisonSpec) -> str:
 
 def _counts(verdict: ComparisonVerdict) -> list[str]:
     counts = [f"{verdict.rows_used:,} of {count(verdict.rows_total, 'row')} used"]
-    counts += [f"{verdict.rows_saved:,} saved"] if verdict.is_final and verdict.rows_saved else []
+    if verdict.is_final and verdict.rows_saved:
+        counts.append(f"{verdict.rows_saved:,} saved")
+    needless = verdict.rows_total - verdict.rows_used - verdict.rows_unscored - verdict.rows_saved
+    if verdict.is_final and needless:
+        counts.append(f"{needless:,} more started before the end")
     return counts
 
 
