@@ -77,6 +77,7 @@ MAY_OPEN = {
         "turns.recorder",
     ),
     "a workspace that no agent has yet": (
+        "extensions.replays.replaying:_write_turns",
         "launch.here:_start",
         "launch.here:_fill_workspaces",
         "snapshots.checkout:_checkout_file",

@@ -470,6 +470,7 @@ EXEMPT = {
     "team_driver:Team": "the run's own work",
     "command:OpenCommand": "one command",
     "stage:ReplayStage": "waits",
+    "replay_runner:_RecordedFolder.fold_if_needed": "one model call",
     "stop_scope:PauseGate.wait_over": "waits",
     "stop_scope:StopScope.sleep_until": "waits",
     "executor:Executor.run": "the run's own work",

@@ -160,6 +160,15 @@ class Folding:
             self.find_window = None
             self.cuts = True
 
+    def folder(self, round: Round, summarize: Summarize) -> ContextFolder:
+        """Return an object that folds the conversation of one round.
+
+        Args:
+            round: The round.
+            summarize: Requests a summary.
+        """
+        return ContextFolder(self, round, summarize)
+
     @property
     def limit(self) -> int:
         """The maximum number of tokens in a request, or 0 if unknown."""

@@ -22,7 +22,7 @@ from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts
-from nb_agents.agents.context_folding import READ_BACK, ContextFolder, Folding, Summary
+from nb_agents.agents.context_folding import READ_BACK, Folding, Summary
 from nb_agents.agents.decisions import Decision, Offer, decision_tools
 from nb_agents.agents.folded_history import History
 from nb_agents.agents.message_json import Opening, dump_messages, load_messages
@@ -161,7 +161,7 @@ class ModelRound:
         self._waited_s = 0.0
         self._ticket: BatchTicket | None = None
         self._history = History(())
-        self._folder = ContextFolder(folding or Folding.of(backend), round, self._request_summary)
+        self._folder = (folding or Folding.of(backend)).folder(round, self._request_summary)
 
     def flush(self) -> None:
         """Emit the text received since the last flush."""
@@ -267,7 +267,7 @@ class ModelRound:
         for attempt in count(1):
             await self._boundary.wait_if_paused()
             if wait_s := self._pace.wait_s(anyio.current_time()):
-                await self._boundary.sleep(wait_s)
+                await self._boundary.delay(wait_s)
             # A request in a batch is not sent again, so it stays as it was.
             if history.paused is None and self._ticket is None:
                 await self._folder.fold_if_needed(history)

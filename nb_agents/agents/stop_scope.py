@@ -133,6 +133,7 @@ class RunPolicy:
         windows: The context windows in tokens that the run has learned from errors of servers, by
             the names of their models.
         quota_wait_s: Seconds that a model call may wait for its provider.
+        has_delays: Whether delays between calls take time. In a replay, they don't.
     """
 
     hold: PauseGate = field(default_factory=PauseGate)
@@ -141,6 +142,7 @@ class RunPolicy:
     spending: Spending = field(default_factory=Spending)
     windows: dict[str, int] = field(default_factory=dict)
     quota_wait_s: float = 0.0
+    has_delays: bool = True
 
 
 _current: ContextVar[RunPolicy | None] = ContextVar("nb_agents_run_policy", default=None)
@@ -283,6 +285,17 @@ class StopScope:
             with anyio.move_on_after(delay_s):
                 await self._requested.wait()
         self._token.checkpoint()
+
+    async def delay(self, delay_s: float) -> None:
+        """Sleep before the next call, unless the run has no delays.
+
+        Args:
+            delay_s: Seconds.
+
+        Raises:
+            AgentStopped: A stop was requested.
+        """
+        await self.sleep(delay_s if current_policy().has_delays else 0.0)
 
     async def sleep_until(self, at: float, clock: Callable[[], float] = time.time) -> None:
         """Sleep until a time or a stop. This does not count towards time limits.

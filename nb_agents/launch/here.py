@@ -40,6 +40,7 @@ from nb_agents.turns.handle import RunHandle
 from nb_agents.turns.hiding import open_debug_log
 from nb_agents.turns.live_runs import owner_of, remember
 from nb_agents.turns.live_turns import announce_here
+from nb_agents.turns.stand_in import current_stand_in
 from nb_agents.turns.turn import TurnWriter
 from nb_agents.turns.turn_spec import Resumed, TurnSpec
 
@@ -202,6 +203,7 @@ def launch(spec: TurnSpec, session: Session, handle: type[RunHandle]) -> RunHand
             undo.callback(layout.discard_turn, paths)
             undo.callback(lock.release)
         try:
+            spec = replace(spec, stand_in=current_stand_in())
             spec = _restore_user_files(_fill_turn(spec, session, paths), undo)
             # Interrupts are deferred until the run is in the list of runs, where a stop can find
             # it.

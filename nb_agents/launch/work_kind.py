@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from nb_agents.agents.replay import Past
 from nb_agents.config.file_findings import Finding
@@ -159,6 +159,22 @@ class Diagram(NamedTuple):
 
     lines: tuple[str, ...]
     mermaid: str
+
+
+@runtime_checkable
+class StoresSource(Protocol):
+    """A kind of work whose source is in the events of its turns, so that a replay can start it."""
+
+    def stored_source(self, events: Sequence[Event]) -> Spec:
+        """Return the work that a turn was started with.
+
+        Args:
+            events: The turn's events.
+
+        Raises:
+            UserError: The events don't contain it.
+        """
+        ...
 
 
 class WorkKind(DriverMaker, Protocol):

@@ -330,6 +330,8 @@ def runners_for(deps: DriverDeps, client: SharedClient) -> Runners:
     """Return the runners of a turn's agents."""
 
     def make(agent: AgentSpec) -> AgentRunner:
+        if deps.spec.stand_in is not None:
+            return deps.spec.stand_in.runner(agent)
         # A key may have changed since the run started.
         deps.spec.mask.add(secrets_of_environment())
         return runner_for(agent, client.get, deps.spec.team)

@@ -178,6 +178,8 @@ class TurnWriter:
         self._recorder.observe(lambda *_: self._has_news.set())
         if (trace := live_trace(spec.resumed.started if spec.resumed else None)) is not None:
             self._recorder.observe(lambda event, *_: trace.take(event))
+        if (stand_in := spec.stand_in) is not None:
+            self._recorder.observe(lambda event, *_: stand_in.observe(event))
         # The turn's first event and its incomplete metadata are written before anything else.
         with journal.in_one_write():
             self._recorder.emit(spec.started)
@@ -494,14 +496,17 @@ class TurnWriter:
         retry = self._spec.retry
         client = SharedClient(retry.max_silence if retry else None)
         try:
-            resumed = self._spec.resumed
+            resumed, stand_in = self._spec.resumed, self._spec.stand_in
+            if stand_in is not None:
+                stand_in.attach(self.take, self._recorder.emit)
             terms = RunPolicy(
                 self._pause_gate,
-                self.hooks.retry_after,
+                stand_in.retry_after if stand_in else self.hooks.retry_after,
                 self._wake,
                 self._limits.budget.spending,
                 dict(resumed.past.windows) if resumed else {},
                 self._spec.quota_wait_s,
+                has_delays=stand_in is None,
             )
             with bind(self._token), bind_policy(terms), bind_asker(self.ask_for_text):
                 deps = with_agent_tools(self._driver_deps())

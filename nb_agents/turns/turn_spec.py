@@ -36,6 +36,7 @@ from nb_agents.tools.base import BUILT_IN
 from nb_agents.tools.functions import function_tool
 from nb_agents.tools.offer import CallInbox, OfferedFunction
 from nb_agents.tools.policy import ApprovalConfig
+from nb_agents.turns.stand_in import StandIn
 from nb_agents.turns.task_ledger import PastTask
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import TimelineFold
@@ -198,6 +199,7 @@ class TurnSpec:
         functions: User functions, in this process or another, that all agents may call.
         options: The user's options; see `cancel`, `approval` and `retry`.
         unpriced: Models whose price is unknown, as the notices say.
+        stand_in: What answers its calls in place of models, tools and commands, or None.
     """
 
     task: str
@@ -218,6 +220,7 @@ class TurnSpec:
     functions: Sequence[Callable[..., Any] | OfferedFunction] = ()
     options: RunOptions = RunOptions()
     unpriced: tuple[str, ...] = ()
+    stand_in: StandIn | None = None
 
     @property
     def own_places(self) -> tuple[WritablePath, ...]:

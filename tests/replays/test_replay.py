@@ -14,6 +14,7 @@ from tests.cli.calls import call_here
 from tests.kit.replays import DEFAULT_RULES, first_difference, replayed_run, script_of
 from tests.kit.runs import Run
 from tests.model_server import ModelServer, Reply, Request, ToolCall
+from tests.replays.kinds import KINDS
 from tests.replays.plays import play, tree_of
 from tests.team_kit import events
 
@@ -147,12 +148,13 @@ def test_fixture_replays_what_it_recorded(
     assert server.count() == count
 
 
-@pytest.mark.parametrize("seed", [4, 5])
-def test_random_turns_replay_in_the_recorded_order(
-    tmp_path: Path, server: ModelServer, seed: int
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_turn_replays_with_equal_events(
+    tmp_path: Path, server: ModelServer, kind: str
 ) -> None:
-    figures = play(server, tmp_path, seed)
+    figures = play(server, tmp_path, kind, 5)
     assert (figures["first"], figures["difference"], figures["requests"]) == (None, "", 0)
+    assert figures["equal"]
 
 
 def test_each_changed_message_of_each_request_is_found(tmp_path: Path, server: ModelServer) -> None:

@@ -50,11 +50,13 @@ from nb_agents.extensions.recipes.tasks import (
     Work,
 )
 from nb_agents.extensions.recipes.units import is_within, planned
+from nb_agents.process.command import Finished
 from nb_agents.process.writable import WritablePath
 from nb_agents.tools.base import Toolbox
 from nb_agents.tools.policy import AgentTools, ApprovalConfig, ApprovalDecision, Tally
 from nb_agents.tools.run_tools import SnapshotFiles
 from nb_agents.tools.shell import kept_folder, last_chars
+from nb_agents.turns.stand_in import StandIn
 
 _MAX_STREAMED = 100_000
 """Maximum number of characters in an output event.
@@ -91,6 +93,7 @@ class Models:
         capabilities: Optional features that the team file enables.
         ask: Asks the user about a step, given its address and the question.
         keep: Saves the files that a step's command may change. None saves nothing.
+        stand_in: What answers the calls of steps in place of models and commands, or None.
     """
 
     team: TeamSpec
@@ -102,6 +105,7 @@ class Models:
     capabilities: Sequence[Capability] = ()
     ask: Callable[[str, str], Awaitable[ApprovalDecision]] | None = None
     keep: SnapshotFiles | None = None
+    stand_in: StandIn | None = None
 
 
 @dataclass(frozen=True)
@@ -368,7 +372,7 @@ class Executor:
     # Agents ----------------------------------------------------------------------------------
 
     async def _agent(self, work: AgentWork, boundary: StopScope) -> None:
-        await boundary.sleep(work.delay_s)
+        await boundary.delay(work.delay_s)
         worker = resolve_agent(work.step, self._models.team, self._models.is_usable)
         runner = await self._models.runners.of(worker.agent)
         async with self._pace.turn(boundary):
@@ -431,7 +435,7 @@ class Executor:
     # Commands --------------------------------------------------------------------------------
 
     async def _command(self, work: CommandWork, boundary: StopScope) -> None:
-        await boundary.sleep(work.delay_s)
+        await boundary.delay(work.delay_s)
         address = work.address
         if work.was_cut and not work.is_repeatable:
             await self._ask_to_repeat(work)
@@ -447,7 +451,7 @@ class Executor:
 
         try:
             async with self._keep_changes(address):
-                done = await self._commands.run(work, self._recipes_of(address), write)
+                done = await self._run_command(work, write)
         finally:
             self._flush_output(address)
             del self._output_chunks[address]
@@ -460,6 +464,11 @@ class Executor:
                 step=address, outcome="ok", output=done.output, exit_code=done.exit_code
             )
         )
+
+    async def _run_command(self, work: CommandWork, write: Callable[[str], None]) -> Finished:
+        if (stand_in := self._models.stand_in) is not None:
+            return await stand_in.command(work.address, work.attempt, write)
+        return await self._commands.run(work, self._recipes_of(work.address), write)
 
     def _keep_changes(self, address: str) -> AbstractAsyncContextManager[None]:
         """Save the files that a command changes during the block, if the run saves files."""

@@ -147,7 +147,7 @@ class RateLimiter:
         now = anyio.current_time()
         at = max(now, self.next_at)
         self._wait_from(at)
-        await boundary.sleep(at - now)
+        await boundary.delay(at - now)
 
     def _wait_from(self, at: float) -> None:
         """Delay the next call after a call that started or ended at this time."""

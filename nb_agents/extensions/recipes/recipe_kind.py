@@ -12,7 +12,7 @@ from nb_agents.agents.subagents import SubAgents
 from nb_agents.config.file_findings import Finding
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
-from nb_agents.events import Event
+from nb_agents.events import Event, RecipeLoaded
 from nb_agents.extensions.recipes.recipe import Recipe, is_recipe_text
 from nb_agents.launch.work_kind import (
     CheckArguments,
@@ -41,6 +41,14 @@ class RecipeKind:
         if not isinstance(source, Recipe):
             raise UserError(f"{source!r} is not a recipe. Use a file or an nb_agents.Recipe.")
         return source
+
+    def stored_source(self, events: Sequence[Event]) -> Recipe:
+        """Return the recipe that a turn was started with."""
+        for event in events:
+            if isinstance(event, RecipeLoaded) and not event.step:
+                path = Path(event.path) if event.path else None
+                return Recipe.from_text(event.text, "the recorded recipe", path=path, is_kept=True)
+        raise UserError("The turn's journal does not contain its recipe.")
 
     def load(
         self, source: WorkSource | None, given: Mapping[str, Any], team: TeamSpec

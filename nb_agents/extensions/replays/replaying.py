@@ -1,20 +1,38 @@
-"""Starts the replay of a recorded turn."""
+"""Starts the replay of a recorded turn.
+
+A replay is a new turn whose `StandIn` answers from the recording. A turn that resumed, continued or
+rewound another one does so again: the earlier turns of its session are written as they were, and
+the replay resumes, continues or rewinds them.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+from nb_agents import events as ev
 from nb_agents.config.backends import BackendSpec
+from nb_agents.config.spec import safe_name
 from nb_agents.config.team import AgentSpec, TeamSpec
-from nb_agents.extensions.replays.recording import ReplayError, read_recording
+from nb_agents.disk.private import make_folder
+from nb_agents.events.work_kinds import TEAM
+from nb_agents.extensions.replays.recording import Recording, ReplayError, read_recording
 from nb_agents.extensions.replays.replay_runner import ReplayRunner
 from nb_agents.extensions.replays.stage import ReplayStage
-from nb_agents.launch.api import start_verbatim
+from nb_agents.launch.api import resume, rewind, start_verbatim
 from nb_agents.launch.run import Run
 from nb_agents.launch.team_findings import load_team
-from nb_agents.launch.team_kind import stored_team
-from nb_agents.options import RunOptions
+from nb_agents.launch.team_kind import kind_named, stored_team
+from nb_agents.launch.work_kind import StoresSource
+from nb_agents.options import ApprovalConfig, RunOptions
+from nb_agents.session.journal import Journal
+from nb_agents.session.layout import TurnPaths, new_session, session_root
+from nb_agents.session.ownership import new_mark
+from nb_agents.turns.stand_in import standing_in
+from nb_agents.view.fold import fold
 
 
 class Replay:
@@ -76,31 +94,125 @@ def start_replay(
 ) -> Replay:
     """Start a recorded turn again; see `replay`."""
     recording = read_recording(Path(path).expanduser())
-    stage = ReplayStage(recording)
+    stage = ReplayStage(recording, _runner)
     team = load_team(config) if isinstance(config, str | os.PathLike) else config
-    team = team or stored_team(recording.started)
-    if team is None:
-        raise ReplayError(f"Recording {path} contains no team. Pass the team as `config`.")
-    names = {agent.id: agent.model for agent in recording.started.agents}
-    run = start_verbatim(
-        recording.started.task if task is None else task,
-        config=_stand_ins(team, stage, names),
-        options=options or RunOptions(),
-    )
+    team = team or _recorded_team(recording.started)
+    options = _options(options or RunOptions(), recording.started, team)
+    with standing_in(stage):
+        run = _start(recording, task, _stand_ins(team, recording.started), options)
     return Replay(run, stage)
 
 
-def _stand_ins(team: TeamSpec, stage: ReplayStage, names: dict[str, str]) -> TeamSpec:
-    """Return a team whose agents answer from the recording."""
+def _start(recording: Recording, task: str | None, team: TeamSpec, options: RunOptions) -> Run:
+    started, own = recording.started, recording.events
+    task = started.task if task is None else task
+    if len(recording.turns) == 1:
+        return start_verbatim(**_work(own, task), config=team, options=options)
+    session = _write_turns(recording, session_root(options.session_root))
+    options = replace(options, session_root=session.parent)
+    again = started.again[0] if started.again else ""
+    if started.point:
+        said = next((each for each in own[:3] if isinstance(each, ev.UserMessage)), None)
+        return rewind(
+            session / f"turn_{started.resumes}",
+            str(started.point),
+            config=team,
+            say=said.text if said else "",
+            agent=said.to if said else "",
+            options=options,
+        )
+    if started.resumes:
+        return resume(session.name, config=team, agent=again, options=options)
+    return start_verbatim(
+        **_work(own, task), config=team, session=session.name, continue_=True, options=options
+    )
+
+
+def _work(events: tuple[ev.Event, ...], task: str) -> dict[str, Any]:
+    """Return the task, or other work and its values, as arguments of `nb_agents.start`."""
+    started = events[0]
+    assert isinstance(started, ev.TurnStarted)
+    if started.work_kind == TEAM:
+        return {"task": task}
+    kind = kind_named(started.work_kind)
+    assert isinstance(kind, StoresSource)  # otherwise, the recording is refused
+    return {"recipe": kind.stored_source(events), "context": started.context}
+
+
+def _write_turns(recording: Recording, root: Path) -> Path:
+    """Write the turns before the recorded one as a new session, and return its path."""
+    session, mark = new_session(root, datetime.now()), new_mark()
+    for number, events in enumerate(recording.turns[:-1], 1):
+        paths = TurnPaths(session / f"turn_{number}")
+        make_folder(paths.path)
+        for workspace in fold(events).workspaces:  # prompts name them
+            make_folder(paths.workspaces / safe_name(workspace))
+        journal = Journal(paths.journal, mark)
+        with journal.in_one_write():
+            for event in events:
+                if isinstance(event, ev.TurnStarted):
+                    event = replace(event, session=session.name)
+                journal.append(event)
+        journal.close()
+    return session
+
+
+def _recorded_team(started: ev.TurnStarted) -> TeamSpec:
+    """Return the recorded team. Of models created in Python, only the agents' ids are recorded."""
+    if (team := stored_team(started)) is not None:
+        return team
+    if started.team is not None or not started.agents:
+        raise ReplayError("The recording contains no team. Pass the team as `config`.")
+    agents = [{"id": each.id, "backend": {"type": "demo"}} for each in started.agents]
+    return TeamSpec.model_validate({"agents": agents})
+
+
+def _options(options: RunOptions, started: ev.TurnStarted, team: TeamSpec) -> RunOptions:
+    """Return the options of a replay, in which a single decision of any user opens a gate."""
+    rules = started.approval or team.approval
+    approval = ApprovalConfig(rules.timeout, rules.auto_approve_on_timeout)
+    return replace(options, approval=approval, max_cost=None, max_tokens=None)
+
+
+def _stand_ins(team: TeamSpec, started: ev.TurnStarted) -> TeamSpec:
+    """Return a team whose agents need no key, connection or process."""
+    names = {agent.id: agent.model for agent in started.agents}
 
     def stand_in(agent: AgentSpec) -> AgentSpec:
-        name = names.get(agent.id) or agent.backend.model or "recorded model"
-        # Without other keys, no connection is opened and no process is started.
-        backend = BackendSpec(type="python", instance=ReplayRunner(stage, name))
+        own = agent.backend
+        name = names.get(agent.id) or own.model or own.type
+        backend = BackendSpec(type="python", model=own.model or own.type, instance=_Name(name))
         return agent.model_copy(update={"backend": backend})
 
-    agents = {
+    limits = {"max_cost": None, "max_tokens": None}
+    changes = {
         "agents": tuple(map(stand_in, team.agents)),
         "callable_agents": tuple(map(stand_in, team.callable_agents)),
+        "orchestrator": team.orchestrator.model_copy(update=limits),
     }
-    return team.model_copy(update=agents)
+    return team.model_copy(update=changes)
+
+
+class _Name:
+    """Stands for a model in the team of a replay. The replay's runners take its place.
+
+    Attributes:
+        name: The model's display name.
+        calls_tools: Whether the model can call tools.
+    """
+
+    calls_tools = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def stream(self, *_: object) -> None:
+        """Raise, because the runner answers from the recording."""
+        raise NotImplementedError
+
+
+def _runner(stage: ReplayStage, agent: AgentSpec) -> ReplayRunner:
+    """Return the runner of an agent in a replay."""
+    own = agent.backend
+    name = getattr(own.instance, "name", "") or own.model or own.type
+    return ReplayRunner(stage, agent.id, name)
