@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import yaml
 from playwright.sync_api import Dialog, Locator, expect
 from playwright.sync_api import Request as PageRequest
 
-from tests.browser.lab import NotebookPage, write_notebook
+from tests.browser.lab import IS_OLD_LAB, NotebookPage, write_notebook
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 
 __all__ = ["KERNELS_SETTINGS", "LOAD", "Story", "agent", "demo_team", "server_team"]
@@ -30,9 +29,8 @@ _ENDED_KERNEL = r"Could not restore the debugger state: Canceled future for debu
 # A Jupyter server caches the paths of static files by name. JupyterLab and Notebook 7 have fonts
 # with the same names, so the second page is refused its own.
 _FONT = r"status of 403 \(Forbidden\) \(\S+/static/\w+/\w+\.woff\)"
-# JupyterLab 4.2, in which `make compat` tries the page, reads the model of a file that it closes.
+# JupyterLab 4.2 reads the model of a file that it closes.
 _CLOSED_FILE = r"Cannot read properties of undefined \(reading 'last_modified'\)"
-_IS_OLD_LAB = version("jupyterlab").startswith("4.2.")
 _LOCAL = re.compile(r"(https?|wss?)://(127\.0\.0\.1|localhost)[:/]|data:|blob:|about:")
 
 
@@ -52,7 +50,7 @@ class Story:
         self.folder = folder
         self.strangers: list[str] = []
         self.dialogs: list[str] = []
-        self.harmless = [_LATE_STOP, _ENDED_KERNEL, _FONT, *([_CLOSED_FILE] if _IS_OLD_LAB else [])]
+        self.harmless = [_LATE_STOP, _ENDED_KERNEL, _FONT, *([_CLOSED_FILE] if IS_OLD_LAB else [])]
         page.console_errors.clear()
 
     def __enter__(self) -> Story:
