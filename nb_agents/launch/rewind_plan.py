@@ -178,6 +178,11 @@ class TurnPrefix:
         return checkpoints_of(self.own)
 
     @cached_property
+    def words(self) -> tuple[str, ...]:
+        """For each checkpoint after an answer, the answer's first words. Otherwise ""."""
+        return tuple(_first_words(self.own, self.points))
+
+    @cached_property
     def point(self) -> Checkpoint:
         """The checkpoint.
 
@@ -301,7 +306,7 @@ def preview_rewind(prefix: TurnPrefix, model: str) -> RewindPreview:
         files=tuple(files[:MAX_FILES]),
         file_count=len(files) if prefix.prefix.is_kept else -1,
         points=tuple(prefix.points),
-        words=tuple(_first_words(prefix)),
+        words=prefix.words,
         not_taken_back=tuple(dict.fromkeys(_irreversible_calls(prefix.left_out))),
         outside=tuple(dict.fromkeys(_outside_changes(prefix))),
         refused=_refusal_lines(prefix),
@@ -376,8 +381,8 @@ def _is_irreversible(call: ev.ToolStarted) -> bool:
     return call.tool not in _CONTAINED_TOOLS and not call.is_repeatable
 
 
-def _first_words(prefix: TurnPrefix) -> Iterator[str]:
-    answers = {e.seq: e.answer for e in prefix.own if isinstance(e, ev.AnswerGiven)}
-    for point in prefix.points:
+def _first_words(events: Sequence[Event], points: Sequence[Checkpoint]) -> Iterator[str]:
+    answers = {e.seq: e.answer for e in events if isinstance(e, ev.AnswerGiven)}
+    for point in points:
         line = " ".join(answers.get(point.seq, "")[: 4 * MAX_WORDS].split())
         yield line if len(line) <= MAX_WORDS else f"{line[:MAX_WORDS]}…"

@@ -16,7 +16,7 @@ from nb_agents.launch.rewind import RewindRequest
 from nb_agents.launch.start import StartRequest
 from nb_agents.options import RunOptions
 from nb_agents.signatures import Argument, arguments_of
-from nb_agents.verbs.verb import REQUIRED, Parameter
+from nb_agents.verbs.verb import LINES, REQUIRED, Parameter
 
 _option = partial(Parameter, is_option=True)
 _flag = partial(_option, default=False)
@@ -245,7 +245,8 @@ RESUME = (
 )
 _TO, *_REWOUND = on_lines(RewindRequest, without=NOT_IN_REWIND)
 REWIND = (
-    _TO._replace(default=REQUIRED),
+    _TO._replace(default=REQUIRED, interfaces=("http",)),
+    _TO._replace(help=f"{_TO.help}. Without it, all checkpoints are listed", interfaces=LINES),
     *_REWOUND,
     _option("times", "start N new turns from there, as a sweep", None, metavar="N", kind=int),
     _flag("preview", "only show which work would be kept and which would be undone"),

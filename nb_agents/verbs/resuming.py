@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,22 +18,28 @@ from nb_agents.launch.group_lookup import find_group
 from nb_agents.launch.once import CachedRun, once_is_default, resume_once, run_once, start_new
 from nb_agents.launch.resume import ResumeRequest
 from nb_agents.launch.rewind import check_times
+from nb_agents.launch.rewind_plan import TurnPrefix
 from nb_agents.launch.run import rewind_request
 from nb_agents.launch.start import StartRequest
+from nb_agents.nouns import count
 from nb_agents.options import RunOptions
 from nb_agents.presentation import text
 from nb_agents.presentation.arguments import recipe_context
+from nb_agents.session.layout import TurnPaths
 from nb_agents.signatures import arguments_of
 from nb_agents.tools.functions import find_functions
 from nb_agents.verbs.on_runs import status_of_work
-from nb_agents.verbs.outcome import NewGroup, NewRun, Reply, Work
+from nb_agents.verbs.outcome import NewGroup, NewRun, Reply, Table, Work
 from nb_agents.verbs.parameters import OPTIONS, split_options
 from nb_agents.verbs.targets import target_of
 from nb_agents.verbs.verb import Caller
+from nb_agents.view.points import Checkpoint
 
 if TYPE_CHECKING:
     from nb_agents.launch.rewind_plan import RewindPreview
 
+MAX_LISTED = 60
+"""Maximum number of checkpoints in a list: the latest ones."""
 _FLAGS = {"session_root": "--session-root"} | {
     each.name: (each.flags or (f"--{each.name.replace('_', '-')}",))[0] for each in OPTIONS
 }
@@ -88,7 +95,7 @@ def rewind(
     times: int | None = None,
     preview: bool = False,
     **arguments_by_name: Any,
-) -> Reply | NewRun | NewGroup:
+) -> Reply | NewRun | NewGroup | Table:
     """Go back to a turn's checkpoint and continue from there in a new turn. The old turn is kept.
 
     Args:
@@ -96,10 +103,13 @@ def rewind(
         caller: The user interface that makes the request.
         times: Number of new turns to start from there, as a group.
         preview: Whether to only show which work would be kept and which would be undone.
-        arguments_by_name: The other arguments of `REWIND`, by name.
+        arguments_by_name: The other arguments of `REWIND`, by name. Without ``to``, the checkpoints
+            are listed.
     """
     run = target_of(work).run
     arguments, changed = split_options(arguments_by_name)
+    if not arguments.get("to"):
+        return _checkpoints(TurnPrefix(TurnPaths(run.path), "the end"), caller)
     detach = True if caller.source == "rest" else None
     options = replace(run.options, **{"trust": False, "detach": detach, **changed})
     arguments["options"] = options
@@ -113,17 +123,43 @@ def rewind(
     return NewRun(lambda: CachedRun(run.rewind(**arguments), False))
 
 
-def _facts_of_preview(preview: RewindPreview) -> dict[str, Any]:
-    points = [
+def _checkpoints(turn: TurnPrefix, caller: Caller) -> Table:
+    """List the checkpoints of a turn, the latest last."""
+    facts = _facts_of_points(turn.points, turn.words)
+    rows = [
+        (str(p["seq"]), f"{datetime.fromtimestamp(p['at']):%H:%M:%S}", p["says"], p["text"])
+        for p in facts[-MAX_LISTED:]
+    ]
+    notes = []
+    if more := len(facts) - len(rows):
+        notes.append(f"Not listed: {count(more, 'earlier checkpoint')}.")
+    if rows:
+        example = caller.entry_point.line("rewind", [turn.name, "--to", rows[-1][0]])
+        notes.append(f"Nothing was changed. Choose a checkpoint, such as `{example}`.")
+    return Table(
+        ("event", "time", "checkpoint", "answer"),
+        rows,
+        facts,
+        notes,
+        empty=f"Turn {turn.name} has no journal, so it has no checkpoints.",
+    )
+
+
+def _facts_of_points(points: Sequence[Checkpoint], words: Sequence[str]) -> list[dict[str, Any]]:
+    return [
         {
             "seq": p.seq,
             "at": p.at,
             "agent": p.agent,
             "says": str(p),
-            "text": text.without_markdown(words, 100),
+            "text": text.without_markdown(line, 100),
         }
-        for p, words in zip(preview.points, preview.words, strict=True)
+        for p, line in zip(points, words, strict=True)
     ]
+
+
+def _facts_of_preview(preview: RewindPreview) -> dict[str, Any]:
+    points = _facts_of_points(preview.points, preview.words)
     files = [file._asdict() for file in preview.files]
     facts = asdict(replace(preview, points=()))
     del facts["words"]
