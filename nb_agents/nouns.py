@@ -17,6 +17,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def token_count(number: int, is_estimated: bool = False) -> str:
+    """Return a number of tokens as text, such as "1,200 tokens". "~" marks an estimate."""
+    return f"{'~' if is_estimated else ''}{count(number, 'token')}"
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """Return the most similar word, or "" if none is similar.
 

@@ -25,7 +25,7 @@ describe("the live view", () => {
     for (const part of ["Compare caches", "Round: 3/∞", "Elapsed: 234s / 1800s (13%)", "$0.041"]) {
       expect(text).toContain(part);
     }
-    for (const part of ["1 call in flight: critic", "saving failed: disk full", "3 files", "critic", "1 tok"]) {
+    for (const part of ["1 call in flight: critic", "saving failed: disk full", "3 files", "critic", "1 token"]) {
       expect(text).toContain(part);
     }
   });

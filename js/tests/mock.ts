@@ -4,7 +4,7 @@ import panel from "../src/panel";
 import type { AgentRow, PanelState, SweepRow, SweepState } from "../src/panel-types";
 
 export function agent(id: string, more: Partial<AgentRow> = {}): AgentRow {
-  return { id, model: "m", chip: "writing", tone: "run", says: "words", writing: true, numbers: "1 tok", ...more };
+  return { id, model: "m", chip: "writing", tone: "run", says: "words", writing: true, numbers: "1 token", ...more };
 }
 
 export const RUNNING: PanelState = {
@@ -147,7 +147,7 @@ export const SWEEP: SweepState = {
   bar: "Rows complete",
   in_flight: "score 0.5 ± 0.1 (2)",
   elapsed: "34 s · about 2 min to go",
-  cost: "8214 tok · $0.041",
+  cost: "8,214 tokens · $0.041",
   counts: [
     { text: "1 failed", tone: "err", state: "failed" },
     { text: "2 at work", tone: "run", state: "running" },

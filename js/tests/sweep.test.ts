@@ -136,7 +136,7 @@ describe("the controls of a running sweep", () => {
     const [limit] = [...el.querySelectorAll<HTMLInputElement>(".steer input")];
     if (!limit) throw new Error("no field");
     type(limit, "5");
-    model.update({ ...SWEEP, cost: "9000 tok" });
+    model.update({ ...SWEEP, cost: "9,000 tokens" });
     expect(limit.value).toBe("5");
   });
 

@@ -16,7 +16,7 @@ from nb_agents.cli.printing import print_text, say_json, warn
 from nb_agents.cli.saving import save
 from nb_agents.errors import RunCancelled, RunFailed
 from nb_agents.launch.run import Run
-from nb_agents.presentation.asking import TERMINAL, wait_for_gate
+from nb_agents.presentation.asking import TERMINAL, unanswered, wait_for_gate
 from nb_agents.presentation.cards import card_text
 from nb_agents.turns.registry import interrupts_stop_new_runs
 from nb_agents.verbs.facts import run_facts
@@ -81,7 +81,7 @@ def _stop_at_gate(run: Run) -> str:
     gate = wait_for_gate(run)
     if gate is None:
         return ""
-    run.stop(reason=f"nobody can answer {gate.address!r}", source="approval")
+    run.stop(reason=unanswered(gate), source="approval")
     return (
         "The run was stopped because it has a question and stdin is not a terminal. "
         f"`nb-agents resume {run.session}` asks again in a terminal; with --detach it waits for "

@@ -13,7 +13,7 @@ from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import table_bundle
 from nb_agents.jupyter.panel import cells_of, show_group, show_run
 from nb_agents.launch.run import Run
-from nb_agents.nouns import price
+from nb_agents.nouns import price, token_count
 from nb_agents.presentation import text
 from nb_agents.presentation.markdown import sanitize
 from nb_agents.turns.groups import GroupKind, kinds
@@ -66,7 +66,7 @@ def _receipt(receipt: Receipt, **_: object) -> dict[str, Any]:
             _shown(agent.outcome),
             str(agent.answers),
             str(agent.words_kept),
-            text.tokens(agent.tokens, agent.is_estimated),
+            token_count(agent.tokens, agent.is_estimated),
             price(agent.tokens, agent.cost),
         )
         for name, agent in receipt.agents.items()
@@ -79,7 +79,7 @@ def _receipt(receipt: Receipt, **_: object) -> dict[str, Any]:
         receipt.reason,
         "",
         "",
-        text.tokens(receipt.tokens, receipt.is_estimated),
+        token_count(receipt.tokens, receipt.is_estimated),
         price(receipt.tokens, receipt.cost),
     )
     return sanitize(table_bundle(heads, [*rows, *other_rows, total]))
@@ -98,6 +98,6 @@ def _agent(agent: AgentView) -> tuple[str, ...]:
         str(len(agent.answers)),
         agent.vote.target if agent.vote else "",
         text.clip(agent.partial or "".join(agent.answers[-1:]), 80, tail=bool(agent.partial)),
-        text.tokens(agent.tokens, agent.is_estimated),
+        token_count(agent.tokens, agent.is_estimated),
         price(agent.tokens, agent.cost),
     )

@@ -18,7 +18,7 @@ from nb_agents.jupyter.panel import show_cached_run, show_group, show_run, show_
 from nb_agents.launch.once import CachedRun
 from nb_agents.launch.run import Run
 from nb_agents.loop import redirect_interrupts
-from nb_agents.presentation.asking import CELL, how_to_answer, question, wait_for_gate
+from nb_agents.presentation.asking import CELL, how_to_answer, question, unanswered, wait_for_gate
 from nb_agents.turns import registry
 from nb_agents.turns.groups import Group
 
@@ -152,8 +152,7 @@ def _wait_until_gate(run: Run) -> str:
 def _stop_at_gate(run: Run) -> str:
     gate = wait_for_gate(run)
     if gate is not None:
-        why = f"nobody can answer {gate.address!r}"
-        run.stop(reason=why, source="approval")
+        run.stop(reason=unanswered(gate), source="approval")
     run.wait(raise_on_stop=False)
     if gate is None:
         return ""

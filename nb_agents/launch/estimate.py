@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nb_agents.models.prices import Price
-from nb_agents.nouns import amount_in_dollars, count
+from nb_agents.nouns import amount_in_dollars, count, token_count
 from nb_agents.turns.budget import Budget, unpriced_notice
 
 
@@ -152,7 +152,7 @@ def _range(values: Sequence[float], show: Callable[[float], str]) -> str:
 
 
 def _tokens(number: float) -> str:
-    return f"{round(number):,} tokens"
+    return token_count(round(number))
 
 
 def _over(

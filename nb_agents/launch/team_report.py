@@ -19,7 +19,7 @@ from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.launch.team_findings import combined_errors, errors_of, findings_and_notices
 from nb_agents.loop import submit
 from nb_agents.models.providers import find_key
-from nb_agents.nouns import amount_in_dollars
+from nb_agents.nouns import amount_in_dollars, token_count
 from nb_agents.process.git import has_git
 from nb_agents.tools.custom import missing_file_notices
 from nb_agents.tools.mcp import missing_variable_notices
@@ -133,7 +133,7 @@ def _budget(team: TeamSpec) -> list[str]:
     """Return the limits of the team file. The environment may lower them."""
     cost, tokens = team.orchestrator.max_cost, team.orchestrator.max_tokens
     parts = [amount_in_dollars(cost)] if cost is not None else []
-    parts += [f"{tokens:,} tokens"] if tokens is not None else []
+    parts += [token_count(tokens)] if tokens is not None else []
     return [f"Budget of a task: {' and '.join(parts)}"] if parts else []
 
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nb_agents.nouns import token_count
+
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
 
@@ -38,8 +40,8 @@ class ConversationCutError(Exception):
 
     def __init__(self, sent: int, read: int) -> None:
         super().__init__(
-            f"The server read only {read:,} of about {sent:,} tokens and dropped the rest without "
-            "an error. For Ollama, increase OLLAMA_CONTEXT_LENGTH."
+            f"The server read only {read:,} of about {token_count(sent)} and dropped the rest "
+            "without an error. For Ollama, increase OLLAMA_CONTEXT_LENGTH."
         )
         self.read = read
 
@@ -57,7 +59,7 @@ class ConversationTooLongError(Exception):
 def sizes(sent: int, window: int) -> str:
     """Return a sentence with the size of a request and the window, in tokens."""
     window_text = f", and the context window has {window:,}" if window else ""
-    return f"The conversation has about {sent:,} tokens{window_text}."
+    return f"The conversation has about {token_count(sent)}{window_text}."
 
 
 class RefusedSize(NamedTuple):

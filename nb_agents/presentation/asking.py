@@ -13,7 +13,7 @@ from nb_agents.presentation.rows import question_kind
 from nb_agents.presentation.text import clip
 from nb_agents.turns.awaited import waiting_for
 from nb_agents.view.run_view import RunView
-from nb_agents.view.steps import GateView
+from nb_agents.view.steps import GateView, gate_title, is_stage_gate
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,13 @@ def advice_on_length(turn: str, agents: Sequence[str], entry_point: EntryPoint) 
 
 def question(gate: GateView) -> str:
     """Return the question of an open gate, as a sentence."""
-    return f"The gate {gate.address!r} asks: “{clip(gate.prompt, 200)}”"
+    asker = f"The gate {gate.address!r}" if is_stage_gate(gate.address) else "The run"
+    return f"{asker} asks: “{clip(gate.prompt, 200)}”"
+
+
+def unanswered(gate: GateView) -> str:
+    """Return the reason for a stop at a gate where nobody can answer."""
+    return f"nobody can answer “{clip(gate.prompt, 200)}”"
 
 
 def how_to_answer(gate: GateView, view: RunView, run: str, entry_point: EntryPoint) -> str:
@@ -134,13 +140,15 @@ def how_to_answer(gate: GateView, view: RunView, run: str, entry_point: EntryPoi
 
 def decide_gate(run: Run, approved: bool, message: str, gate: str = "") -> str:
     """Approve or deny an open gate with `Run.decide`, and return its new state as a sentence."""
+    prompts = {each.address: f"“{clip(each.prompt, 200)}”" for each in run.view.gates.values()}
     gate = run.decide(approved, message, gate=gate)
-    state, view = "approved" if approved else "denied", run.view
-    if gate in view.steps:
-        state += ": the recipe continues" if approved else ": the recipe stops"
+    view, prompt = run.view, prompts.get(gate, gate_title(gate))
     if gate in view.gates:
-        state = "not decided yet: it waits for more approvals"
-    return f"Gate {gate!r} of run {run.id} is {state}."
+        return f"{prompt} of run {run.id} is not decided yet: it waits for more approvals."
+    effect = ""
+    if gate in view.steps:
+        effect = ": the recipe continues" if approved else ": the recipe stops"
+    return f"{'Approved' if approved else 'Denied'} {prompt} of run {run.id}{effect}."
 
 
 def wait_for_gate(run: Run, ignored_gates: Collection[str] = ()) -> GateView | None:

@@ -15,7 +15,7 @@ from nb_agents import events as ev
 from nb_agents.agents.voting import Coordination, apply, begin
 from nb_agents.launch.resume_plan import Preview
 from nb_agents.launch.run import Run
-from nb_agents.nouns import dollars
+from nb_agents.nouns import dollars, token_count
 from nb_agents.presentation import steps_card, text
 from nb_agents.presentation.asking import CELL, EntryPoint, how_to_answer, question
 from nb_agents.presentation.cards import next_commands, notes
@@ -133,7 +133,7 @@ def _indent(title: str, line: str) -> str:
 
 def _spending_line(each: AgentSpending) -> str:
     parts = [
-        text.tokens(each.tokens),
+        token_count(each.tokens),
         dollars(each.cost),
         f"models {text.seconds(each.model_s)}",
         f"tools {text.seconds(each.tool_s)}" if each.tool_s else "",

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nb_agents.launch.resume_plan import preview_of
-from nb_agents.nouns import dollars
-from nb_agents.presentation import text
+from nb_agents.nouns import dollars, token_count
 from nb_agents.presentation.asking import TERMINAL
 from nb_agents.presentation.cards import card_bundle, card_template
 from nb_agents.presentation.explanation import explain
@@ -75,7 +74,7 @@ def _receipt_rows(turn: PastTurn) -> Sequence[tuple[str, ...]]:
             name,
             each.outcome,
             str(each.answers),
-            text.tokens(each.tokens, each.is_estimated),
+            token_count(each.tokens, each.is_estimated),
             "unknown" if each.cost is None else dollars(each.cost) or "–",
         )
         for name, each in agents.items()

@@ -18,6 +18,7 @@ from nb_agents.presentation.rows import MAX_SAYS, name_of, question_kind, summar
 from nb_agents.presentation.work_display import display_of
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
+from nb_agents.view.steps import gate_title, is_stage_gate
 
 MIN_SUMMARIZED = 4
 """Minimum size of a team whose panel has a summary line."""
@@ -78,13 +79,17 @@ def _gates(view: RunView, now: float) -> list[GateQuestion]:
     return [
         {
             "id": gate.address,
-            "name": name_of(gate.address),
+            "name": _gate_name(gate.address),
             "asks": question_kind(gate, view),
             "prompt": text.cut(gate.prompt, MAX_QUESTION),
             "countdown": text.countdown(gate, now),
         }
         for gate in view.gates.values()
     ]
+
+
+def _gate_name(address: str) -> str:
+    return name_of(address) if is_stage_gate(address) else gate_title(address)
 
 
 def _button(view: RunView, now: float) -> StopButton | None:

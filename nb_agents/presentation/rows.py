@@ -17,7 +17,7 @@ from getpass import getuser
 
 from nb_agents.config.decision_tools import VOTE
 from nb_agents.events import PlannedUnit
-from nb_agents.nouns import price
+from nb_agents.nouns import price, token_count
 from nb_agents.presentation import text
 from nb_agents.presentation.panel_types import AgentRow, Asked, RowStop, Tone
 from nb_agents.tools.policy import ApprovalDecision
@@ -114,7 +114,7 @@ def stop_offer(agent: AgentView, view: RunView) -> RowStop | None:
 
 def numbers(tokens: int, cost: float | None, is_estimated: bool = False) -> str:
     """Return tokens and cost as text, or "" if there are no tokens. An unknown cost is left out."""
-    used = text.tokens(tokens, is_estimated)
+    used = token_count(tokens, is_estimated)
     return " · ".join(filter(None, [used, price(tokens, cost)])) if tokens else ""
 
 

@@ -24,7 +24,14 @@ from nb_agents.presentation.rows import (
 )
 from nb_agents.view.run_view import AgentView, RunView
 from nb_agents.view.step_values import value_of
-from nb_agents.view.steps import StepView, holders_of, parent_of
+from nb_agents.view.steps import (
+    GateView,
+    StepView,
+    gate_title,
+    holders_of,
+    is_stage_gate,
+    parent_of,
+)
 
 MAX_FINAL = 20_000
 """Maximum length of the first output, in characters. The turn's files have all of it."""
@@ -112,7 +119,7 @@ def steps_card(view: RunView, again: Preview | None = None) -> StepsCard:
     return StepsCard(
         outputs=tuple(islice(_outputs(view), MAX_VALUES)),
         gates=tuple(
-            f"The gate of {a.address} was {text.clip(decision_text(a), 400)}"
+            f"{_sentence(gate_title(a.address))} was {text.clip(decision_text(a), 400)}"
             for a in view.approvals
         ),
         failed=tuple(_failure(step) for step in _fatal(view)[:MAX_VALUES]),
@@ -368,12 +375,25 @@ def _resumed_unit(view: RunView, address: str) -> str:
 def _gates_to_ask(view: RunView, again: Preview | None) -> Iterator[str]:
     """Yield the gates of stages and calls that ask again when the run is resumed."""
     stages = again.recipe.gates if again and again.recipe else None
-    lines = {g.address: f"{g.address}: {text.clip(g.prompt, 400)}" for g in view.gates.values()}
-    lines |= {address: f"{address}, which was denied" for address in _denied(view)}
+    lines = {g.address: _open_gate(g) for g in view.gates.values()}
+    lines |= {each: f"{_gate_name(each)}, which was denied" for each in _denied(view)}
     for address, line in lines.items():
         if stages is None or address in stages or address not in view.steps:
             yield line
     yield from (address for address in stages or () if address not in lines)
+
+
+def _open_gate(gate: GateView) -> str:
+    prompt = text.clip(gate.prompt, 400)
+    return f"{gate.address}: {prompt}" if is_stage_gate(gate.address) else prompt
+
+
+def _gate_name(address: str) -> str:
+    return address if is_stage_gate(address) else gate_title(address)
+
+
+def _sentence(title: str) -> str:
+    return f"The {title[4:]}" if title.startswith("the ") else title
 
 
 def _step_counts(view: RunView) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nb_agents.nouns import count, dollars, price
+from nb_agents.nouns import count, dollars, price, token_count
 from nb_agents.session.archive import Verification
 from nb_agents.session.history import Session
 from nb_agents.view.receipt import total_cost
@@ -155,12 +155,6 @@ def when(at: float) -> str:
         return ""
 
 
-def tokens(number: int, is_estimated: bool = False) -> str:
-    """Return a number of tokens as text, with digits in groups of three. "~" marks an estimate."""
-    grouped = f"{number:,}".replace(",", "\N{NO-BREAK SPACE}")
-    return f"{'~' if is_estimated else ''}{grouped} tok"
-
-
 def spent(view: RunView) -> str:
     """Return the tokens and cost of a turn, or "" if they are not recorded."""
     used = view.tokens
@@ -170,7 +164,7 @@ def spent(view: RunView) -> str:
     note = " (including an estimate of interrupted calls)" if view.is_estimated else ""
     if any(agent.uncounted_calls for agent in view.agents.values()):
         note = " (without interrupted calls)"
-    return " · ".join(p for p in (tokens(used, view.is_estimated), paid) if p) + note
+    return " · ".join(p for p in (token_count(used, view.is_estimated), paid) if p) + note
 
 
 def size(size_bytes: float) -> str:
@@ -313,7 +307,7 @@ def fold_line(fold: FoldView) -> str:
     """Return how much a fold replaced and what it cost."""
     written = f"summary {dollars(fold.cost)}".strip() if fold.summary else "no summary"
     parts = [
-        f"{fold.before:,} → {fold.after:,} tokens",
+        f"{fold.before:,} → {token_count(fold.after)}",
         count_any(fold.parts, "tool result"),
         "no model call" if fold.level == "results" else written,
     ]
@@ -360,7 +354,7 @@ def session_row(session: Session) -> tuple[str, ...]:
         _turns(session),
         session.turns[-1].state,
         when(last.last_at or last.ended_at or 0.0),
-        tokens(sum(a.tokens for a in agents)) if is_known else "unknown",
+        token_count(sum(a.tokens for a in agents)) if is_known else "unknown",
         dollars(sum(known_costs)) if is_known and len(known_costs) == len(costs) else "unknown",
         clip(last.task, 60),
     )

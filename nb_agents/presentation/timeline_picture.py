@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from nb_agents.nouns import count, price
+from nb_agents.nouns import count, price, token_count
 from nb_agents.presentation import text
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import EntryKind, Timeline, TimelineEntry, TurnTime
@@ -380,7 +380,7 @@ def _title(entry: TimelineEntry, scale: Scale) -> str:
     if entry.kind == "stop":
         label = "stop now" if entry.name == "now" else "stop"
     outcome = "" if entry.outcome in ("finished", "ok", "counts") else entry.outcome
-    used = text.tokens(entry.tokens) if entry.tokens else ""
+    used = token_count(entry.tokens) if entry.tokens else ""
     paid = price(entry.tokens, entry.cost)
     # The text of answers and votes is shown below the picture.
     words = "" if entry.kind in ("answer", "vote") else text.clip(entry.text, 120)

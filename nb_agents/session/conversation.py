@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nb_agents.view.run_view import AgentView, ReceivedResult, RunView
+from nb_agents.view.steps import gate_title
 
 _LEAVES = ("agent", "bash")
 MAX_STEPS = 20
@@ -124,7 +125,7 @@ def _incomplete_steps(view: RunView, folders: Sequence[Path]) -> str:
         how = f"failed: {_head(step.why)}" if step.status == "failed" else "not finished"
         lines += [f"## {step.address} ({unit_name}, {how})", ""]
     for gate in view.gates.values():
-        lines += [f"## {gate.address} waits for approval:", _head(gate.prompt), ""]
+        lines += [f"## {gate_title(gate.address)} waits for approval:", _head(gate.prompt), ""]
     lines += [f"[Workspace available at: {path}]" for path in folders]
     return "\n".join(lines)
 

@@ -18,6 +18,7 @@ from nb_agents.errors import UserError
 from nb_agents.loop import post
 from nb_agents.tools.base import ToolCall, current_call
 from nb_agents.tools.policy import ApprovalConfig, ApprovalDecision, Tally
+from nb_agents.view.steps import gate_title
 
 _current: ContextVar[Callable[[str], str] | None] = ContextVar("nb_agents_asker", default=None)
 
@@ -73,7 +74,7 @@ class Approvals:
         # With the agent's own token, because the agent may be stopped individually.
         answer = await self._wait(gate, prompt, "approval", current_token(), current_call())
         if stops and not answer.approved:
-            self._stop(denial(gate, gate, answer))
+            self._stop(denial(gate, gate_title(gate), answer))
         self._token.checkpoint()
         return answer
 
@@ -164,7 +165,7 @@ class Approvals:
         if question.wants == "approval":
             decision = question.tally.take(approved, message, by)
         if decision is None:
-            self._emit(ev.Noticed(text=f"{chosen}: {question.tally}."))
+            self._emit(ev.Noticed(text=f"{gate_title(chosen)}: {question.tally}."))
         else:
             self._conclude(chosen, *decision)
         return chosen

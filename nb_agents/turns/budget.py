@@ -16,7 +16,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.context import within
 from nb_agents.errors import UserError
 from nb_agents.models.usage import REPORT_STEP
-from nb_agents.nouns import amount_in_dollars
+from nb_agents.nouns import amount_in_dollars, token_count
 from nb_agents.options import RunOptions
 from nb_agents.view.run_view import RunView, doubled
 
@@ -142,9 +142,10 @@ def propose_raise(used: Spent, budget: Budget) -> Raise | None:
     tokens, cost = used
     spent, amounts = [], []
     if budget.max_tokens is not None and tokens >= budget.max_tokens:
-        budget = budget._replace(max_tokens=int(doubled(budget.max_tokens, tokens)))
-        spent.append(f"{tokens:,} tokens")
-        amounts.append(f"{budget.max_tokens:,} tokens")
+        raised_tokens = int(doubled(budget.max_tokens, tokens))
+        budget = budget._replace(max_tokens=raised_tokens)
+        spent.append(token_count(tokens))
+        amounts.append(token_count(raised_tokens))
     if budget.max_cost is not None and cost >= budget.max_cost:
         budget = _limited(budget._replace(max_cost=doubled(budget.max_cost, cost)))
         if budget.max_cost is None or budget.max_cost <= cost:
@@ -285,7 +286,7 @@ def used_up(used: Spent, budget: Budget) -> str:
     Agents without a known price count towards the tokens only.
     """
     if budget.max_tokens is not None and used.tokens >= budget.max_tokens:
-        return f"{used.tokens:,} of {budget.max_tokens:,} tokens used"
+        return f"{used.tokens:,} of {token_count(budget.max_tokens)} used"
     if budget.max_cost is not None and used.cost >= budget.max_cost:
         return f"${used.cost:.4g} of ${budget.max_cost:.4g} used"
     return ""

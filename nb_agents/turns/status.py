@@ -13,7 +13,7 @@ from nb_agents.errors import RunFailed
 from nb_agents.events import Event, TextStreamed
 from nb_agents.unicode import without_controls
 from nb_agents.view.run_view import RunView
-from nb_agents.view.steps import holders_of
+from nb_agents.view.steps import gate_title, holders_of
 
 MAX_LINE = 400
 """Maximum length of a log line, in characters."""
@@ -91,7 +91,7 @@ def _message(view: RunView) -> str:
     if view.is_paused:
         return "paused"
     if gate := next(iter(view.gates.values()), None):
-        return f"waiting for the user: {gate.address}"
+        return f"waiting for the user: {gate_title(gate.address)}"
     if view.is_over:
         return view.state
     if view.wait is not None:

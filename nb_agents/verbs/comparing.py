@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import printable_name
-from nb_agents.nouns import dollars
+from nb_agents.nouns import dollars, token_count
 from nb_agents.presentation import text
 from nb_agents.session.history import PastTurn, load_turn
 from nb_agents.session.layout import session_root
@@ -54,7 +54,7 @@ def _rows(a: PastTurn, b: PastTurn) -> Iterator[tuple[str, ...]]:
     for output in dict.fromkeys([*a.view.outputs, *b.view.outputs]):
         outputs = (str(turn.view.outputs.get(output, "")) for turn in (a, b))
         yield f"output {output}", *(text.clip(each, MAX_CELL) for each in outputs)
-    yield "tokens", *(text.tokens(turn.view.tokens, turn.view.is_estimated) for turn in (a, b))
+    yield "tokens", *(token_count(turn.view.tokens, turn.view.is_estimated) for turn in (a, b))
     yield "cost", *(_cost(turn) for turn in (a, b))
 
 

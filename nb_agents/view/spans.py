@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nb_agents import events as ev
+from nb_agents.nouns import token_count
 
 SpanKind = Literal[
     "agent", "model", "tool", "step", "start", "resumed", "round", "restart", "rejected", "timeout",
@@ -380,7 +381,7 @@ def _agent_failed(spans: Spans, e: ev.AgentFailed) -> Spans:
 
 @SPANS.on(ev.ContextFolded)
 def _context_folded(spans: Spans, e: ev.ContextFolded) -> Spans:
-    spans.mark("folded", e, e.agent, text=f"{e.before:,} to {e.after:,} tokens")
+    spans.mark("folded", e, e.agent, text=f"{e.before:,} to {token_count(e.after)}")
     return spans
 
 

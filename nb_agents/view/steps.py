@@ -5,6 +5,7 @@ Pure functions, used by `nb_agents.view.fold`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -16,6 +17,8 @@ from nb_agents.view.growing import with_entry
 StepStatus = Literal["running", "retrying", "ok", "failed", "skipped", "cut", "stopped"]
 """At the end of a turn, "running" becomes "cut", and "retrying" becomes "stopped"."""
 _AT_THE_END: Mapping[StepStatus, StepStatus] = {"running": "cut", "retrying": "stopped"}
+_NUMBERED = re.compile(r"(.*) #\d+", re.DOTALL)
+_QUESTIONS = {"input": "the question", "approval": "the question", "budget": "the budget"}
 MAX_TAIL = 4_000
 """Maximum number of characters shown of a running command's output. The journal has all of it."""
 
@@ -190,6 +193,28 @@ def with_outputs(
         for address, step in steps.items()
         if address not in again and again.isdisjoint(holders_of(address))
     }
+
+
+def is_stage_gate(address: str) -> bool:
+    """Return whether a gate belongs to a recipe's stage. Other gates are numbered."""
+    return _NUMBERED.fullmatch(address) is None
+
+
+def gate_title(address: str) -> str:
+    """Return what a gate is about, in words that can be a part of a sentence.
+
+    Example:
+        >>> [gate_title(each) for each in ("ada: custom_tool__growth #1", "input #2", "draft")]
+        ["ada's call of growth", 'the question', 'the gate of draft']
+    """
+    numbered = _NUMBERED.fullmatch(address)
+    agent, has_agent, tool = (numbered[1] if numbered else "").partition(": ")
+    if has_agent:
+        tool = tool.removeprefix("custom_tool__")
+        return f"{agent}'s question" if tool == "input" else f"{agent}'s call of {tool}"
+    if agent in _QUESTIONS:
+        return _QUESTIONS[agent]
+    return f"the gate of {agent or address}"
 
 
 def apply_gate(gates: Mapping[str, GateView], event: GateEvent) -> dict[str, GateView]:

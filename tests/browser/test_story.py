@@ -61,7 +61,7 @@ def test_cell_starts_a_team_and_returns_immediately(story: Story) -> None:
     expect(words).not_to_be_empty()
     said = words.inner_text()
     story.page.wait_until(lambda: words.inner_text() != said, what="more words")
-    expect(story.row(i, "ben").locator(".num")).to_have_text(re.compile(r"^\d[\d\s]* tok"))
+    expect(story.row(i, "ben").locator(".num")).to_have_text(re.compile(r"^\d[\d,]* tokens"))
     story.page.wait_until(lambda: elapsed.inner_text() != first, what="time to pass")
     story.wait_card(i, "complete")
     streamed = "".join(e["text"] for e in story.events("text_streamed") if e["agent"] == "ada")

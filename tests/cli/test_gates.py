@@ -65,7 +65,7 @@ def test_run_in_a_terminal_asks_and_other_commands_approve_and_answer(
     run = terminal("run", "-c", "team.yaml", "-s", "asked", "Paint it.")
     run.wait_text("asks: “a wants to call colour()” `nb-agents approve asked [MESSAGE]`")
     assert "`nb-agents deny asked [MESSAGE]` rejects it." in run.text
-    assert "Gate 'a: custom_tool__colour #1' of run asked/1 is approved" in call(
+    assert "Approved “a wants to call colour()” of run asked/1." in call(
         "approve", "asked", "go on"
     )
     run.wait_text("asks: “Which colour?” `nb-agents answer asked TEXT` answers")

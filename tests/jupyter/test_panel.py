@@ -112,7 +112,7 @@ def test_row_shows_latest_text_and_usage() -> None:
     row = state["agents"][0]
     assert row["says"].startswith("…")
     assert row["writing"] is True
-    assert row["numbers"].replace("\N{NO-BREAK SPACE}", " ") == "8 214 tok · $0.019"
+    assert row["numbers"] == "8,214 tokens · $0.019"
     assert state["in_flight"] == "1 call in flight: ada"
 
 

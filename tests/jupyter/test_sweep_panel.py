@@ -112,13 +112,13 @@ def test_retried_row_does_not_make_a_count_negative() -> None:
 def test_panel_shows_remaining_time_usage_and_score() -> None:
     state = drawn(left_s=190.0, tokens=8214, cost=0.019, scores=(0.5, 1.0, 0.75))
     assert state["elapsed"] == "1 min 5 s · about 3 min 10 s to go"
-    assert state["cost"].replace("\N{NO-BREAK SPACE}", " ") == "8 214 tok · $0.019"
+    assert state["cost"] == "8,214 tokens · $0.019"
     assert state["in_flight"] == "score 0.75 (95 % interval: 0.129 to 1.37) (3)"
 
 
 def test_unknown_price_and_remaining_time_are_left_out() -> None:
     state = drawn(tokens=5, cost=None, left_s=9.0, status="paused")
-    assert (state["cost"], state["elapsed"]) == ("5 tok", "1 min 5 s")
+    assert (state["cost"], state["elapsed"]) == ("5 tokens", "1 min 5 s")
 
 
 @pytest.mark.parametrize(

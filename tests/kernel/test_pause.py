@@ -72,7 +72,7 @@ def test_approval_does_not_answer_a_text_question(notebook: Notebook) -> None:
     run = begin(notebook)
     said(notebook, ASK_TWICE)
     told = said(notebook, f"%agents approve {run} Fine.")
-    assert told.strip() == f"Gate 'approval #2' of run {run} is approved."
+    assert told.strip() == f"Approved “Publish it?” of run {run}."
     assert "message='Fine.'" in said(notebook, LEFT % 1)
     assert f"or `%agents answer {run} TEXT`" in said(notebook, f"%agents approve {run}")
     assert "['input #1']" in said(notebook, LEFT % 1)
@@ -94,7 +94,7 @@ def test_stopped_run_does_not_wait_for_approval(notebook: Notebook) -> None:
 def test_line_denies_a_text_question(notebook: Notebook) -> None:
     run = begin(notebook)
     said(notebook, ASK)
-    assert "Gate 'input #1' of run" in said(notebook, f"%agents deny {run} No idea.")
+    assert "Denied “Which city?” of run" in said(notebook, f"%agents deny {run} No idea.")
     assert "[]" in said(notebook, "thread.join(); print(box)")
     said(notebook, STOP)
 
@@ -120,12 +120,12 @@ def test_another_kernel_approves_denies_answers_pauses_and_shows_a_run(
     said(notebook, "while not run.view.agents['a'].partial: pass")
     said(notebook, ASK_TWICE)
     told = said(other, f"%agents approve {run} Fine.")
-    assert told.strip() == f"Gate 'approval #2' of run {run} is approved."
+    assert told.strip() == f"Approved “Publish it?” of run {run}."
     assert "approved=True" in (left := said(notebook, LEFT % 1)) and "message='Fine.'" in left
     assert f"The answer was sent to run {run}." in said(other, f"%agents answer {run} Lyon")
     assert "Lyon []" in said(notebook, LEFT % 2)
     said(notebook, "ask(run.wait_for_approval, 'Publish it?')")
-    assert "is denied" in said(other, f"%agents deny {run} Not yet.")
+    assert "Denied “Publish it?”" in said(other, f"%agents deny {run} Not yet.")
     assert "approved=False" in (left := said(notebook, LEFT % 3)) and "message='Not yet.'" in left
     assert f"`%agents unpause {run}` continues it" in said(other, f"%agents pause {run}")
     assert "True" in said(notebook, "run.view.is_paused")

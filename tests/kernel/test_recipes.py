@@ -215,7 +215,8 @@ def test_approve_verb_passes_its_message_to_later_steps(notebook: Notebook) -> N
     turn = start(notebook, write(notebook, GATE), "--out run")
     wait_asked(turn)
     said = notebook.text(notebook.kernel.run(f'%agents approve {turn.run} don\'t name "me"'))
-    assert said.strip() == f"Gate 'draft' of run {turn.run} is approved: the recipe continues."
+    assert "Approved “Publish “" in said
+    assert said.endswith(f"of run {turn.run}: the recipe continues.")
     turn.wait_over()
     wanted = 'I did: Announce it. don\'t name "me"'
     assert notebook.kernel.eval("run.result['told']") == wanted
@@ -333,7 +334,7 @@ def test_waiting_cell_in_a_terminal_ends_at_a_gate_with_instructions(
     shown = ipython.enter(f"%agents --recipe recipe.yaml --config {team} --wait")
     assert "The gate 'draft' asks: “Publish “I did: Write a draft.”?”" in shown
     assert "`%agents approve r1 [MESSAGE]` lets the recipe continue" in shown
-    assert "is approved" in ipython.enter("%agents approve r1")
+    assert "Approved “" in ipython.enter("%agents approve r1")
     assert "[complete]" in ipython.enter("%agents wait")
     assert "Traceback" not in ipython.text
 

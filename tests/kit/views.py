@@ -15,7 +15,7 @@ from nb_agents.view.run_view import (
 )
 from nb_agents.view.spans import SPANS
 from nb_agents.view.step_values import value_of
-from nb_agents.view.steps import MAX_TAIL, ApprovalView, GateView
+from nb_agents.view.steps import MAX_TAIL, ApprovalView, GateView, gate_title
 from nb_agents.view.timeline import Timeline, TimelineEntry, TurnTime, fold_timeline
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "checkpoints_of",
     "fold",
     "fold_timeline",
+    "gate_title",
     "receipt",
     "total_cost",
     "value_of",

@@ -80,7 +80,7 @@ def test_stage_has_the_total_tokens_and_cost_of_its_units() -> None:
     ]
     words = [event for n in (0, 1) for event in wrote(f"gather/each[{n}]", "x")]
     shown = rows(in_loop(2, *words, *used))
-    assert shown["gather/each"]["numbers"] == "200 tok · $0.020"
+    assert shown["gather/each"]["numbers"] == "200 tokens · $0.020"
     assert shown["gather"]["numbers"] == shown["gather/each"]["numbers"]
 
 
@@ -161,10 +161,10 @@ def test_tokens_of_a_called_agent_count_for_its_caller() -> None:
     ]
     view = recipe(*DRAFT, *called(CRITIC), *called(EXPERT), *used)
     assert {name: row["numbers"] for name, row in rows(view).items() if row["numbers"]} == {
-        "gather": "300 tok · $0.030",
-        "gather/draft": "300 tok · $0.030",
-        CRITIC: "200 tok · $0.020",
-        EXPERT: "100 tok · $0.010",
+        "gather": "300 tokens · $0.030",
+        "gather/draft": "300 tokens · $0.030",
+        CRITIC: "200 tokens · $0.020",
+        EXPERT: "100 tokens · $0.010",
     }
 
 

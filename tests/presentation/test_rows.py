@@ -9,7 +9,7 @@ import pytest
 from nb_agents import events as ev
 from nb_agents.presentation.rows import decision_text, says, summary, team_rows, user_name
 from tests.kit.cards import panel_state, text
-from tests.kit.views import ApprovalView, RunView, fold
+from tests.kit.views import ApprovalView, RunView, fold, gate_title
 
 NAMES = ("ada", "ben", "cleo", "dan")
 
@@ -47,6 +47,21 @@ def test_row_of_an_agent_at_a_gate_says_so() -> None:
     asked = ev.ApprovalAsked(step="ada: growth #1", prompt="ada wants to call growth()")
     [row, *_] = team_rows(team(called, asked), 0.0)
     assert (row["chip"], row["tone"]) == ("awaiting approval", "ing")
+
+
+@pytest.mark.parametrize(
+    ("address", "title"),
+    [
+        ("ada: custom_tool__growth #1", "ada's call of growth"),
+        ("ada: input #12", "ada's question"),
+        ("approval #2", "the question"),
+        ("budget #1", "the budget"),
+        ("checks/look", "the gate of checks/look"),
+        ("tidy #3", "the gate of tidy"),
+    ],
+)
+def test_gates_have_titles_without_numbers_and_prefixes(address: str, title: str) -> None:
+    assert gate_title(address) == title
 
 
 def test_decision_of_this_user_is_yours() -> None:

@@ -247,11 +247,11 @@ def test_resume_does_not_ask_again_for_a_denied_tool_call() -> None:
     text = plain(recipe(*events, STOP, over("cancelled")))
     assert "A resume asks again" not in text
     assert f"the gate of {call}" not in text
-    assert f"The gate of {call} was denied by ada" in text
+    assert "writer's call of drop was denied by ada" in text
     why = f"{call} was denied by ada"
     stop = ev.StopRequested(level="requested", source="approval", reason=why, gate=call)
     text = plain(recipe(*events, stop, over("cancelled")))
-    assert f"#### A resume asks again\n\n- {call}, which was denied" in text
+    assert "#### A resume asks again\n\n- writer's call of drop, which was denied" in text
 
 
 def test_card_of_a_denied_gate_says_that_it_is_asked_again() -> None:

@@ -43,5 +43,6 @@ def test_message_names_the_step_gate_or_pause() -> None:
     begun = ev.StepStarted(step="one", unit="bash")
     assert progress_of(recipe(begun), STARTED).message == "one"
     gate = ev.ApprovalAsked(step="two", prompt="?", timeout_s=0, default="deny")
-    assert progress_of(recipe(begun, gate), STARTED).message == "waiting for the user: two"
+    message = progress_of(recipe(begun, gate), STARTED).message
+    assert message == "waiting for the user: the gate of two"
     assert progress_of(recipe(begun, gate, ev.Paused()), STARTED).message == "paused"

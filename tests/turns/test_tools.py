@@ -460,11 +460,13 @@ def test_denial_stops_the_run_if_the_team_file_says_so(tmp_path: Path) -> None:
     run.deny("too risky", by="ann")
     finish(run)
     assert (run.status, run.receipt.source) == ("cancelled", "approval")
-    assert run.receipt.reason == f"{gate} was denied by ann: too risky"
+    assert run.receipt.reason == "a's call of run_command was denied by ann: too risky"
     assert run.view.stop is not None
     assert (run.view.stop.source, run.view.stop.gate) == ("approval", gate)
     card = str(card_bundle(run.view, str(run.path))["text/plain"])
-    assert f"Stopped by an approval gate ({gate} was denied by ann: too risky)" in card
+    assert (
+        "Stopped by an approval gate (a's call of run_command was denied by ann: too risky)" in card
+    )
     assert not (workspace(run) / "done").exists()
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nb_agents.extensions.sweeps.row_titles import RowTitle, row_title
 from nb_agents.extensions.sweeps.steering import pausable
 from nb_agents.extensions.sweeps.sweep_file import ESTIMATE, SWEEP_FILE
-from nb_agents.nouns import amount_in_dollars, count, price
+from nb_agents.nouns import amount_in_dollars, count, price, token_count
 from nb_agents.presentation import text
 from nb_agents.presentation.asking import CELL, EntryPoint
 from nb_agents.presentation.cards import card_template, cell_to_run
@@ -569,7 +569,7 @@ def _line(record: Mapping[str, Any], view: SweepView, columns: Sequence[str]) ->
         text.clip(_answer(record), MAX_ANSWER),
         _markdown(record),
         "" if score is None else f"{score:.3g}",
-        text.tokens(record["tokens"]) if record["tokens"] else "",
+        token_count(record["tokens"]) if record["tokens"] else "",
         price(record["tokens"], record["cost"]),
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from nb_agents.extensions.sweeps.sweep_card import sweep_title
 from nb_agents.extensions.sweeps.sweep_fold import SweepView
 from nb_agents.extensions.sweeps.sweep_reader import sweep_on_disk
-from nb_agents.nouns import dollars
+from nb_agents.nouns import dollars, token_count
 from nb_agents.presentation import text
 from nb_agents.turns.groups import GroupFacts
 from nb_agents.verbs.facts import MAX_TASK
@@ -83,5 +83,5 @@ def sweep_facts_at(path: Path, where: str = "") -> SweepFacts:
 def sweep_cells(sweep: SweepFacts) -> tuple[str, ...]:
     """Return the cells of a sweep in a list of sweeps."""
     spent, task = dollars(sweep.cost), text.clip(sweep.task, 60)
-    used, failed = text.tokens(sweep.tokens), str(sweep.rows.failed)
+    used, failed = token_count(sweep.tokens), str(sweep.rows.failed)
     return (sweep.session, sweep.state, sweep.progress, failed, used, spent, task)
