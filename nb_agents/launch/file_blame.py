@@ -17,12 +17,19 @@ from nb_agents import events as ev
 from nb_agents.disk.directory import read_file
 from nb_agents.errors import UserError
 from nb_agents.session.history import past_events
+from nb_agents.session.journal import MAX_BYTES as MAX_JOURNAL_BYTES
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.snapshots.store import SnapshotStore
 
 MAX_BYTES = 1_000_000
 """Maximum size of a file whose lines are compared, in bytes."""
+MAX_LINES = 50_000
+"""Maximum number of lines of such a file."""
+MANY_LINES = 2000
+"""In a change of more lines, lines that are repeated very often may be assigned to the change."""
+MAX_PROMPT = 200
+"""Maximum length of a call's prompt, in characters."""
 _WORKSPACES = "workspaces"
 
 Author = TypeVar("Author")
@@ -39,6 +46,8 @@ class FileCall(NamedTuple):
         at: When the call started, in Unix seconds.
         session: The session's name.
         turn: The turn's number.
+        prompt: The beginning of what the agent was working on: the last message of the user to it,
+            the task of the turn, the input of a sub-agent, or the prompt of a step.
     """
 
     agent: str
@@ -48,6 +57,7 @@ class FileCall(NamedTuple):
     at: float = 0.0
     session: str = ""
     turn: int = 0
+    prompt: str = ""
 
 
 class FileVersion(NamedTuple):
@@ -72,11 +82,23 @@ def carried(
         after: The new lines.
         author: The author of the change, or None for the user.
     """
-    new = [author] * len(after)
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    head = _common(before, after)
+    tail = _common(before[head:][::-1], after[head:][::-1])
+    old, changed = before[head : len(before) - tail], after[head : len(after) - tail]
+    new = [*authors[:head], *[author] * len(changed), *authors[len(authors) - tail :]]
+    # Without autojunk, the time for repeated lines is quadratic.
+    matcher = SequenceMatcher(None, old, changed, autojunk=len(changed) > MANY_LINES)
     for start, new_start, size in matcher.get_matching_blocks():
-        new[new_start : new_start + size] = authors[start : start + size]
+        new[head + new_start : head + new_start + size] = authors[
+            head + start : head + start + size
+        ]
     return new
+
+
+def _common(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return the number of equal lines at the beginning."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def line_authors(
@@ -98,6 +120,36 @@ def line_authors(
     return [*zip(now, carried(lines, authors, now, None), strict=True)]
 
 
+class Prompts:
+    """What the agents of a turn were working on, and when.
+
+    Args:
+        events: The events of the turn.
+    """
+
+    def __init__(self, events: Iterable[ev.Event]) -> None:
+        self._prompts = [(event.at, *found) for event in events if (found := _prompt_in(event))]
+
+    def of(self, agent: str, at: float) -> str:
+        """Return the beginning of an agent's prompt at a time in Unix seconds, or ""."""
+        texts = [text for since, to, text in self._prompts if to in ("", agent) and since <= at]
+        return " ".join(texts[-1][: 2 * MAX_PROMPT].split())[:MAX_PROMPT] if texts else ""
+
+
+def _prompt_in(event: ev.Event) -> tuple[str, str] | None:
+    """Return the agent, or "" for all, and the text of an event that gives agents work."""
+    match event:
+        case ev.TurnStarted(task=task):
+            return "", task
+        case ev.UserMessage(text=text, to=to):
+            return to, text
+        case ev.AgentCalled(agent=agent, input=text):
+            return agent, text
+        case ev.StepStarted(step=step, asks=asks) if asks:
+            return step, asks
+    return None
+
+
 def blame_file(sessions: Iterable[Path], file: Path) -> list[tuple[str, FileCall | None]]:
     """Return each line of a file of a workspace, or of a user file, with the call that wrote it.
 
@@ -115,8 +167,27 @@ def blame_file(sessions: Iterable[Path], file: Path) -> list[tuple[str, FileCall
         raise UserError(f"{file} can't be read: {exc.strerror or exc}.") from None
     except UnicodeDecodeError:
         raise UserError(f"{file} is not text in UTF-8.") from None
-    turn = _turn_of(path)
-    versions = _workspace_versions(*turn, current) if turn else _user_versions(sessions, path)
+    return blame_text(sessions, path, current, current)
+
+
+def blame_text(
+    sessions: Iterable[Path], file: Path, saved: str, current: str
+) -> list[tuple[str, FileCall | None]]:
+    """Return each line of an edited file with the call that wrote it, or None for the user's lines.
+
+    Args:
+        sessions: The directories of the sessions to search.
+        file: The resolved path of the file.
+        saved: The content of the file.
+        current: The text in the editor.
+
+    Raises:
+        UserError: The text has too many lines.
+    """
+    if max(saved.count("\n"), current.count("\n")) > MAX_LINES:
+        raise UserError(f"{file} has more than {MAX_LINES:,} lines.")
+    turn = _turn_of(file)
+    versions = _workspace_versions(*turn, saved) if turn else _user_versions(sessions, file)
     return line_authors(versions, current)
 
 
@@ -152,9 +223,7 @@ def _user_versions(sessions: Iterable[Path], path: Path) -> list[FileVersion]:
     for session in sessions:
         store = SnapshotStore(session)
         for turn in turns_of(session):
-            events: Sequence[ev.Event] = ()
-            with suppress(OSError, UserError):
-                events = read_journal(turn.journal).events
+            events = _events_with_user_files(turn)
             calls = _Calls(turn, events)
             found += [
                 (event.at, FileVersion(before, after, calls.of(event.call, event.at)))
@@ -163,6 +232,14 @@ def _user_versions(sessions: Iterable[Path], path: Path) -> list[FileVersion]:
                 for before, after in _changes(store, event, path)
             ]
     return [version for _, version in sorted(found, key=lambda each: each[0])]
+
+
+def _events_with_user_files(turn: TurnPaths) -> Sequence[ev.Event]:
+    """Return the events of a turn that changed user files, or nothing."""
+    with suppress(OSError, UserError):
+        if b'"own_files_kept"' in read_file(turn.journal, MAX_JOURNAL_BYTES):
+            return read_journal(turn.journal).events
+    return ()
 
 
 def _changes(
@@ -193,10 +270,16 @@ class _Calls:
         self._turn = turn
         self._tools: dict[str, str] = {}
         self._models: dict[str, str] = {}
+        events = [*events]
+        self._prompts = Prompts(events)
         for event in events:
             match event:
                 case ev.TurnStarted(agents=agents):
                     self._models |= {each.id: each.model for each in agents}
+                case ev.AgentCalled(agent=agent, model=model):
+                    self._models[agent] = model
+                case ev.StepStarted(step=step, model=model) if model:
+                    self._models[step] = model
                 case ev.ToolStarted(agent=agent, call_id=call, tool=tool):
                     self._tools[f"{agent} {call}"] = tool
 
@@ -212,4 +295,5 @@ class _Calls:
             at,
             self._turn.path.parent.name,
             self._turn.number,
+            self._prompts.of(agent, at),
         )

@@ -11,12 +11,24 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.launch.file_blame import FileCall, FileVersion, blame_file, line_authors
+from nb_agents import events as ev
+from nb_agents.launch.file_blame import (
+    MAX_LINES,
+    MAX_PROMPT,
+    FileCall,
+    FileVersion,
+    Prompts,
+    blame_file,
+    blame_text,
+    line_authors,
+)
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
-from tests.cli.calls import told_here
+from tests.cli.calls import call_here, told_here
 from tests.kit.teams import TeamSpec
 from tests.samples import some_or_all
 from tests.team_kit import WAIT_S
+
+TASK = "Write the notes for the meeting on Thursday, in plain words"
 
 
 def version(before: str, after: str, agent: str) -> FileVersion:
@@ -43,6 +55,41 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_repeated_lines_of_a_large_file_are_blamed_in_time_and_lines_are_limited() -> None:
+    many = "".join(f"{n // 9}\n\n" for n in range(MAX_LINES // 4))
+    edited = version(f"{many}a\n{many}", f"y\n{many}b\n{many}z\n", "ada")
+    authors = agents_of(edited.after, version("", edited.before, "ben"), edited)
+    assert (authors[0], authors[1], authors[-2], authors[-1]) == ("ada", "ben", "ben", "ada")
+    with pytest.raises(nb_agents.UserError, match="more than 50,000 lines"):
+        blame_text([], Path("/a"), "", "\n" * (MAX_LINES + 1))
+
+
+def test_prompt_is_the_last_one_that_an_agent_got_before_a_call() -> None:
+    prompts = Prompts(
+        [
+            ev.TurnStarted(
+                session="s", turn=1, task="Write  a\npage", agents=(), timeout_s=9, at=1, seq=1
+            ),
+            ev.UserMessage(text="Shorter", to="ada", at=3, seq=2),
+            ev.AgentCalled(
+                agent="ada/critic#1",
+                caller="ada",
+                name="critic",
+                model="m",
+                workspace="w",
+                input="Read it",
+                at=4,
+                seq=3,
+            ),
+            ev.StepStarted(step="draft[0]", unit="agent", asks="x" * 900, at=5, seq=4),
+        ]
+    )
+    assert [prompts.of("ada", at) for at in (0, 2, 9)] == ["", "Write a page", "Shorter"]
+    assert prompts.of("ben", 9) == "Write a page"
+    assert prompts.of("ada/critic#1", 9) == "Read it"
+    assert prompts.of("draft[0]", 9) == "x" * MAX_PROMPT
+
+
 def play(place: Path, scripts: dict[str, list[Call]], **more: Any) -> nb_agents.Run:
     """Play a turn in which each agent makes its calls one after the other."""
     agents = [
@@ -59,7 +106,7 @@ def play(place: Path, scripts: dict[str, list[Call]], **more: Any) -> nb_agents.
     orchestrator = {"skip_voting": True, **more}
     team = TeamSpec.model_validate({"agents": agents, "orchestrator": orchestrator})
     options = RunOptions(session_root=place / "sessions")
-    run = nb_agents.start("Write", team, "s", None, options=options)
+    run = nb_agents.start(TASK, team, "s", options=options)
     run.wait(WAIT_S)
     return run
 
@@ -79,6 +126,9 @@ def test_edits_by_tools_and_shell_commands_are_named(place: Path) -> None:
         *("write_file", "edit_file", "write_file", "run_command")
     ]
     assert lines[2]["turn"] == "s/1" and lines[2]["call"] == "2.0" and lines[2]["model"]
+    assert lines[2]["prompt"] == TASK
+    assert f"{TASK[:40]}…" in call_here("blame", str(file))
+    assert TASK in call_here("blame", "--long", str(file))
 
 
 def test_user_file_of_two_agents_is_blamed_over_turns(place: Path) -> None:

@@ -13,6 +13,7 @@ from nb_agents.extensions.notebook_cells.cell_events import (
     ChangesReverted,
 )
 from nb_agents.extensions.notebook_cells.origins import ProposalOrigin, proposals_of
+from nb_agents.launch.file_blame import Prompts
 from nb_agents.view.points import checkpoints_of
 
 
@@ -54,6 +55,7 @@ class AppliedChange:
         at: When it was accepted, in Unix seconds.
         seq: The number of the decision's event, or 0 if it was made after the end of the turn.
         session: The session's name.
+        prompt: The beginning of the agent's prompt.
     """
 
     turn: int
@@ -74,6 +76,7 @@ class AppliedChange:
     at: float = 0.0
     seq: int = 0
     session: str = ""
+    prompt: str = ""
 
     @property
     def name(self) -> str:
@@ -100,7 +103,7 @@ def applied_changes(turns: Iterable[TurnRecord]) -> list[AppliedChange]:
 
 
 def _changes_of(turn: TurnRecord) -> Iterator[AppliedChange]:
-    proposed = proposals_of(turn.events)
+    proposed, prompts = proposals_of(turn.events), Prompts(turn.events)
     late = {id(event) for event in turn.late}
     applied = set[int]()
     for event in (*turn.events, *turn.late):
@@ -110,11 +113,12 @@ def _changes_of(turn: TurnRecord) -> Iterator[AppliedChange]:
         if origin is None or event.number in applied:
             continue
         applied.add(event.number)
-        yield _applied(turn, origin, event, 0 if id(event) in late else event.seq)
+        prompt = prompts.of(origin.change.agent, origin.change.at)
+        yield _applied(turn, origin, event, prompt, 0 if id(event) in late else event.seq)
 
 
 def _applied(
-    turn: TurnRecord, origin: ProposalOrigin, event: ChangeDecided, seq: int
+    turn: TurnRecord, origin: ProposalOrigin, event: ChangeDecided, prompt: str, seq: int
 ) -> AppliedChange:
     change = origin.change
     is_new = event.how == "inserted"
@@ -137,6 +141,7 @@ def _applied(
         at=event.at,
         seq=seq,
         session=turn.session,
+        prompt=prompt,
     )
 
 
