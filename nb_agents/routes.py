@@ -270,6 +270,17 @@ ROUTES = (
         "sent as attachments.",
     ),
     Route(
+        "get_authors",
+        "POST",
+        "/authors",
+        "Name the agent's call that wrote each line of a text file.",
+        "The `calls`, oldest first. `lines` has the position in `calls` for each line of the text, "
+        "or null for a line that is from no agent. `is_current` is false if the file's content "
+        "differs from the text.",
+        schema="Authors",
+        body="AuthoredText",
+    ),
+    Route(
         "get_new_options",
         "GET",
         "/new",

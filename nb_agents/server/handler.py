@@ -42,7 +42,14 @@ FILE_CHUNK = 1_000_000
 KEEP_ALIVE_S = 15.0
 """Interval of comments in an idle stream, in seconds, because proxies close idle connections."""
 
-_MODULES = ("run_handlers", "session_handlers", "streams", "turn_files", "new_files")
+_MODULES = (
+    "run_handlers",
+    "session_handlers",
+    "streams",
+    "turn_files",
+    "new_files",
+    "file_authors",
+)
 """The modules that register request handlers."""
 
 _Answer = TypeVar("_Answer", bound=Callable[..., Awaitable[None]])

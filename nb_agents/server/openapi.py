@@ -79,8 +79,20 @@ class CheckedText(Request):
     file: str = Field("", description="The file's path, for resolving relative paths in the text.")
 
 
+class AuthoredText(Request):
+    """Body of a request for the authors of a text's lines."""
+
+    path: str = Field(
+        max_length=4000,
+        description="The file's path below the server's root, or the session, the turn and the "
+        "path in the turn.",
+    )
+    text: str = Field(description="The text, which may differ from the file's content.")
+
+
 _BODIES: dict[str, type[BaseModel]] = {
-    kind.__name__: kind for kind in (NextTask, Rename, Resume, Start, NewFile, CheckedText)
+    kind.__name__: kind
+    for kind in (NextTask, Rename, Resume, Start, NewFile, CheckedText, AuthoredText)
 }
 """The classes of request bodies, by the names in the table of routes."""
 
@@ -150,8 +162,24 @@ _FINDING = _object(
     column="integer",
 )
 
+_CALL = _object(
+    agent="string",
+    call="string",
+    tool="string",
+    model="string",
+    at="number",
+    session="string",
+    turn="integer",
+    prompt="string",
+)
+
 _SCHEMAS: dict[str, dict[str, Any]] = {
     "Asked": _object(id="string", status="string"),
+    "Authors": _object(
+        calls=_list_of(_CALL),
+        lines=_list_of({"type": ["integer", "null"]}),
+        is_current="boolean",
+    ),
     "Begun": _object(id="string", session="string", turn="integer", status="string"),
     "Findings": _object(findings=_list_of(_FINDING)),
     "NewOptions": _object(

@@ -52,7 +52,7 @@ async def get_contents(request: Handler, name: str) -> None:
     if not name:  # the root of the file browser is empty: turns are opened by name
         request.reply(_directory("", None, []))
         return
-    paths, inside = await to_thread(_find, request.places, name)
+    paths, inside = await to_thread(find_turn_file, request.places, name)
     wants = request.get_query_argument("content", "1") != "0"
     format_ = request.get_query_argument("format", "")
     try:
@@ -64,9 +64,9 @@ async def get_contents(request: Handler, name: str) -> None:
 @handles_route("get_file")
 async def get_file(request: Handler, name: str) -> None:
     """Reply with the bytes of a file."""
-    paths, inside = await to_thread(_find, request.places, name.strip("/"))
+    paths, inside = await to_thread(find_turn_file, request.places, name.strip("/"))
     try:
-        file = await to_thread(_open, paths, inside)
+        file = await to_thread(open_turn_file, paths, inside)
     except (OSError, RefusedError) as exc:
         raise UnknownNameError(name) from exc
     with file:
@@ -88,8 +88,12 @@ def _sent_as(path: str) -> str:
     return _IMAGES.get(suffix) or ("text/plain; charset=utf-8" if suffix in _TEXTS else "")
 
 
-def _find(resolver: NameResolver, name: str) -> tuple[TurnPaths, str]:
-    """Split a path into a turn and a path within the turn's directory."""
+def find_turn_file(resolver: NameResolver, name: str) -> tuple[TurnPaths, str]:
+    """Split a path into a turn and a path within the turn's directory.
+
+    Raises:
+        UnknownNameError: The path contains no turn.
+    """
     names = name.split("/")
     for end, each in enumerate(names, 1):
         if each.startswith("turn_"):
@@ -98,7 +102,8 @@ def _find(resolver: NameResolver, name: str) -> tuple[TurnPaths, str]:
     raise UnknownNameError(name)
 
 
-def _open(paths: TurnPaths, inside: str) -> BinaryIO:
+def open_turn_file(paths: TurnPaths, inside: str) -> BinaryIO:
+    """Open a file of a turn. Links out of the turn's directory are refused."""
     with Directory.at(paths.path) as turn:
         return turn.open(inside)
 
