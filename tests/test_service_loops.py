@@ -461,6 +461,8 @@ EXEMPT = {
     "model_runner:ModelRound._stream": "one model call",
     "model_runner:ModelRound._run_tools": "the calls of one reply",
     "response_limits:_LimitedStream": "one model call",
+    "cassettes:_copied": "one model call",
+    "cassettes:record_request": "one model call",
     "batching:_Collector": "the model calls that wait for a batch",
     "batching:_created_since": "one model call",
     "batching:_known_batch": "one model call",

@@ -62,6 +62,29 @@ export interface Finding {
   readonly column: number;
 }
 
+/** An agent's call that wrote lines of a file. Its texts are untrusted. */
+export interface Author {
+  readonly agent: string;
+  readonly call: string;
+  readonly tool: string;
+  readonly model: string;
+  /** Unix seconds. */
+  readonly at: number;
+  readonly session: string;
+  readonly turn: number;
+  /** The beginning of what the agent was asked. */
+  readonly prompt: string;
+}
+
+/** Who wrote each line of a text. */
+export interface Authors {
+  readonly calls: readonly Author[];
+  /** For each line the position in `calls`, or null for a line that is from no agent. */
+  readonly lines: readonly (number | null)[];
+  /** Whether the text is the content of the file. */
+  readonly is_current: boolean;
+}
+
 /** Choices for a new team. */
 export interface Choices {
   /** The usable providers: where the key or server was found, and names of models. */
@@ -233,6 +256,11 @@ export class Api {
   /** Check the text of a team file or recipe without running it. */
   async check(text: string, file: string): Promise<readonly Finding[]> {
     return (await this.json<{ readonly findings: readonly Finding[] }>("check", "POST", { text, file })).findings;
+  }
+
+  /** Ask who wrote each line of a text in the editor of a file. */
+  authors(path: string, text: string): Promise<Authors> {
+    return this.json("authors", "POST", { path, text });
   }
 
   /** Get the choices for a new team. */

@@ -19,6 +19,7 @@ import { Api, type Session } from "./api";
 import { makeTurnFiles } from "./files";
 import { codeActions } from "./answer-code";
 import { offerAskTeam } from "./ask-team";
+import { offerBlame } from "./blame";
 import { CellProposals } from "./cell-proposals";
 import { Cells } from "./cells";
 import { makeCheck } from "./checking";
@@ -90,6 +91,7 @@ const plugin: JupyterFrontEndPlugin<INbAgents> = {
     const redrawCard = (turn: string): void => [...shown].forEach((each) => void each.redrawCard(turn));
     const proposals = new CellProposals(api, report, executor, redrawCard);
     if (notebooks) offerAskTeam(notebooks);
+    offerBlame(app, api, palette);
     const notebookOf = (output: Node): NotebookPanel | undefined =>
       notebooks?.find((panel) => panel.node.contains(output));
     const surroundings = {

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 from nb_agents import events as ev
 from nb_agents.disk.directory import read_file
 from nb_agents.errors import UserError
+from nb_agents.launch.file_calls import FileCall, FileCalls
 from nb_agents.session.history import past_events
 from nb_agents.session.journal import MAX_BYTES as MAX_JOURNAL_BYTES
 from nb_agents.session.journal import read_journal
@@ -28,36 +29,9 @@ MAX_LINES = 50_000
 """Maximum number of lines of such a file."""
 MANY_LINES = 2000
 """In a change of more lines, lines that are repeated very often may be assigned to the change."""
-MAX_PROMPT = 200
-"""Maximum length of a call's prompt, in characters."""
 _WORKSPACES = "workspaces"
 
 Author = TypeVar("Author")
-
-
-class FileCall(NamedTuple):
-    """A call that changed a file.
-
-    Attributes:
-        agent: The agent's id, or a step's address.
-        call: The call's id.
-        tool: The tool's name, or "".
-        model: The agent's model, or "".
-        at: When the call started, in Unix seconds.
-        session: The session's name.
-        turn: The turn's number.
-        prompt: The beginning of what the agent was working on: the last message of the user to it,
-            the task of the turn, the input of a sub-agent, or the prompt of a step.
-    """
-
-    agent: str
-    call: str
-    tool: str = ""
-    model: str = ""
-    at: float = 0.0
-    session: str = ""
-    turn: int = 0
-    prompt: str = ""
 
 
 class FileVersion(NamedTuple):
@@ -120,36 +94,6 @@ def line_authors(
     return [*zip(now, carried(lines, authors, now, None), strict=True)]
 
 
-class Prompts:
-    """What the agents of a turn were working on, and when.
-
-    Args:
-        events: The events of the turn.
-    """
-
-    def __init__(self, events: Iterable[ev.Event]) -> None:
-        self._prompts = [(event.at, *found) for event in events if (found := _prompt_in(event))]
-
-    def of(self, agent: str, at: float) -> str:
-        """Return the beginning of an agent's prompt at a time in Unix seconds, or ""."""
-        texts = [text for since, to, text in self._prompts if to in ("", agent) and since <= at]
-        return " ".join(texts[-1][: 2 * MAX_PROMPT].split())[:MAX_PROMPT] if texts else ""
-
-
-def _prompt_in(event: ev.Event) -> tuple[str, str] | None:
-    """Return the agent, or "" for all, and the text of an event that gives agents work."""
-    match event:
-        case ev.TurnStarted(task=task):
-            return "", task
-        case ev.UserMessage(text=text, to=to):
-            return to, text
-        case ev.AgentCalled(agent=agent, input=text):
-            return agent, text
-        case ev.StepStarted(step=step, asks=asks) if asks:
-            return step, asks
-    return None
-
-
 def blame_file(sessions: Iterable[Path], file: Path) -> list[tuple[str, FileCall | None]]:
     """Return each line of a file of a workspace, or of a user file, with the call that wrote it.
 
@@ -205,7 +149,7 @@ def _workspace_versions(
 ) -> Iterator[FileVersion]:
     """Yield the changes of a file of a workspace, from one snapshot to the next."""
     events = past_events(turn)
-    calls, store = _Calls(turn, events), SnapshotStore(turn.path.parent)
+    calls, store = FileCalls(turn, events), SnapshotStore(turn.path.parent)
     earlier: tuple[str, FileCall] | None = None
     for event in events:
         if isinstance(event, ev.FilesSaved) and event.workspace == workspace:
@@ -224,7 +168,7 @@ def _user_versions(sessions: Iterable[Path], path: Path) -> list[FileVersion]:
         store = SnapshotStore(session)
         for turn in turns_of(session):
             events = _events_with_user_files(turn)
-            calls = _Calls(turn, events)
+            calls = FileCalls(turn, events)
             found += [
                 (event.at, FileVersion(before, after, calls.of(event.call, event.at)))
                 for event in events
@@ -261,39 +205,3 @@ def _content(store: SnapshotStore, tree: str, path: str) -> str:
         if entry is not None and entry.kind == "f" and entry.size <= MAX_BYTES:
             return store.read_blob(entry).decode()
     return ""
-
-
-class _Calls:
-    """The calls of a turn, with their tools and models."""
-
-    def __init__(self, turn: TurnPaths, events: Iterable[ev.Event]) -> None:
-        self._turn = turn
-        self._tools: dict[str, str] = {}
-        self._models: dict[str, str] = {}
-        events = [*events]
-        self._prompts = Prompts(events)
-        for event in events:
-            match event:
-                case ev.TurnStarted(agents=agents):
-                    self._models |= {each.id: each.model for each in agents}
-                case ev.AgentCalled(agent=agent, model=model):
-                    self._models[agent] = model
-                case ev.StepStarted(step=step, model=model) if model:
-                    self._models[step] = model
-                case ev.ToolStarted(agent=agent, call_id=call, tool=tool):
-                    self._tools[f"{agent} {call}"] = tool
-
-    def of(self, name: str, at: float) -> FileCall:
-        """Return the call with a name of the form ``AGENT CALL``, or a step's address."""
-        agent, _, call = name.rpartition(" ")
-        agent = agent or name
-        return FileCall(
-            agent,
-            call if agent != name else "",
-            self._tools.get(name, ""),
-            self._models.get(agent, ""),
-            at,
-            self._turn.path.parent.name,
-            self._turn.number,
-            self._prompts.of(agent, at),
-        )

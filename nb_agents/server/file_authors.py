@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nb_agents.disk.directory import read_file
-from nb_agents.launch.file_blame import MAX_BYTES, FileCall, blame_text
+from nb_agents.launch.file_blame import MAX_BYTES, blame_text
+from nb_agents.launch.file_calls import FileCall
 from nb_agents.server.handler import Handler, handles_route
 from nb_agents.server.openapi import AuthoredText
 from nb_agents.server.places import NameResolver, UnknownNameError

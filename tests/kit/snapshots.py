@@ -1,5 +1,6 @@
 """The contents of workspaces and user files, for rewinds."""
 
+from nb_agents.launch.file_calls import FileCall
 from nb_agents.session.layout import COPIES_FOLDER, SNAPSHOTS
 from nb_agents.snapshots.diff import FileChange, change_of, file_changes
 from nb_agents.snapshots.index import Index
@@ -17,6 +18,7 @@ from nb_agents.snapshots.user_files import LocationScan, UserFiles
 
 __all__ = [
     "DamagedError",
+    "FileCall",
     "FileChange",
     "COPIES_FOLDER",
     "Index",

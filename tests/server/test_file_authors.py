@@ -80,9 +80,7 @@ def test_other_files_are_unknown(jupyter: JupyterServer, page: Path, path: str) 
     assert "secret\n" not in str(ask(jupyter, path, "secret\n", 404))
 
 
-def test_file_of_a_turn_can_not_be_reached_through_a_link(
-    jupyter: JupyterServer, page: Path
-) -> None:
+def test_file_of_a_turn_is_not_reached_through_a_link(jupyter: JupyterServer, page: Path) -> None:
     ada = jupyter.sessions / "s" / "turn_1" / "workspaces" / "ada"
     (jupyter.root.parent / "secret.txt").write_text("secret\n")
     (ada / "link.txt").symlink_to(jupyter.root.parent / "secret.txt")

@@ -11,19 +11,16 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents import events as ev
 from nb_agents.launch.file_blame import (
     MAX_LINES,
-    MAX_PROMPT,
-    FileCall,
     FileVersion,
-    Prompts,
     blame_file,
     blame_text,
     line_authors,
 )
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
 from tests.cli.calls import call_here, told_here
+from tests.kit.snapshots import FileCall
 from tests.kit.teams import TeamSpec
 from tests.samples import some_or_all
 from tests.team_kit import WAIT_S
@@ -62,32 +59,6 @@ def test_repeated_lines_of_a_large_file_are_blamed_in_time_and_lines_are_limited
     assert (authors[0], authors[1], authors[-2], authors[-1]) == ("ada", "ben", "ben", "ada")
     with pytest.raises(nb_agents.UserError, match="more than 50,000 lines"):
         blame_text([], Path("/a"), "", "\n" * (MAX_LINES + 1))
-
-
-def test_prompt_is_the_last_one_that_an_agent_got_before_a_call() -> None:
-    prompts = Prompts(
-        [
-            ev.TurnStarted(
-                session="s", turn=1, task="Write  a\npage", agents=(), timeout_s=9, at=1, seq=1
-            ),
-            ev.UserMessage(text="Shorter", to="ada", at=3, seq=2),
-            ev.AgentCalled(
-                agent="ada/critic#1",
-                caller="ada",
-                name="critic",
-                model="m",
-                workspace="w",
-                input="Read it",
-                at=4,
-                seq=3,
-            ),
-            ev.StepStarted(step="draft[0]", unit="agent", asks="x" * 900, at=5, seq=4),
-        ]
-    )
-    assert [prompts.of("ada", at) for at in (0, 2, 9)] == ["", "Write a page", "Shorter"]
-    assert prompts.of("ben", 9) == "Write a page"
-    assert prompts.of("ada/critic#1", 9) == "Read it"
-    assert prompts.of("draft[0]", 9) == "x" * MAX_PROMPT
 
 
 def play(place: Path, scripts: dict[str, list[Call]], **more: Any) -> nb_agents.Run:

@@ -13,7 +13,7 @@ from nb_agents.extensions.notebook_cells.cell_events import (
     ChangesReverted,
 )
 from nb_agents.extensions.notebook_cells.origins import ProposalOrigin, proposals_of
-from nb_agents.launch.file_blame import Prompts
+from nb_agents.launch.agent_prompts import Prompts
 from nb_agents.view.points import checkpoints_of
 
 

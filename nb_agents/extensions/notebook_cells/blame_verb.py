@@ -13,7 +13,8 @@ from nb_agents.extensions.notebook_cells.blame import blame as blamed_lines
 from nb_agents.extensions.notebook_cells.cells import cells_in, parse_notebook
 from nb_agents.extensions.notebook_cells.notebook_files import MAX_FILE_BYTES
 from nb_agents.extensions.notebook_cells.rewinding import turn_records
-from nb_agents.launch.file_blame import FileCall, blame_file
+from nb_agents.launch.file_blame import blame_file
+from nb_agents.launch.file_calls import FileCall
 from nb_agents.presentation.text import clip
 from nb_agents.session.layout import sessions_in
 from nb_agents.unicode import visible
