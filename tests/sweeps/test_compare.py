@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +38,6 @@ compare_served(*sys.argv[1:]).wait()
 """
 MODELS = ("gpt-5-mini", "gpt-4o")
 JUDGE = "gpt-5"
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> Iterator[RunOptions]:
-    yield RunOptions(session_root=tmp_path / "sessions")
-    for group in registry.groups():
-        group.stop(True, reason="the test is over", source="parent")
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server
 
 
 def rows(count: int) -> list[dict[str, Any]]:

@@ -6,11 +6,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import nb_agents
 from nb_agents import RunOptions
@@ -30,12 +27,6 @@ import nb_agents
 from tests.sweeps.test_interrupted_rows import sweep_of
 sweep_of(sys.argv[1], sys.argv[2], float(sys.argv[3]) or None, int(sys.argv[4])).wait()
 """
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server
 
 
 def sweep_of(root: str, url: str, max_cost: float | None = None, limit: int = 1) -> Any:

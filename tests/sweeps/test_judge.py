@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,6 @@ from tests.turns.trees import cut_copy
 from tests.warm import WarmProcess
 
 TASK = "Answer: {{q}}"
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> Iterator[RunOptions]:
-    yield RunOptions(session_root=tmp_path / "sessions")
-    for group in registry.groups():
-        group.stop(True, reason="the test is over", source="parent")
 
 
 def team(judge: Backend, model: Backend | None = None) -> TeamSpec:

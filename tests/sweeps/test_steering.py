@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from nb_agents.errors import UserError
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests import processes
 from tests.kit.recipes import Recipe, models_of
-from tests.kit.runs import registry
 from tests.kit.sessions import TurnPaths, load_turn
 from tests.kit.sweeps import (
     InterimScore,
@@ -41,19 +39,6 @@ from tests.team_kit import ROOT, WAIT_S
 from tests.warm import WarmProcess
 
 TASK = "Answer: {{q}}"
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> Iterator[RunOptions]:
-    yield RunOptions(session_root=tmp_path / "sessions")
-    for group in registry.groups():
-        group.stop(True, reason="the test is over", source="parent")
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server
 
 
 def rows(count: int) -> list[dict[str, Any]]:

@@ -52,13 +52,6 @@ def rows(count: int) -> list[dict[str, Any]]:
     return [{"id": number, "q": f"what is {number}?"} for number in range(count)]
 
 
-@pytest.fixture
-def options(tmp_path: Path) -> Iterator[RunOptions]:
-    yield RunOptions(session_root=tmp_path / "sessions")
-    for group in registry.groups():
-        group.stop(True, reason="the test is over", source="parent")
-
-
 def answering(text: str = "So.") -> TeamSpec:
     return scripted_team(a=ScriptedModel(Answer(text)))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from nb_agents.config.secrets import snapshot
 from nb_agents.config.team import TeamSpec
@@ -30,7 +30,6 @@ from nb_agents.extensions.sweeps.comparison_file import (
     comparison_document,
     identity_at,
 )
-from nb_agents.extensions.sweeps.manifest import DEFAULT_LIMIT
 from nb_agents.extensions.sweeps.mapping import (
     check_columns,
     check_owner,
@@ -45,15 +44,17 @@ from nb_agents.extensions.sweeps.source import Row, read_rows, source_name
 from nb_agents.extensions.sweeps.sweep import Score, Sweep, SweepSpec
 from nb_agents.extensions.sweeps.sweep_file import ESTIMATE
 from nb_agents.extensions.sweeps.sweep_fold import SweepFold, fold_notes
+from nb_agents.extensions.sweeps.sweep_request import SweepRequest
 from nb_agents.launch.api import resume
 from nb_agents.launch.estimate import start_lines
 from nb_agents.launch.past_runs import estimate_of
 from nb_agents.launch.run import Run
-from nb_agents.launch.start import StartRequest, named_in, team_for
+from nb_agents.launch.start import StartRequest, team_for
 from nb_agents.masking import safe_errors
 from nb_agents.nouns import count
 from nb_agents.options import RunOptions
 from nb_agents.session.layout import session_root, turns_of
+from nb_agents.signatures import takes
 from nb_agents.turns.budget import Budget
 from nb_agents.turns.turn_spec import checked_functions
 
@@ -120,46 +121,63 @@ class TeamComparison(Sweep):
         values = {f"row.{k}" if k in record else k: value for k, value in row.values.items()}
         return {**values, **record}
 
-    def resume(self, retry_failed: bool = False) -> TeamComparison:
-        """Unpause the comparison, or run the remaining rows of one that has ended.
-
-        Args:
-            retry_failed: Whether failed rows of a comparison that has ended also run again.
-
-        Returns:
-            This comparison if it was paused, or else a new one for the same directory.
-        """
-        if not self.is_over:
-            self.hold(False)
-            return self
-        return self._restart()(retry_failed)
-
-    def _restart(self) -> Callable[[bool], TeamComparison]:
-        spec, comparison, source = self._spec, self._comparison, self._source
-        return lambda retry_failed: TeamComparison(
+    def _restart(self) -> Callable[[bool], Self]:
+        kind, spec = type(self), self._spec
+        comparison, source = self._comparison, self._source
+        return lambda retry_failed: kind(
             replace(spec, retry_failed=retry_failed), comparison, source
         )
 
 
+@dataclass(frozen=True)
+class CompareRequest(SweepRequest):
+    """The arguments of `nb_agents.compare`, which describes them."""
+
+    a: Config
+    b: Config
+    _: KW_ONLY
+    score: Score | str
+    max_rows: int | None = None
+    score_range: tuple[float, float] = (0.0, 1.0)
+    margin: float = 0.0
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise `UserError` for an invalid argument."""
+        super().check()
+        if self.max_rows is not None and self.max_rows < 1:
+            raise UserError(f"max_rows is {self.max_rows}. Use 1 or more.")
+        low, high = self.score_range
+        if not low < high:
+            raise UserError(
+                f"score_range is {self.score_range}. Use the lowest, then the highest score."
+            )
+        if not 0 <= self.margin < high - low:
+            raise UserError(
+                f"margin is {self.margin}. Use a number from 0 to less than {high - low:g}."
+            )
+
+    def spec(self, rows: Sequence[Row]) -> ComparisonSpec:
+        """Return what is compared.
+
+        Args:
+            rows: The rows, in the order in which they are compared.
+        """
+        low, high = self.score_range
+        return ComparisonSpec(
+            _labels(self.a, self.b),
+            tuple(row.name for row in rows),
+            low=float(low),
+            high=float(high),
+            margin=float(self.margin),
+            max_cost=self.max_cost,
+            pairwise=isinstance(self.score, str),
+        )
+
+
 @safe_errors
-def compare(
-    source: Any,
-    task: str,
-    a: Config,
-    b: Config,
-    *,
-    score: Score | str,
-    name: str = "",
-    max_rows: int | None = None,
-    max_cost: float | None = None,
-    score_range: tuple[float, float] = (0.0, 1.0),
-    margin: float = 0.0,
-    seed: int = 0,
-    limit: int = DEFAULT_LIMIT,
-    retry_failed: bool = False,
-    tools: Sequence[Callable[..., Any]] = (),
-    options: RunOptions | None = None,
-) -> TeamComparison:
+@takes(CompareRequest)
+def compare(request: CompareRequest) -> TeamComparison:
     """Find out which of two teams is better, with as few rows of a source as possible.
 
     Both teams run the same rows, in a random order. After each row, an interval for the mean
@@ -205,75 +223,38 @@ def compare(
         comparison.wait()
         print(comparison.verdict)
     """
-    named, options = named_in(task, options or RunOptions())
-    return compare_verbatim(
-        source,
-        named,
-        a,
-        b,
-        score=score,
-        name=name,
-        max_rows=max_rows,
-        max_cost=max_cost,
-        score_range=score_range,
-        margin=margin,
-        seed=seed,
-        limit=limit,
-        retry_failed=retry_failed,
-        tools=tools,
-        options=options,
-    )
+    return _begin(request.reading_mentions())
 
 
-def compare_verbatim(
-    source: Any,
-    task: str,
-    a: Config,
-    b: Config,
-    *,
-    score: Score | str,
-    name: str = "",
-    max_rows: int | None = None,
-    max_cost: float | None = None,
-    score_range: tuple[float, float] = (0.0, 1.0),
-    margin: float = 0.0,
-    seed: int = 0,
-    limit: int = DEFAULT_LIMIT,
-    retry_failed: bool = False,
-    tools: Sequence[Callable[..., Any]] = (),
-    options: RunOptions | None = None,
-) -> TeamComparison:
+@takes(CompareRequest)
+def compare_verbatim(request: CompareRequest) -> TeamComparison:
     """Compare two teams like `compare`, but without including files for ``@path`` in the task."""
-    _check(max_rows, max_cost, score_range, margin, limit)
-    task = task.strip()
+    return _begin(request)
+
+
+def _begin(request: CompareRequest) -> TeamComparison:
+    """Begin or continue a comparison."""
+    request.check()
+    task, score, seed = request.task.strip(), request.score, request.seed
     if not task:
         raise TaskError("Provide a task that contains {{column}}.")
-    known = {row.name: row for row in read_rows(source)}
-    rows = [known[each] for each in in_random_order([*known], seed)][:max_rows]
+    known = {row.name: row for row in read_rows(request.source)}
+    rows = [known[each] for each in in_random_order([*known], seed)][: request.max_rows]
     check_columns(task, rows)
-    options = options or RunOptions()
-    teams = {"a": team_for(a, options)[0], "b": team_for(b, options)[0]}
-    spec = ComparisonSpec(
-        _labels(a, b),
-        tuple(row.name for row in rows),
-        low=float(score_range[0]),
-        high=float(score_range[1]),
-        margin=float(margin),
-        max_cost=max_cost,
-        pairwise=isinstance(score, str),
-    )
-    identity = _identity([*teams.values()], seed, score)
-    about = {"source": source_name(source), "task": task, "identity": identity}
-    own_name = checked_name(name) or derived_name(about, rows, "compare")
+    options = request.options or RunOptions()
+    teams = {"a": team_for(request.a, options)[0], "b": team_for(request.b, options)[0]}
+    spec, identity = request.spec(rows), _identity([*teams.values()], seed, score)
+    about = {"source": source_name(request.source), "task": task, "identity": identity}
+    own_name = checked_name(request.name) or derived_name(about, rows, "compare")
     path = session_root(options.session_root) / own_name
     _check_identity(path, identity)
-    functions, options = checked_functions(tools), replace(options, session_root=path)
+    functions, options = checked_functions(request.tools), replace(options, session_root=path)
     judge = _judge([*teams.values()], score, options) if isinstance(score, str) else None
     runs = [_row(row, arm, spec) for row in rows for arm in arms_of(row.name, seed)]
     if not options.trust:
         for arm, team in teams.items():
             names = [run.name for run in runs if run.name.endswith(f"_{arm}")]
-            check_owner(path, names, team, retry_failed, ORDERS if judge else ())
+            check_owner(path, names, team, request.retry_failed, ORDERS if judge else ())
     values = {arm_name(row.name, arm): row.values for row in rows for arm in _ARMS}
 
     def begin(row: Row, timeout: float | None) -> Run:
@@ -281,10 +262,8 @@ def compare_verbatim(
         team = teams[row.name[-1]]
         if any(turn.has_begun for turn in turns_of(path / row.name)):
             return resume(row.name, team, tools=functions, options=own)
-        request = StartRequest(
-            render(task, values[row.name]), team, row.name, tools=functions, options=own
-        )
-        return start_row(request)
+        text = render(task, values[row.name])
+        return start_row(StartRequest(text, team, row.name, tools=functions, options=own))
 
     return TeamComparison(
         SweepSpec(
@@ -294,16 +273,18 @@ def compare_verbatim(
                 "task": task,
                 "rows": len(runs),
                 COMPARISON: comparison_document(spec, identity),
-                ESTIMATE: _estimates(teams, spec, path, options, fold_notes(path), retry_failed),
+                ESTIMATE: _estimates(
+                    teams, spec, path, options, fold_notes(path), request.retry_failed
+                ),
             },
             tuple(runs),
             begin,
-            limit=limit,
-            max_cost=max_cost,
+            limit=request.limit,
+            max_cost=request.max_cost,
             score=None if isinstance(score, str) else score,
             judge=judge,
             task=lambda row: render(task, values[row.name]),
-            retry_failed=retry_failed,
+            retry_failed=request.retry_failed,
             tools=functions,
             withdraw=lambda: None if options.cluster is None else withdraw_rows(path),
             timeout=options.timeout_s,
@@ -312,27 +293,6 @@ def compare_verbatim(
         spec,
         rows,
     )
-
-
-def _check(
-    max_rows: int | None,
-    max_cost: float | None,
-    score_range: tuple[float, float],
-    margin: float,
-    limit: int,
-) -> None:
-    """Raise `UserError` for an invalid argument."""
-    if limit < 1:
-        raise UserError(f"The limit is {limit}. Use 1 or more.")
-    if max_rows is not None and max_rows < 1:
-        raise UserError(f"max_rows is {max_rows}. Use 1 or more.")
-    if max_cost is not None and not max_cost > 0:
-        raise UserError(f"max_cost is {max_cost!r} US dollars. Use a number greater than 0.")
-    low, high = score_range
-    if not low < high:
-        raise UserError(f"score_range is {score_range}. Use the lowest, then the highest score.")
-    if not 0 <= margin < high - low:
-        raise UserError(f"margin is {margin}. Use a number from 0 to less than {high - low:g}.")
 
 
 def _labels(a: Config, b: Config) -> tuple[str, str]:

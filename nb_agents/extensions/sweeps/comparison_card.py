@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nb_agents.extensions.sweeps.comparison import ComparisonVerdict, EffectPoint, arm_name
 from nb_agents.extensions.sweeps.row_titles import row_title
-from nb_agents.extensions.sweeps.sweep_card import SWEEP_MIME, spent
+from nb_agents.extensions.sweeps.sweep_card import SWEEP_MIME, spent, sweep_data
 from nb_agents.nouns import count
 from nb_agents.presentation import text
 from nb_agents.presentation.asking import CELL, EntryPoint
@@ -114,15 +114,7 @@ def _data(
     verdict = asdict(found.verdict)
     del verdict["history"], verdict["different"]
     return {
-        "sweep": view.name,
-        "task": card.title,
-        "state": card.state,
-        "rows": view.total,
-        "done": view.completed,
-        "failed": view.failed,
-        "tokens": view.tokens,
-        "cost": view.cost,
-        "path": path,
+        **sweep_data(view, card.title, card.state, path),
         "answers": [],
         "comparison": {"teams": list(card.teams), **verdict},
     }

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,24 +17,25 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.config.template import FENCED, looks_like_a_name, render, variables
 from nb_agents.errors import NotYoursError, TaskError, UserError
 from nb_agents.extensions.sweeps.judge import JUDGE_SESSION, JudgeAgent
-from nb_agents.extensions.sweeps.manifest import DEFAULT_LIMIT
 from nb_agents.extensions.sweeps.source import Row, read_rows, source_name
 from nb_agents.extensions.sweeps.sweep import Score, Sweep, SweepSpec
 from nb_agents.extensions.sweeps.sweep_file import ESTIMATE
 from nb_agents.extensions.sweeps.sweep_fold import fold_notes
+from nb_agents.extensions.sweeps.sweep_request import SweepRequest
 from nb_agents.launch.api import resume
 from nb_agents.launch.estimate import start_lines
 from nb_agents.launch.past_runs import estimate_of
 from nb_agents.launch.resume import would_resume
 from nb_agents.launch.run import Run
 from nb_agents.launch.run import begin as begin_run
-from nb_agents.launch.start import StartRequest, named_in, team_for
+from nb_agents.launch.start import StartRequest, team_for
 from nb_agents.launch.team_kind import kind_of_source
 from nb_agents.launch.trust import is_yours
 from nb_agents.masking import safe_errors
 from nb_agents.nouns import did_you_mean
 from nb_agents.options import RunOptions, Timeout
 from nb_agents.session.layout import session_root, turns_of
+from nb_agents.signatures import takes
 from nb_agents.turns.budget import Budget
 from nb_agents.turns.turn_spec import checked_functions
 
@@ -42,21 +43,20 @@ if TYPE_CHECKING:
     from nb_agents.extensions.recipes.recipe import Recipe
 
 
+@dataclass(frozen=True)
+class MapRequest(SweepRequest):
+    """The arguments of `nb_agents.map`, which describes them."""
+
+    task: str = ""
+    config: str | os.PathLike[str] | TeamSpec | None = None
+    _: KW_ONLY
+    recipe: str | os.PathLike[str] | Recipe | None = None
+    score: Score | str | None = None
+
+
 @safe_errors
-def map(
-    source: Any,
-    task: str = "",
-    config: str | os.PathLike[str] | TeamSpec | None = None,
-    *,
-    recipe: str | os.PathLike[str] | Recipe | None = None,
-    name: str = "",
-    limit: int = DEFAULT_LIMIT,
-    max_cost: float | None = None,
-    score: Score | str | None = None,
-    retry_failed: bool = False,
-    tools: Sequence[Callable[..., Any]] = (),
-    options: RunOptions | None = None,
-) -> Sweep:
+@takes(MapRequest)
+def map(request: MapRequest) -> Sweep:
     """Run a team or a recipe on each row of a source, in the background.
 
     Repeating the call continues the same sweep: stopped rows are resumed, missing rows started, and
@@ -97,47 +97,26 @@ def map(
         sweep.wait()
         sweep.to_frame()
     """
-    named, options = named_in(task, options or RunOptions())
-    return map_verbatim(
-        source,
-        named,
-        config,
-        recipe=recipe,
-        name=name,
-        limit=limit,
-        max_cost=max_cost,
-        score=score,
-        retry_failed=retry_failed,
-        tools=tools,
-        options=options,
-    )
+    return _begin(request.reading_mentions())
 
 
-def map_verbatim(
-    source: Any,
-    task: str = "",
-    config: str | os.PathLike[str] | TeamSpec | None = None,
-    *,
-    recipe: str | os.PathLike[str] | Recipe | None = None,
-    name: str = "",
-    limit: int = DEFAULT_LIMIT,
-    max_cost: float | None = None,
-    score: Score | str | None = None,
-    retry_failed: bool = False,
-    tools: Sequence[Callable[..., Any]] = (),
-    options: RunOptions | None = None,
-) -> Sweep:
+@takes(MapRequest)
+def map_verbatim(request: MapRequest) -> Sweep:
     """Run a team on each row like `map`, but without including files for ``@path`` in the task."""
-    if limit < 1:
-        raise UserError(f"The limit is {limit}. Use 1 or more.")
-    if max_cost is not None and not max_cost > 0:
-        raise UserError(f"max_cost is {max_cost!r} US dollars. Use a number greater than 0.")
-    task = task.strip()
+    return _begin(request)
+
+
+def _begin(request: MapRequest) -> Sweep:
+    """Begin or continue a sweep."""
+    request.check()
+    source, config, recipe, score = request.source, request.config, request.recipe, request.score
+    max_cost, retry_failed = request.max_cost, request.retry_failed
+    task = request.task.strip()
     if bool(task) is (recipe is not None):
         raise TaskError("Provide either a task that contains {{column}}, or a recipe.")
     rows = read_rows(source)
     check_columns(task, rows)
-    options = options or RunOptions()
+    options = request.options or RunOptions()
     team, _ = team_for(config, options)
     judge = JudgeAgent(team, score, options) if isinstance(score, str) else None
     loaded = None if recipe is None else cast("Recipe", kind_of_source(recipe).read(recipe))
@@ -148,8 +127,10 @@ def map_verbatim(
         "recipe": identity(recipe),
         "rows": len(rows),
     }
-    path = session_root(options.session_root) / (checked_name(name) or derived_name(about, rows))
-    functions, options = checked_functions(tools), replace(options, session_root=path)
+    path = session_root(options.session_root) / (
+        checked_name(request.name) or derived_name(about, rows)
+    )
+    functions, options = checked_functions(request.tools), replace(options, session_root=path)
     names = [row.name for row in rows]
     if not options.trust:
         check_owner(path, names, team, retry_failed)
@@ -170,7 +151,7 @@ def map_verbatim(
         context = None if loaded is None else {**row.values, FENCED: [*row.values]}
         if any(turn.has_begun for turn in turns_of(path / row.name)):
             return resume(row.name, team, tools=functions, options=own)
-        request = StartRequest(
+        start = StartRequest(
             render(task, row.values),
             team,
             row.name,
@@ -179,7 +160,7 @@ def map_verbatim(
             tools=functions,
             options=own,
         )
-        return start_row(request)
+        return start_row(start)
 
     return Sweep(
         SweepSpec(
@@ -187,7 +168,7 @@ def map_verbatim(
             {**about, ESTIMATE: start_lines(estimate) if estimate.rows else []},
             rows,
             begin,
-            limit=limit,
+            limit=request.limit,
             max_cost=max_cost,
             score=None if isinstance(score, str) else score,
             judge=judge,

@@ -20,7 +20,7 @@ from inspect import isawaitable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, Self
 
 from nb_agents.cancel import (
     AgentStopped,
@@ -296,7 +296,7 @@ class Sweep(SweepHandle):
     def _steer(self, note: Steered) -> None:
         self._inbox.put(lambda: self._on_steer(note))
 
-    def resume(self, retry_failed: bool = False) -> Sweep:
+    def resume(self, retry_failed: bool = False) -> Self:
         """Unpause the sweep, or run the remaining rows of one that has ended.
 
         Args:
@@ -310,10 +310,10 @@ class Sweep(SweepHandle):
             return self
         return self._restart()(retry_failed)
 
-    def _restart(self) -> Callable[[bool], Sweep]:
+    def _restart(self) -> Callable[[bool], Self]:
         """Return a function that runs the remaining rows and, on request, the failed ones."""
-        spec = self._spec  # without this object, which has the views of all rows
-        return lambda retry_failed: Sweep(replace(spec, retry_failed=retry_failed))
+        kind, spec = type(self), self._spec  # without this object, which has the views of all rows
+        return lambda retry_failed: kind(replace(spec, retry_failed=retry_failed))
 
     # The sweep's thread ---------------------------------------------------------------------
 

@@ -430,17 +430,29 @@ def sweep_text(
 
 
 def _data(view: SweepView, card: _Card, path: str) -> dict[str, Any]:
+    answers = [line.markdown for line in card.lines if line.markdown]
+    return {**sweep_data(view, card.title, card.state, path), "answers": answers}
+
+
+def sweep_data(view: SweepView, title: str, state: str, path: str) -> dict[str, Any]:
+    """Return a sweep's state as JSON data, for its card.
+
+    Args:
+        view: The state.
+        title: The task, as the card shows it.
+        state: The state, as the card shows it.
+        path: The sweep's directory, as shown to the user.
+    """
     return {
         "sweep": view.name,
-        "task": card.title,
-        "state": card.state,
+        "task": title,
+        "state": state,
         "rows": view.total,
         "done": view.completed,
         "failed": view.failed,
         "tokens": view.tokens,
         "cost": view.cost,
         "path": path,
-        "answers": [line.markdown for line in card.lines if line.markdown],
     }
 
 
