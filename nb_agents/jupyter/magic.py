@@ -7,7 +7,9 @@ traceback.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from keyword import iskeyword
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from nb_agents.config.secrets import secrets_of_environment
+from nb_agents.config.team import add_object_agents, team_from_options
 from nb_agents.config.uploads import Mentions, mentions
-from nb_agents.errors import RunCancelled, TaskError, UserError
+from nb_agents.errors import RunCancelled, RunFailed, TaskError, UserError
 from nb_agents.jupyter import verbs
 from nb_agents.jupyter.dead_turns import report_dead_turns
 from nb_agents.jupyter.ipython import (
@@ -32,8 +35,11 @@ from nb_agents.jupyter.ipython import (
 from nb_agents.jupyter.panel import cells_of, show_turn
 from nb_agents.jupyter.verbs import declared
 from nb_agents.jupyter.waiting import follow_new
+from nb_agents.launch.once import CachedRun
+from nb_agents.launch.run import Run
 from nb_agents.masking import Mask
 from nb_agents.nouns import did_you_mean
+from nb_agents.plugins import ExtensionPoint
 from nb_agents.presentation.arguments import insert_variables, recipe_context
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
@@ -52,6 +58,9 @@ USAGE_WIDTH = 88
 
 _WITH_COMPARE = ("max_rows", "score_range", "margin", "seed")
 _WITH_OVER = ("limit", "name", "score", "retry_failed", "compare", *_WITH_COMPARE)
+
+
+_FUNCTIONS = ExtensionPoint[Callable[..., Run]]("public_names")
 
 
 def show_cancelled_as_cards(ip: Any) -> None:
@@ -177,8 +186,38 @@ class AgentsMagics(Magics):
         named = Mentions("", ()) if args.recipe else mentions(cell)
         named = named._replace(task=insert_variables(named.task, names))
         context = recipe_context(cell, args.settings, names) if args.recipe else None
+        if args.replay:
+            self._replay(args, named.task, context)
+            return
         begin = run_starter(vars(args), named, context, names)
         follow_new(self.shell, begin, wait=args.wait, out=args.out)
+
+    def _replay(self, args: Any, task: str, context: Mapping[str, Any] | None) -> None:
+        """Replay a recording with the cell's content.
+
+        Raises:
+            AssertionError: The replay differs from the recording. Not a usage error, because
+                pytest plugins for notebooks don't see those.
+            UserError: It can't start.
+        """
+        names = self.shell.user_ns
+        team = team_from_options(args.config, args.model, args.bundles, args.backend)
+        team = add_object_agents(team, args.agents or "", names)
+        work = {"recipe": args.recipe, "context": context} if args.recipe else {"task": task}
+        options = run_options(vars(args), names)
+        replay = partial(_FUNCTIONS["replay"], args.replay, config=team, options=options, **work)
+        runs: list[Run] = []
+
+        def begin() -> CachedRun:
+            runs.append(replay())
+            return CachedRun(runs[0], is_earlier=False)
+
+        follow_new(self.shell, begin, wait=True, out=args.out)
+        try:
+            with suppress(RunCancelled, RunFailed):  # as in the recording
+                runs[0].wait()
+        except UserError as exc:
+            raise AssertionError(str(exc)) from None
 
     def _guarded(self, action: Callable[[], object]) -> None:
         try:

@@ -48,6 +48,10 @@ class StandIn(Protocol):
         """Return the delay before a failed model call is tried again, or None to give up."""
         ...
 
+    def error(self) -> Exception | None:
+        """Return the error to raise to those who wait for the turn, or None."""
+        ...
+
     async def command(self, address: str, attempt: int, write: Callable[[str], None]) -> Finished:
         """Return the result of a step's command.
 

@@ -130,7 +130,7 @@ class TurnWriter:
     Attributes:
         agents: Cancel tokens by agent id, created before the team so that no early stop is lost.
         done: A thread-safe future that is resolved when everything is written.
-        crash: The unexpected error that ended the turn, or None.
+        crash: The unexpected error that ended the turn, or that of its stand-in, or None.
         subscribers: The subscribers to the view.
         approvals: The open questions to the user, except the driver's gates.
 
@@ -714,6 +714,8 @@ class TurnWriter:
 
     async def _finish(self, result: TurnResult | None, news: asyncio.Event) -> None:
         """Save the turn and resolve `done`, even if a step fails."""
+        if self._spec.stand_in is not None:
+            self.crash = self.crash or self._spec.stand_in.error()
         try:
             try:
                 self._end(result)

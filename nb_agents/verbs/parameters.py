@@ -221,6 +221,12 @@ RUN = (
     ),
     _flag("fresh", "with --once: run it again anyway"),
     _cell_option("out", "assign the run to this variable", metavar="NAME"),
+    _cell_option(
+        "replay",
+        "answer from this recording instead of calling models and tools, and wait until the run is "
+        "over; see `%agents record`",
+        metavar="FILE",
+    ),
     *_OVER,
 )
 """The arguments of ``%%agents`` and of ``nb-agents run``."""

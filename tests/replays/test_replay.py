@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents import ReplayError, RunOptions, TeamSpec
+from nb_agents import Recipe, ReplayError, RunOptions, TeamSpec
 from tests.cli.calls import call_here
 from tests.kit.replays import DEFAULT_RULES, first_difference, replayed_run, script_of
 from tests.kit.runs import Run
+from tests.magics import magics
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.replays.kinds import KINDS
 from tests.replays.plays import play, tree_of
@@ -111,6 +112,54 @@ def test_changed_prompt_is_found_at_its_message(tmp_path: Path, server: ModelSer
     with pytest.raises(ReplayError, match=r"-What does tea cost\?\n\+What does milk cost\?"):
         replayed_run(path, "What does milk cost?", None, tmp_path)
     assert server.count() == count
+
+
+def test_cell_replays_and_fails_at_a_difference(tmp_path: Path, server: ModelServer) -> None:
+    run, path = recorded(tmp_path, server, agents=1)
+    count, shell = server.count(), magics()
+    line = f"--replay {path} --session-root {tmp_path} --out again"
+    shell.agents(line, "What does tea cost?")
+    again = shell.shell.user_ns["again"]
+    assert (again.status, again.result) == ("completed", run.result)
+    with pytest.raises(AssertionError, match=r"-What does tea cost\?\n\+What does rum cost\?"):
+        shell.agents(line, "What does rum cost?")
+    assert server.count() == count
+
+
+def test_changed_recipe_is_found(tmp_path: Path, server: ModelServer) -> None:
+    server.default = lambda request: Reply("Fine.")
+    options, team = RunOptions(session_root=tmp_path), team_of(server, "openai", 1)
+    text = (
+        "name: r\ndescription: d\nversion: 1.0.0\nsteps:\n- {id: s, agent: a0, prompt: 'Hi {{x}}.'}"
+    )
+    run = nb_agents.start(
+        "", team, recipe=Recipe.from_text(text, "r"), context={"x": 1}, options=options
+    )
+    run.wait()
+    path = tmp_path / "r.nbar"
+    call_here("record", str(run.path), "-o", str(path))
+    assert nb_agents.replay(path, options=options).wait() == "Fine."
+    changed = Recipe.from_text(text.replace("Hi", "Hello"), "r")
+    with pytest.raises(ReplayError, match=r"(?s)Request 1 of s .*-Hi 1.\n\+Hello 1."):
+        nb_agents.replay(path, recipe=changed, options=options).wait()
+    with pytest.raises(ReplayError, match=r"(?s)-Hi 1.\n\+Hi 2."):
+        nb_agents.replay(path, context={"x": 2}, options=options).wait()
+
+
+def test_turn_that_cannot_be_replayed_is_refused_with_a_remedy(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    options = RunOptions(session_root=tmp_path, context_paths=[tmp_path])
+    run = nb_agents.start("Tea?", team_of(server, "openai", 1), tools=[price], options=options)
+    run.wait()
+    with pytest.raises(ReplayError, match="outside of their workspaces. Run it without context"):
+        call_here("record", str(run.path))
+    killed = tmp_path / "killed" / "turn_1"
+    killed.mkdir(parents=True)
+    lines = (run.path / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (killed / "events.jsonl").write_bytes(b"".join(lines[:4]))
+    with pytest.raises(ReplayError, match="killed/1 was killed. Resume it with `nb-agents resume"):
+        call_here("record", str(killed))
 
 
 def test_damaged_file_and_unsupported_turn_are_refused(tmp_path: Path) -> None:

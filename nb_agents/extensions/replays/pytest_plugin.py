@@ -45,7 +45,7 @@ def agents_replay(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..
             path: The recording. Relative paths are relative to the test's file.
             task: The task. By default, the recorded one.
             config: The team file or team. By default, the recorded team.
-            arguments: More arguments of `nb_agents.start`, for a recording.
+            arguments: More arguments of `nb_agents.start`. A replay uses `recipe` and `context`.
 
         Raises:
             ReplayError: A request differs from the recorded one.
@@ -57,7 +57,7 @@ def agents_replay(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..
         if mode == "all" or (mode == "once" and not recording.exists()):
             run = testing.record_run(recording, task, config, tmp_path, arguments)
         else:
-            run = testing.replayed_run(recording, task, config, tmp_path)
+            run = testing.replayed_run(recording, task, config, tmp_path, arguments)
         return run
 
     return play

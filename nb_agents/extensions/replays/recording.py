@@ -27,6 +27,7 @@ from nb_agents.json_text import json_text
 from nb_agents.launch.team_kind import kind_named
 from nb_agents.launch.work_kind import StoresSource
 from nb_agents.masking import Mask
+from nb_agents.models.providers import load
 from nb_agents.session.event_lines import read_event
 from nb_agents.session.history import PastTurn
 from nb_agents.session.journal import read_journal
@@ -102,7 +103,7 @@ def record_turn(turn: PastTurn, mask: Mask, rules: Sequence[Replacement] = ()) -
     name = f"{paths.session}/{paths.number}"
     if turn.is_live:
         raise ReplayError(f"Turn {name} is still running. Wait until it ends, then record it.")
-    if not turn.view.ending:
+    if turn.view.ending == "killed":
         raise ReplayError(
             f"Turn {name} was killed. Resume it with `nb-agents resume {paths.session}`, and "
             "record the resumed turn."
@@ -141,6 +142,7 @@ def unsupported_reason(recording: Recording) -> str:
     kind = recording.started.work_kind
     if kind != TEAM and not isinstance(kind_named(kind), StoresSource):
         return f"Its work, a {kind}, can't be started from its journal. Record a task or a recipe."
+    load()  # a script contains messages, and a thread of a kernel may still import their library
     return script_of(recording.events, recording.past).unsupported
 
 

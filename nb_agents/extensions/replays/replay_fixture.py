@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from nb_agents.config.secrets import secrets_of_environment
@@ -26,6 +27,7 @@ def replayed_run(
     task: str | None,
     config: str | os.PathLike[str] | TeamSpec | None,
     root: Path,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
 ) -> Run:
     """Replay a recording and return the finished run.
 
@@ -33,11 +35,13 @@ def replayed_run(
         path: The recording.
         task, config: As for `nb_agents.replay`.
         root: The session root.
+        arguments: More arguments of `nb_agents.start`. Only `recipe` and `context` are used.
 
     Raises:
         ReplayError: The recording is missing, or a request differs from the recorded one.
     """
-    played = start_replay(path, task, config, options=RunOptions(session_root=root))
+    work = {name: arguments.get(name) for name in ("recipe", "context")}
+    played = start_replay(path, task, config, **work, options=RunOptions(session_root=root))
     played.run.wait(raise_on_stop=False)
     if played.difference:
         raise ReplayError(played.difference)
@@ -60,13 +64,13 @@ def record_run(
         arguments: More arguments of `nb_agents.start`.
 
     Raises:
-        UserError: There is no task.
+        UserError: There is neither a task nor a recipe.
         ReplayError: The turn can't be recorded.
     """
-    if task is None:
-        raise UserError(f"Recording {path.name} needs a task. Pass it to agents_replay.")
+    if task is None and "recipe" not in arguments:
+        raise UserError(f"Recording {path.name} needs a task or recipe. Pass it to agents_replay.")
     options = replace(arguments.get("options") or RunOptions(), session_root=root)
-    run = start_verbatim(task, config, **{**arguments, "options": options})
+    run = start_verbatim(task or "", config, **{**arguments, "options": options})
     run.wait()
     turn = load_turn(TurnPaths(run.path))
     write_recording(record_turn(turn, Mask(secrets_of_environment())), path)

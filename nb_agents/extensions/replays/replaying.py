@@ -8,6 +8,7 @@ the replay resumes, continues or rewinds them.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from nb_agents import events as ev
 from nb_agents.config.backends import BackendSpec
-from nb_agents.config.spec import safe_name
+from nb_agents.config.spec import Spec, safe_name
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.disk.private import make_folder
 from nb_agents.events.work_kinds import TEAM
@@ -62,6 +63,8 @@ def replay(
     task: str | None = None,
     config: str | os.PathLike[str] | TeamSpec | None = None,
     *,
+    recipe: str | os.PathLike[str] | Spec | None = None,
+    context: Mapping[str, Any] | None = None,
     options: RunOptions | None = None,
 ) -> Run:
     """Start a recorded turn again, with its models and tools answering from the recording.
@@ -73,6 +76,8 @@ def replay(
         path: The recording, which ``nb-agents record`` writes.
         task: The task. By default, the recorded one.
         config: A team file or team to compare with the recorded one. By default, the recorded team.
+        recipe: A recipe to compare with the recorded one. By default, the recorded recipe.
+        context: The recipe's initial values. By default, the recorded ones.
         options: The run's options, such as the session root.
 
     Returns:
@@ -82,7 +87,8 @@ def replay(
         ReplayError: The recording can't be read, or contains no team.
         ConfigError: The team is invalid.
     """
-    return start_replay(path, task, config, options=options).run
+    replayed = start_replay(path, task, config, recipe=recipe, context=context, options=options)
+    return replayed.run
 
 
 def start_replay(
@@ -90,6 +96,8 @@ def start_replay(
     task: str | None = None,
     config: str | os.PathLike[str] | TeamSpec | None = None,
     *,
+    recipe: str | os.PathLike[str] | Spec | None = None,
+    context: Mapping[str, Any] | None = None,
     options: RunOptions | None = None,
 ) -> Replay:
     """Start a recorded turn again; see `replay`."""
@@ -99,15 +107,17 @@ def start_replay(
     team = team or _recorded_team(recording.started)
     options = _options(options or RunOptions(), recording.started, team)
     with standing_in(stage):
-        run = _start(recording, task, _stand_ins(team, recording.started), options)
+        work = _work(recording.events, task, recipe, context)
+        run = _start(recording, work, _stand_ins(team, recording.started), options)
     return Replay(run, stage)
 
 
-def _start(recording: Recording, task: str | None, team: TeamSpec, options: RunOptions) -> Run:
+def _start(
+    recording: Recording, work: Mapping[str, Any], team: TeamSpec, options: RunOptions
+) -> Run:
     started, own = recording.started, recording.events
-    task = started.task if task is None else task
     if len(recording.turns) == 1:
-        return start_verbatim(**_work(own, task), config=team, options=options)
+        return start_verbatim(**work, config=team, options=options)
     session = _write_turns(recording, session_root(options.session_root))
     options = replace(options, session_root=session.parent)
     again = started.again[0] if started.again else ""
@@ -124,19 +134,33 @@ def _start(recording: Recording, task: str | None, team: TeamSpec, options: RunO
     if started.resumes:
         return resume(session.name, config=team, agent=again, options=options)
     return start_verbatim(
-        **_work(own, task), config=team, session=session.name, continue_=True, options=options
+        **work, config=team, session=session.name, continue_=True, options=options
     )
 
 
-def _work(events: tuple[ev.Event, ...], task: str) -> dict[str, Any]:
-    """Return the task, or other work and its values, as arguments of `nb_agents.start`."""
+def _work(
+    events: tuple[ev.Event, ...],
+    task: str | None,
+    recipe: str | os.PathLike[str] | Spec | None,
+    context: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the task, or other work and its values, as arguments of `nb_agents.start`.
+
+    Raises:
+        ReplayError: The recording contains other work.
+    """
     started = events[0]
     assert isinstance(started, ev.TurnStarted)
     if started.work_kind == TEAM:
-        return {"task": task}
+        if recipe is not None:
+            raise ReplayError("The recording contains a task, not a recipe. Leave out `recipe`.")
+        return {"task": started.task if task is None else task}
+    if task is not None:
+        raise ReplayError(f"The recording contains a {started.work_kind}. Leave out the task.")
     kind = kind_named(started.work_kind)
     assert isinstance(kind, StoresSource)  # otherwise, the recording is refused
-    return {"recipe": kind.stored_source(events), "context": started.context}
+    source = kind.stored_source(events) if recipe is None else recipe
+    return {"recipe": source, "context": started.context if context is None else context}
 
 
 def _write_turns(recording: Recording, root: Path) -> Path:

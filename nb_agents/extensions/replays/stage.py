@@ -16,7 +16,7 @@ from nb_agents.config.team import AgentSpec
 from nb_agents.errors import UserError
 from nb_agents.events.turn_events import Command
 from nb_agents.extensions.replays.differences import Difference, Replacement, first_difference
-from nb_agents.extensions.replays.recording import Recording
+from nb_agents.extensions.replays.recording import Recording, ReplayError
 from nb_agents.extensions.replays.script import ReplayStep, StepNumbers, script_of
 from nb_agents.models.backend import BrokenReplyError
 from nb_agents.models.retry import Wait
@@ -104,6 +104,10 @@ class ReplayStage:
     ) -> Wait | None:
         """Return no delay if the recorded request was sent again, and None otherwise."""
         return Wait(0.0) if isinstance(error, RecordedFailureError) and error.is_retried else None
+
+    def error(self) -> ReplayError | None:
+        """Return the difference from the recording as an error, or None."""
+        return ReplayError(self.failure) if self.failure else None
 
     async def command(self, address: str, attempt: int, write: Callable[[str], None]) -> Finished:
         """Return the recorded result of a step's command; see `StandIn`."""
