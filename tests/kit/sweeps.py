@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nb_agents.extensions.sweeps import mapping, sweep, sweep_cells
+from nb_agents.extensions.sweeps.comparison import ComparisonDecider, ComparisonSpec, arm_name
 from nb_agents.extensions.sweeps.confidence import BettingEvidence
 from nb_agents.extensions.sweeps.manifest import has_died, is_live_sweep, over_budget, owner_lock
 from nb_agents.extensions.sweeps.notes import (
@@ -64,6 +65,9 @@ def notes_in(sweep: Path, kind: type[_Kind]) -> list[_Kind]:
 
 __all__ = [
     "BettingEvidence",
+    "ComparisonDecider",
+    "ComparisonSpec",
+    "arm_name",
     "InterimScore",
     "Steered",
     "SteerRequest",

@@ -1,8 +1,9 @@
 """Simulates comparisons of teams, without models: ``python -m tests.sweeps.simulations [count]``.
 
-It prints two tables. The first has the share of comparisons of equal teams that end with a decision
-at any of 500 rows. The second has the rows that a difference needs, next to those of fixed-size
-tests (two-sided paired z-tests with a level of 5 %, planned with the true effect and variance).
+It prints three tables. The first has the share of comparisons of equal teams that end with a
+decision at any of 500 rows. The second has the rows that a difference needs, next to those of
+fixed-size tests (two-sided paired z-tests with a level of 5 %, planned with the true effect and
+variance). The third has whole comparisons, which may also end because a decision is unlikely.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ import sys
 from collections.abc import Callable, Iterator
 from statistics import NormalDist, median, pstdev
 
-from tests.kit.sweeps import BettingEvidence
+from tests.kit.sweeps import (
+    BettingEvidence,
+    ComparisonDecider,
+    ComparisonSpec,
+    RowResult,
+    arm_name,
+)
 
 Pair = Callable[[random.Random, float], float]
 """Returns the difference of the scores of one row, given the effect."""
@@ -21,6 +28,8 @@ Pair = Callable[[random.Random, float], float]
 ROWS = 500
 POWERS = (0.8, 0.9, 0.95)
 SHOWN_EFFECTS = (0.1, 0.2)
+WHOLE = ((0.0, 400), (0.1, 400), (0.1, 800), (0.2, 400))
+"""Effects and table sizes of whole comparisons."""
 
 
 def binary(share: float, same: float) -> Pair:
@@ -90,6 +99,20 @@ def rows_needed(pair: Pair, effect: float, count: int, rows: int = 20 * ROWS) ->
     return sorted(row for row, sign in _decisions(pair, effect, count, rows, 2) if sign == right)
 
 
+def ended(pair: Pair, effect: float, rows: int, seed: int) -> ComparisonDecider:
+    """Return the end of a comparison of all rows of a table."""
+    names = tuple(map(str, range(rows)))
+    rng = random.Random(f"4 {seed}")
+    results = dict[str, RowResult]()
+    for name in names:
+        difference = pair(rng, effect)
+        for key, score in ((arm_name(name, "a"), -difference), (arm_name(name, "b"), difference)):
+            results[key] = RowResult(key, "completed", "x", score=max(0.0, score))
+    decider = ComparisonDecider(ComparisonSpec(("a", "b"), names))
+    decider.advance(results)
+    return decider
+
+
 def spread_of(pair: Pair, effect: float, rows: int = 20_000) -> float:
     """Return the standard deviation of the differences, from many rows."""
     rng = random.Random(3)
@@ -131,6 +154,13 @@ def main(count: int = 2000) -> None:
             ratios = "".join(f" {median(needed) / size:.0%} of {size} |" for size in sizes)
             wrong = count // 2 - len(needed)
             print(f"| {name} | {effect} | {median(needed):g} | {wrong} |{ratios}", flush=True)
+    print("\n| scores | effect | rows | decided | median of rows used |\n|---|---|---|---|---|")
+    for name, pair in KINDS.items():
+        for effect, rows in WHOLE:
+            ends = [ended(pair, effect, rows, seed) for seed in range(count // 10)]
+            share = sum(end.decision != "undecided" for end in ends) / len(ends)
+            used = median(len(end.pairs) for end in ends)
+            print(f"| {name} | {effect} | {rows} | {share:.0%} | {used:g} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -156,10 +156,12 @@ class ServedTeams:
         answered: The number of answers to each request.
         unanswered: The number of requests without an answer.
         most: The number of answers after which no request is answered.
+        judged: The judge's prompts.
     """
 
     def __init__(self, server: ModelServer) -> None:
         self.answered, self.unanswered, self.most = Counter[str](), 0, 0
+        self.judged = list[str]()
         for model in (*MODELS, JUDGE):
             server.script(model, *([self._reply] * 300))
 
@@ -176,7 +178,7 @@ class ServedTeams:
         return ("good" if number_in(request.prompt) % 10 < share else "bad") + end
 
     def _judgement(self, request: Request) -> str:
-        assert not any(model in request.prompt for model in MODELS), "the judge sees no names"
+        self.judged.append(request.prompt)
         first, second = re.findall(r"\b(good|bad)[.!]", request.prompt)
         return "tie" if first == second else "1" if first == "good" else "2"
 
@@ -208,11 +210,14 @@ def test_kills_change_no_verdict_and_nothing_is_paid_twice(
             finally:
                 process.kill()
         wait_until(lambda: not live_turns(root=root))
+        server.wait_closed()  # a request that the server reads late is not answered either
         assert models.answered.total() == models.most
     models.most = 10_000
     resumed = compare_served(str(root), server.url, score)
     resumed.wait(WAIT_S)
     assert set(models.answered.values()) == {1}
+    assert bool(models.judged) is (score == "judge")
+    assert not any(name in prompt for name in MODELS for prompt in models.judged)
     whole = compare_served(str(tmp_path / "whole"), server.url, score)
     whole.wait(WAIT_S)
     verdict = resumed.verdict
