@@ -355,6 +355,8 @@ def test_card_shows_the_verdict_in_any_process_and_escapes_answers(options: RunO
     assert "<script" not in html and "&lt;script&gt;" in html
     assert "b is better than a." in plain and "Rows that differ most:" in plain
     verdict = card[SWEEP_MIME]["comparison"]
+    more = 40 - verdict["rows_used"] - verdict["rows_saved"]
+    assert (f"{more} more started before the end" in plain) is (more > 0)
     assert (verdict["winner"], verdict["rows_used"]) == ("b", comparison.verdict.rows_used)
     assert len(html) < 20_000
     elsewhere = SweepReader(comparison.path)
