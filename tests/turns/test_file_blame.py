@@ -149,6 +149,36 @@ def test_random_runs_agree_with_an_independent_record(place: Path, seed: int) ->
         assert len(blamed(file)) == len(file.read_text().splitlines())
 
 
+@pytest.mark.parametrize("seed", range(some_or_all(2, 50)))
+def test_random_edits_of_one_file_by_two_agents_agree_with_an_independent_record(
+    place: Path, seed: int
+) -> None:
+    """The agents and the user take turns. Each line names the agent and call that wrote it."""
+    chance = random.Random(seed)
+    site = place / "site"
+    site.mkdir()
+    page = site / "page.md"
+    page.write_text("user\n")
+    for turn in range(4):
+        name = chance.choice(("ada", "ben"))
+        calls = [_edit(page, f"{name} {n}.0", chance) for n in range(1, 4)]
+        play(place, {name: calls}, context_paths=[{"path": str(site), "permission": "write"}])
+        lines = page.read_text().splitlines()
+        lines.insert(chance.randrange(1, len(lines) + 1), f"user {turn}")
+        page.write_text("".join(f"{line}\n" for line in lines))
+    found = blamed(page)
+    names = {n: f"{each['agent']} {each['call']}" for n, each in found.items()}
+    expected = {n: line for n, line in enumerate(lines, 1) if not line.startswith("user")}
+    assert names == expected and len(expected) == 12
+
+
+def _edit(page: Path, line: str, chance: random.Random) -> Call:
+    """Return a call that adds a line to a file: at its end, or below its first line."""
+    if chance.random() < 0.5:
+        return Call("edit_file", {"path": str(page), "old": "user\n", "new": f"user\n{line}\n"})
+    return Call("run_command", {"command": f"echo {line} >> {shlex.quote(str(page))}"})
+
+
 def test_file_that_is_not_text_is_refused(place: Path) -> None:
     (place / "a.bin").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(nb_agents.UserError, match="not text"):
