@@ -1,5 +1,6 @@
 """Replays of recorded turns."""
 
+from nb_agents.extensions.replays import stage as replay_stage
 from nb_agents.extensions.replays.differences import DEFAULT_RULES, first_difference
 from nb_agents.extensions.replays.replay_fixture import replayed_run
 from nb_agents.extensions.replays.replaying import start_replay
@@ -9,6 +10,7 @@ __all__ = [
     "DEFAULT_RULES",
     "RECORDING",
     "first_difference",
+    "replay_stage",
     "replayed_run",
     "script_of",
     "start_replay",

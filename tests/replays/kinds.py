@@ -23,6 +23,8 @@ __all__ = ["KINDS", "Arena"]
 
 TESTS = Path(__file__).parents[1]
 AGENT, MCP_SERVER = TESTS / "acp" / "agent.py", TESTS / "tools" / "mcp_server.py"
+KEY = "sk-proj-7Qd92hXbLm41TzRw"
+"""A key that tools, commands and functions return. No recording may contain it."""
 FORMATS = ("openai", "responses", "claude", "gemini")
 LONG = "The price list says that tea costs three euros and coffee costs four. " * 30
 
@@ -34,7 +36,7 @@ context: {items: [tea, milk, rum]}
 stages:
 - name: look
   steps:
-  - {id: see, type: bash, command: "echo blue $RANDOM", output: seen}
+  - {id: see, type: bash, command: "echo blue $RANDOM sk-proj-7Qd92hXbLm41TzRw", output: seen}
   - {id: fails, type: bash, command: "echo no >&2; exit 3", on_error: continue}
   - id: each
     foreach: "{{items}}"
@@ -57,7 +59,7 @@ def price(item: str) -> str:
     Args:
         item: Its name.
     """
-    return f"{item} costs {random.random():.4f} EUR"
+    return f"{item} costs {random.random():.4f} EUR. Key: {KEY}"
 
 
 class RandomModel:
@@ -322,7 +324,7 @@ def framework(arena: Arena) -> Run:
     server = arena.server
 
     async def writer(task: str) -> str:
-        return f"A function's answer to {re.sub('[^0-9]', '', task)[:5]}."
+        return f"A function's answer to {re.sub('[^0-9]', '', task)[:5]}: {KEY}."
 
     backend = server.backend(FORMATS[arena.seed % len(FORMATS)], model="m1")
     agents = [

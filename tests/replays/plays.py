@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import re
 import statistics
 import sys
@@ -19,7 +21,7 @@ from tests.cli.calls import call_here
 from tests.kit.replays import DEFAULT_RULES, start_replay
 from tests.kit.runs import Run
 from tests.model_server import ModelServer
-from tests.replays.kinds import KINDS, Arena
+from tests.replays.kinds import KEY, KINDS, Arena
 from tests.team_kit import events
 
 __all__ = ["play", "tree_of"]
@@ -94,6 +96,7 @@ def play(server: ModelServer, root: Path, kind: str, seed: int) -> dict[str, Any
         "difference": replayed.difference[:400],
         "requests": server.count() - count,
         "recorded": replayed.requests,
+        "leaks": KEY in gzip.decompress(path.read_bytes()).decode(),
         "size": path.stat().st_size,
         "took_s": round(took, 3),
     }
@@ -101,6 +104,7 @@ def play(server: ModelServer, root: Path, kind: str, seed: int) -> dict[str, Any
 
 def main(turns: int = 32, first: int = 0, only: str = "") -> int:
     """Play the turns and print the figures. Return how many differ."""
+    os.environ["OPENAI_API_KEY"] = KEY
     found: dict[str, list[dict[str, Any]]] = {}
     kinds = [only] if only else [*KINDS]
     with ModelServer() as server, tempfile.TemporaryDirectory() as root:
@@ -111,17 +115,21 @@ def main(turns: int = 32, first: int = 0, only: str = "") -> int:
             except Exception as exc:
                 figures = {"kind": kind, "seed": number, "equal": False, "error": repr(exc)[:600]}
             found.setdefault(kind, []).append(figures)
-            if not figures["equal"] or figures["requests"]:
+            if _is_fault(figures):
                 print(figures, flush=True)
     for kind, plays in found.items():
         print(_row(kind, plays))
-    faults = sum(not p["equal"] or bool(p["requests"]) for each in found.values() for p in each)
+    faults = sum(_is_fault(play) for plays in found.values() for play in plays)
     print(f"{turns} turns, {faults} differ")
     return faults
 
 
+def _is_fault(figures: dict[str, Any]) -> bool:
+    return not figures["equal"] or bool(figures["requests"]) or figures["leaks"]
+
+
 def _row(kind: str, plays: list[dict[str, Any]]) -> str:
-    equal = [each for each in plays if each["equal"] and not each["requests"]]
+    equal = [each for each in plays if not _is_fault(each)]
     sizes = [each["size"] for each in equal] or [0]
     times = [each["took_s"] for each in equal] or [0.0]
     recorded = sum(each["recorded"] for each in equal)

@@ -15,11 +15,11 @@ from tests.kit.replays import DEFAULT_RULES, first_difference, replayed_run, scr
 from tests.kit.runs import Run
 from tests.magics import magics
 from tests.model_server import ModelServer, Reply, Request, ToolCall
-from tests.replays.kinds import KINDS
+from tests.replays.kinds import KEY, KINDS
+from tests.replays.mutations import difference_after_change
 from tests.replays.plays import play, tree_of
 from tests.team_kit import events
 
-KEY = "sk-proj-7Qd92hXbLm41TzRw"
 CALLS: list[str] = []
 pytest_plugins = ["pytester"]
 
@@ -195,15 +195,34 @@ def test_fixture_replays_what_it_recorded(
     pytester.runpytest_inprocess(*arguments).assert_outcomes(passed=1)
     pytester.runpytest_inprocess(*arguments, "--agents-record=once").assert_outcomes(passed=1)
     assert server.count() == count
+    pytester.runpytest_inprocess(*arguments, "--agents-record=all").assert_outcomes(passed=1)
+    assert server.count() == 2 * count
+    # As with VCR, "once" does not replace a recording that differs.
+    recording, [test] = pytester.path / "tea.nbar", pytester.path.glob("test_*.py")
+    before = recording.read_bytes()
+    test.write_text(test.read_text().replace('"Tea?"', '"Rum?"'))
+    result = pytester.runpytest_inprocess(*arguments, "--agents-record=once")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*-Tea[?]*", "*+Rum[?]*"])
+    assert (recording.read_bytes(), server.count()) == (before, 2 * count)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_turn_replays_with_equal_events(
-    tmp_path: Path, server: ModelServer, kind: str
+    tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
     figures = play(server, tmp_path, kind, 5)
     assert (figures["first"], figures["difference"], figures["requests"]) == (None, "", 0)
-    assert figures["equal"]
+    assert figures["equal"] and not figures["leaks"]
+
+
+@pytest.mark.parametrize("kind", ["resumed", "folded", "recipe", "external agents", "frameworks"])
+def test_changed_message_is_reported_in_each_kind_of_turn(
+    tmp_path: Path, server: ModelServer, kind: str
+) -> None:
+    difference, wanted = difference_after_change(server, tmp_path, kind, 3)
+    assert wanted and difference.startswith(wanted)
 
 
 def test_each_changed_message_of_each_request_is_found(tmp_path: Path, server: ModelServer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, cast, get_args
@@ -110,6 +110,7 @@ class ReplayScript:
     unsupported: str = ""
     _attempts: dict[str, tuple[int, int]] = field(default_factory=dict)
     _rounds: dict[str, int] = field(default_factory=dict)
+    _started: dict[str, ev.RoundStarted] = field(default_factory=dict)
     _answers: dict[ReplayStep, tuple[str, int]] = field(default_factory=dict)
     _answer_counts: Counter[str] = field(default_factory=Counter)
     _steps: dict[str, int] = field(default_factory=dict)
@@ -118,7 +119,9 @@ class ReplayScript:
     _numbers: StepNumbers = field(default_factory=lambda: StepNumbers())
 
     def as_recorded(self, event: ev.Event, attempt: int) -> ev.Event:
-        """Return the recorded end of a request that failed or was cut, and other events as given.
+        """Return an event of a replay with what only the recording knows.
+
+        This is the end of a request that failed or was cut, and the size of a tool's result.
 
         Args:
             event: An event of a replay.
@@ -128,6 +131,9 @@ class ReplayScript:
             return self.failures.get((event.agent, event.call, attempt), event)
         if isinstance(event, ev.ModelCut):
             return self.cuts.get((event.agent, event.call), event)
+        if isinstance(event, ev.ToolFinished):
+            recorded = self.results.get((event.agent, event.call_id), event)
+            return replace(event, size=recorded.size)
         return event
 
     def _add_step(self, kind: str, agent: str, name: int | str) -> ReplayStep:
@@ -267,6 +273,7 @@ def _turn_started(script: ReplayScript, e: ev.TurnStarted) -> ReplayScript:
 @RECORDING.on(ev.RoundStarted)
 def _round_started(script: ReplayScript, e: ev.RoundStarted) -> ReplayScript:
     script._rounds[e.agent] = e.number
+    script._started[e.agent] = e
     script.promises[e.agent] = e.resumes
     step = ReplayStep("round", e.agent, e.number)
     script.order.insert(_place_of_round(script.order, script._answers, e.seen), step)
@@ -295,7 +302,8 @@ def _play(script: ReplayScript, e: ev.AgentEvent) -> bool:
 @RECORDING.on(ev.ModelStarted)
 def _model_started(script: ReplayScript, e: ev.ModelStarted) -> ReplayScript:
     if e.place:  # a function's or framework's call of a model
-        script.rounds.setdefault((e.agent, script._rounds.get(e.agent, 0)), RoundScript(None, []))
+        place, started = (e.agent, script._rounds.get(e.agent, 0)), script._started.get(e.agent)
+        script.rounds.setdefault(place, RoundScript(started, []))
     if not _play(script, e):
         script._attempts[e.agent] = e.call, e.attempt
         if e.purpose:
