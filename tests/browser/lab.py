@@ -343,7 +343,8 @@ class NotebookPage:
 
     Attributes:
         page: Playwright's page, for what this class doesn't offer.
-        console_errors: Errors in the console and uncaught exceptions since the page was created.
+        console_errors: Errors in the console, and uncaught exceptions with their stacks, since the
+            page was created.
     """
 
     def __init__(
@@ -358,7 +359,9 @@ class NotebookPage:
         self.page.set_default_timeout(_ACTION_S * 1000)
         self.page.add_init_script(_HELPERS)
         self.page.on("console", self._note_console)
-        self.page.on("pageerror", lambda error: self.console_errors.append(str(error)))
+        self.page.on(
+            "pageerror", lambda error: self.console_errors.append(error.stack or str(error))
+        )
         # "Leave site?" on a reload with unsaved changes; Playwright would not leave.
         self.page.on("dialog", lambda dialog: dialog.accept())
 
