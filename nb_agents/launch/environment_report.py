@@ -36,6 +36,8 @@ MAX_CHARS = 600
 """Maximum length of a check's text, in characters."""
 MIN_FREE_BYTES = 200_000_000
 """Less free space than this on the session root's disk is a problem."""
+MAX_KERNELS = 10
+"""Maximum number of kernels that are listed."""
 MAX_CONFIG_BYTES = 1_000_000
 EXTENSION = "nb-agents"
 """The name of the lab extension."""
@@ -72,6 +74,7 @@ def check_environment(root: Path, front_end: str) -> list[Check]:
         lambda: [_extensions()],
         _network,
         _keys,
+        lambda: [_kernels()],
         lambda: [_server_extension()],
         lambda: [_lab_extension()],
         lambda: [_sandbox()],
@@ -174,6 +177,34 @@ def _keys() -> Iterator[Check]:
                 f"{name} contains a quote, space or line break that is not part of a key. Set it "
                 "again without.",
             )
+
+
+def _kernels() -> Check:
+    """Check that a kernel of Jupyter runs in this environment."""
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    specs = sorted(KernelSpecManager().get_all_specs().items())
+    programs = {name: str((each["spec"].get("argv") or [""])[0]) for name, each in specs}
+    here = [name for name, program in programs.items() if _is_this_python(program)]
+    shown = [
+        f"{name} ({'this environment' if name in here else program})"
+        for name, program in [*programs.items()][:MAX_KERNELS]
+    ]
+    more = [f"{len(programs) - MAX_KERNELS} more"] if len(programs) > MAX_KERNELS else []
+    text = ", ".join([*shown, *more]) or "none"
+    if here:
+        return Check("kernels", "ok", text)
+    remedy = "`python -m ipykernel install --user --name nb-agents` adds one."
+    return Check("kernels", "note", f"No kernel runs in this environment. {remedy} Found: {text}")
+
+
+def _is_this_python(program: str) -> bool:
+    """Return whether a program of a kernel is the interpreter of this environment."""
+    names = {"python", "python3", f"python3.{sys.version_info.minor}"}
+    # Not resolved, because the interpreters of virtual environments are links to the same program.
+    return program in names or (
+        Path(program).parent == Path(sys.executable).parent and Path(program).name in names
+    )
 
 
 def _server_extension() -> Check:

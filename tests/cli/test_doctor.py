@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ def test_report_of_a_working_environment_has_no_problem() -> None:
     report = told_here("doctor", code=COMPLETE)
     assert report["is_ok"]
     names = {each["name"] for each in report["checks"]}
-    assert names >= {"nb_agents", "packages", "network", "keys", "server", "lab extension"}
+    assert names >= {
+        *("nb_agents", "packages", "network", "keys", "kernels", "server", "lab extension")
+    }
     assert call_here("doctor").endswith("no problem found.\n")
 
 
@@ -94,6 +97,25 @@ def test_disabled_or_outdated_extension_is_a_problem(
     write(place / file, value)
     assert problems().keys() == {check}
     assert text in problems()[check]
+
+
+def test_kernels_of_other_environments_are_named(place: Path) -> None:
+    kernels = place / "data" / "kernels"
+    for name, python in {"python3": "/opt/other/bin/python", "own": sys.executable}.items():
+        spec = {"argv": [python, "-m", "ipykernel"], "display_name": name, "language": "python"}
+        write(kernels / name / "kernel.json", spec)
+    found = check("kernels")
+    assert found["state"] == "ok"
+    assert "own (this environment), python3 (/opt/other/bin/python)" in found["text"]
+    write(kernels / "own" / "kernel.json", spec | {"argv": ["/opt/third/bin/python3"]})
+    found = check("kernels")
+    assert found["state"] == "note" and "No kernel runs in this environment" in found["text"]
+
+
+def check(name: str) -> dict[str, str]:
+    """Return the check with a name."""
+    checks: list[dict[str, str]] = told_here("doctor")["checks"]
+    return next(each for each in checks if each["name"] == name)
 
 
 def test_damaged_jupyter_configuration_does_not_end_the_report(place: Path) -> None:
