@@ -38,6 +38,7 @@ def server() -> Iterator[ModelServer]:
         yield running
 
 
+@pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")  # of an old recording
 @pytest.mark.parametrize("path", cassette_files(), ids=lambda path: path.name)
 def test_recorded_streams_are_read_as_by_pydantic_ai_alone(server: ModelServer, path: Path) -> None:
     for recorded in streams_in(path):
