@@ -15,7 +15,7 @@ import nb_agents
 from nb_agents import Recipe, RunOptions, TeamSpec
 from nb_agents.options import Retry
 from tests.agents.programs.frameworks import pydantic_agent
-from tests.kit.runs import Run
+from tests.kit.runs import Run, find_known
 from tests.kit.sessions import read_journal
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 
@@ -335,6 +335,15 @@ def framework(arena: Arena) -> Run:
     return arena.start(TeamSpec.model_validate({"agents": agents}))
 
 
+def swept(arena: Arena) -> Run:
+    """A row of a sweep."""
+    name, rows = f"sweep-{arena.seed}", [{"x": "tea"}, {"x": "milk"}]
+    options, team = RunOptions(session_root=arena.root), arena.team(2)
+    nb_agents.map(rows, "Price {{x}}.", team, name=name, tools=[price], options=options).wait()
+    turns = sorted((arena.root / name).glob("*-*/turn_1"))
+    return find_known(str(arena.random.choice(turns)))
+
+
 KINDS: dict[str, Callable[[Arena], Run]] = {
     "complete": complete,
     "stopped": stopped,
@@ -352,5 +361,6 @@ KINDS: dict[str, Callable[[Arena], Run]] = {
     "recipe resumed": recipe_resumed,
     "external agents": external,
     "frameworks": framework,
+    "row of a sweep": swept,
 }
 """The kinds by name."""

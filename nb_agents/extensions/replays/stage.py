@@ -88,8 +88,12 @@ class ReplayStage:
 
     def observe(self, event: ev.Event) -> None:
         """Note a step that the turn has recorded."""
-        if (step := self._seen.step_of(event)) is not None and step in self._positions:
+        if (step := self._seen.step_of(event)) is None:
+            return
+        if step in self._positions:
             self.done(step)
+        elif isinstance(event, ev.StopRequested):
+            self.fail("The replay was stopped.")
 
     def runner(self, agent: AgentSpec) -> AgentRunner:
         """Return the runner of an agent."""
@@ -134,10 +138,12 @@ class ReplayStage:
         Returns:
             Whether the replay may continue.
         """
-        if await self.turn_of(step):
-            self.done(step)
-            if (then := self._next.get(step)) is not None:
-                await self.turn_of(then)
+        # The recorded call ended by itself, even if an immediate stop came just before that.
+        with anyio.CancelScope(shield=True):
+            if await self.turn_of(step):
+                self.done(step)
+                if (then := self._next.get(step)) is not None:
+                    await self.turn_of(then)
         return not self.failure
 
     def done(self, step: ReplayStep) -> None:
