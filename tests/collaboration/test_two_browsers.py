@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
-from tests.browser.lab import Lab, NotebookPage, chromium, start_lab
+from tests.browser.lab import Lab, NotebookPage
 from tests.browser.story import Story
+from tests.browser.test_changed_cells import deletes, select
 from tests.browser.test_proposals import (
     CHECK,
     LOOP,
@@ -21,31 +19,14 @@ from tests.browser.test_proposals import (
     sources,
     start,
 )
+from tests.browser.typing_play import cursor_cells
+from tests.collaboration.conftest import PEOPLE, artifact, keep_waiting
 from tests.model_server import ModelServer
 
-PEOPLE = ("ada", "kim")
-USERS = "--ServerApp.identity_provider_class=tests.collaboration.named_users.NamedUsers"
 OTHER = "print(total)"
 ACCEPT_ALL = "document.querySelectorAll('.nba-changes button')[1].click()"
 
 expect.set_options(timeout=60_000)
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    with start_lab(tmp_path, extra=[USERS]) as lab:
-        yield lab
-
-
-@pytest.fixture
-def contexts(lab: Lab) -> Iterator[list[BrowserContext]]:
-    """A browser for each user."""
-    with chromium() as context:
-        assert context.browser
-        made = [context.browser.new_context() for _ in PEOPLE]
-        for each, name in zip(made, PEOPLE, strict=True):
-            each.add_cookies([{"name": "login", "value": name, "url": lab.url}])
-        yield made
 
 
 @pytest.mark.timeout(300)
@@ -59,10 +40,8 @@ def test_both_see_each_proposal_and_each_decision_once(
         NotebookPage(lab, contexts[0]) as page,
         NotebookPage(lab, contexts[1]) as other_page,
     ):
-        for tab in (page.page, other_page.page):  # on a busy machine
-            dialog = tab.locator(".jp-Dialog", has_text="is taking some time to load")
-            keep_waiting = lambda shown: shown.get_by_text("Continue waiting").click()  # noqa: E731
-            tab.add_locator_handler(dialog, keep_waiting)
+        for tab in (page.page, other_page.page):
+            keep_waiting(tab)
         ada, kim = Story(page, folder), Story(other_page, folder)
         other = lambda cell, digest: {"op": "insert", "after": cell, "source": OTHER}  # noqa: E731
         start(ada, server, proposing(replaces, inserts, other))
@@ -110,7 +89,34 @@ def complete(story: Story) -> list[str]:
     return found if {SUM, CHECK, OTHER} <= {*found} else []
 
 
-def artifact(name: str) -> Path:
-    folder = Path("tests/artifacts")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / name
+@pytest.mark.timeout(300)
+def test_cell_with_the_cursor_of_another_user_is_not_deleted(
+    lab: Lab, contexts: list[BrowserContext]
+) -> None:
+    folder = lab.root / "shared"
+    folder.mkdir()
+    with (
+        ModelServer() as server,
+        NotebookPage(lab, contexts[0]) as page,
+        NotebookPage(lab, contexts[1]) as other_page,
+    ):
+        for tab in (page.page, other_page.page):
+            keep_waiting(tab)
+        ada, kim = Story(page, folder), Story(other_page, folder)
+        start(ada, server, proposing(deletes))
+        kim.page.open_notebook(page.notebook)
+        expect(boxes(kim)).to_have_count(1)
+        select(kim, 2)
+        page.wait_until(lambda: cursor_cells(ada) == [2], what="the cursor of kim")
+        boxes(ada).get_by_role("button", name="Accept").click()
+        told = "The cell was not deleted, because the cursor of kim is in it."
+        expect(page.page.get_by_text(told).first).to_be_visible()
+        assert LOOP in sources(ada)
+
+        select(kim, 1)
+        page.wait_until(lambda: cursor_cells(ada) == [1], what="the cursor of kim")
+        boxes(ada).get_by_role("button", name="Accept").click()
+        for story in (ada, kim):
+            expect(boxes(story)).to_have_count(0)
+            story.page.wait_until(lambda: LOOP not in sources(story), what="it")  # noqa: B023
+        page.command("nb-agents:stop-all-now")
