@@ -226,7 +226,7 @@ class Person:
 
 
 def type_words(people: Sequence[Person], words: Sequence[str], random: Random) -> None:
-    """Type words, the keys of the users mixed, while the agents and clicks go on."""
+    """Type words, the keys of the users mixed, while agents and clicks are at work."""
     left = {i: [*word] for i, word in enumerate(words) if word}
     delay = random.choice([0, 5, 30])
     while left:
