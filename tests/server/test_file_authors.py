@@ -39,7 +39,7 @@ def page(jupyter: JupyterServer) -> Path:
         },
     }
     options = RunOptions(session_root=jupyter.sessions)
-    run = nb_agents.start(TASK, TeamSpec.model_validate(team), "s", options=options)
+    run = nb_agents.start(TASK, TeamSpec.model_validate(team), "authors", options=options)
     run.wait(WAIT_S)
     return page
 
@@ -65,7 +65,7 @@ def test_lines_that_differ_from_the_file_are_the_users(jupyter: JupyterServer, p
 
 def test_file_of_a_turn_is_named_by_its_turn(jupyter: JupyterServer, page: Path) -> None:
     folder = jupyter.sessions.relative_to(jupyter.root)
-    for turn in (f"{folder}/s/turn_1", "s/turn_1"):
+    for turn in (f"{folder}/authors/turn_1", "authors/turn_1"):
         found = ask(jupyter, f"{turn}/workspaces/ada/notes.md", "one\n2\n")
         assert found["lines"] == [0, None] and found["calls"][0]["tool"] == "write_file"
         assert not found["is_current"]
@@ -81,8 +81,8 @@ def test_other_files_are_unknown(jupyter: JupyterServer, page: Path, path: str) 
 
 
 def test_file_of_a_turn_is_not_reached_through_a_link(jupyter: JupyterServer, page: Path) -> None:
-    ada = jupyter.sessions / "s" / "turn_1" / "workspaces" / "ada"
+    ada = jupyter.sessions / "authors" / "turn_1" / "workspaces" / "ada"
     (jupyter.root.parent / "secret.txt").write_text("secret\n")
     (ada / "link.txt").symlink_to(jupyter.root.parent / "secret.txt")
-    ask(jupyter, "s/turn_1/workspaces/ada/link.txt", "secret\n", 404)
-    ask(jupyter, "s/turn_1/workspaces/ada/../../../../../secret.txt", "secret\n", 404)
+    ask(jupyter, "authors/turn_1/workspaces/ada/link.txt", "secret\n", 404)
+    ask(jupyter, "authors/turn_1/workspaces/ada/../../../../../secret.txt", "secret\n", 404)

@@ -77,7 +77,7 @@ def play(place: Path, scripts: dict[str, list[Call]], **more: Any) -> nb_agents.
     orchestrator = {"skip_voting": True, **more}
     team = TeamSpec.model_validate({"agents": agents, "orchestrator": orchestrator})
     options = RunOptions(session_root=place / "sessions")
-    run = nb_agents.start(TASK, team, "s", options=options)
+    run = nb_agents.start(TASK, team, "blamed", options=options)
     run.wait(WAIT_S)
     return run
 
@@ -96,7 +96,7 @@ def test_edits_by_tools_and_shell_commands_are_named(place: Path) -> None:
     assert [lines[n]["tool"] for n in (1, 2, 3, 4)] == [
         *("write_file", "edit_file", "write_file", "run_command")
     ]
-    assert lines[2]["turn"] == "s/1" and lines[2]["call"] == "2.0" and lines[2]["model"]
+    assert lines[2]["turn"] == "blamed/1" and lines[2]["call"] == "2.0" and lines[2]["model"]
     assert lines[2]["prompt"] == TASK
     assert f"{TASK[:40]}…" in call_here("blame", str(file))
     assert TASK in call_here("blame", "--long", str(file))
