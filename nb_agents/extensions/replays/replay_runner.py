@@ -79,6 +79,9 @@ class ReplayRunner:
             if stage.failure:
                 raise ModelCallError(self.name, stage.reason_of(agent)) from None
             raise
+        if stage.ends_undecided(agent, round.number):
+            round.decision = None
+            await stage.until_stop(stage.upcoming(agent))
         end = ReplayStep("decision in round", agent, round.number)
         if not await stage.turn_of(end):
             raise ModelCallError(self.name, stage.reason_of(agent))

@@ -164,6 +164,12 @@ class ReplayStage:
         """Return whether a request asks for a summary."""
         return (step.agent, int(str(step.name).partition(".")[0])) in self.script.summaries
 
+    def ends_undecided(self, agent: str, number: int) -> bool:
+        """Return whether a stop ended a recorded round before its last reply was read."""
+        step = self.upcoming(agent)
+        is_end = step is not None and step.kind == "agent ended"
+        return is_end and (agent, number) not in self.script.decisions
+
     def fail(self, message: str, agent: str = "") -> None:
         """End the replay. Only the first difference counts."""
         if not self.failure:
