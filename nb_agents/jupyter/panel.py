@@ -22,10 +22,16 @@ from weakref import WeakKeyDictionary
 
 import anywidget
 import traitlets
+from IPython.core.getipython import get_ipython
 from IPython.display import DisplayHandle
 
 from nb_agents.jupyter.ipython import display
-from nb_agents.jupyter.kernel import handle_page_request, on_drawn_by_page, on_page_message
+from nb_agents.jupyter.kernel import (
+    handle_page_request,
+    is_headless,
+    on_drawn_by_page,
+    on_page_message,
+)
 from nb_agents.launch.finding import find_run
 from nb_agents.launch.run import Run
 from nb_agents.options import RunOptions
@@ -185,6 +191,11 @@ class LiveOutputs:
             self.draw_last(bundle)
         else:
             self._end()
+            if (ip := get_ipython()) is not None and is_headless(ip):
+                # nbclient saves the last state of each widget in the notebook, closed ones too.
+                self.widget.set_trait("_esm", "")
+                self.widget.set_trait("_css", "")
+                self.widget.state = {}
             self.widget.close()
 
     def draw_last(self, bundle: dict[str, Any]) -> None:

@@ -393,6 +393,8 @@ def test_nbclient_executes_a_notebook(tmp_path: Path, monkeypatch: pytest.Monkey
     assert output.data[TURN_MIME]["state"] == "complete"
     assert "demo model" in output.data["text/markdown"]
     assert "complete" in nb.cells[2].outputs[0].data["text/plain"]
+    # The code of the panel, which is no longer shown, is not saved.
+    assert len(json.dumps(nb.metadata.get("widgets", {}))) < 4000
     nbformat.validate(nb)
 
 
