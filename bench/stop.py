@@ -21,7 +21,7 @@ from bench.server import BenchServer
 from bench.table import paired_ratio, print_table, spread, verdict
 from nb_agents import events as ev
 from tests.kit.cells import handle_page_request
-from tests.kit.runs import LOOK_S, LiveTurn, Run, announce, attach, find_run
+from tests.kit.runs import LOOK_S, LiveTurn, Run, announce, attach, find_live
 from tests.kit.sessions import Journal, TurnPaths
 
 SIZES = (3, 10, 100)
@@ -91,7 +91,7 @@ def _by_path(run: Run) -> None:
 
 def _by_name(run: Run) -> None:
     """Stop it as `%agents stop NAME` does."""
-    find_run(run.session).stop(True)
+    find_live(run.session).stop(True)
 
 
 _BY_DISK = "REST"

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from nb_agents.extensions.sweeps.mapping import map
     from nb_agents.extensions.sweeps.sweep import Sweep
     from nb_agents.launch.api import resume, rewind, start
-    from nb_agents.launch.finding import runs
+    from nb_agents.launch.finding import find_run, runs
     from nb_agents.launch.once import once
     from nb_agents.launch.run import Run
     from nb_agents.options import RunOptions
@@ -95,6 +95,7 @@ if TYPE_CHECKING:  # at run time, __getattr__ makes a list of the installed name
         "call",
         "checkpoint",
         "compare",
+        "find_run",
         "follow",
         "fork",
         "map",
@@ -127,6 +128,7 @@ _MODULES = {
     "ask": "nb_agents.turns.approvals",
     "call": "nb_agents.agents.subagents",
     "checkpoint": "nb_agents.cancel",
+    "find_run": "nb_agents.launch.finding",
     "follow": "nb_agents.session.journal",
     "once": "nb_agents.launch.once",
     "resume": "nb_agents.launch.api",

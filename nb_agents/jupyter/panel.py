@@ -32,7 +32,7 @@ from nb_agents.jupyter.kernel import (
     on_drawn_by_page,
     on_page_message,
 )
-from nb_agents.launch.finding import find_run
+from nb_agents.launch.finding import find_live
 from nb_agents.launch.run import Run
 from nb_agents.options import RunOptions
 from nb_agents.presentation import text
@@ -228,7 +228,7 @@ class LiveOutputs:
                 "after": int(after),
                 "id": str(message_id),
             }:
-                transcript = read_transcript(TurnPaths(find_run(run).path), agent, after)
+                transcript = read_transcript(TurnPaths(find_live(run).path), agent, after)
                 self.widget.send({"type": "transcript", "id": message_id, "transcript": transcript})
             case _:
                 self._handle_action(content)

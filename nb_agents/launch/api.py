@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from nb_agents.launch.begin import begin_forks, stop_before
-from nb_agents.launch.finding import find_known
+from nb_agents.launch.finding import find_run
 from nb_agents.launch.resume import ResumeRequest
 from nb_agents.launch.rewind import RewindRequest
 from nb_agents.launch.run import Run, begin
@@ -167,4 +167,4 @@ def stop_live_turn(request: _Rewind) -> _Rewind:
     """
     if not request.at.paths.is_live():
         return request
-    return stop_before(request, find_known(str(request.at.paths.path)))
+    return stop_before(request, find_run(str(request.at.paths.path)))

@@ -44,8 +44,27 @@ def runs(root: Root = None) -> tuple[Run, ...]:
     return (*started.values(), *_handles(turns))
 
 
-def find_run(name: str = "", root: Root = None) -> Run:
+def find_live(name: str = "", root: Root = None) -> Run:
     """Return a run of this process, or a live run of another process.
+
+    Args:
+        name: See `find_run`.
+        root: See `find_run`.
+
+    Raises:
+        UnknownRunError: There is no such run.
+        UserError: Several runs match.
+    """
+    run = find_run(name, root)
+    if run.where == _ON_DISK:
+        raise _unknown(name, root)
+    return run
+
+
+def find_run(name: str = "", root: Root = None) -> Run:
+    """Return a run or, if there is none, a handle of an ended turn on disk.
+
+    So you get a run again after its kernel was restarted.
 
     Args:
         name: The run's id, its session's id, "session/turn" or the turn's absolute path. "" means
@@ -55,22 +74,9 @@ def find_run(name: str = "", root: Root = None) -> Run:
         root: A session root to search. By default, the runs of this process are searched first,
             then the session root of this directory, then live runs in all roots.
 
-    Raises:
-        UnknownRunError: There is no such run.
-        UserError: Several runs match.
-    """
-    run = find_known(name, root)
-    if run.where == _ON_DISK:
-        raise _unknown(name, root)
-    return run
-
-
-def find_known(name: str = "", root: Root = None) -> Run:
-    """Return a run or, if there is none, a handle of an ended turn on disk.
-
-    Args:
-        name: See `find_run`. "" finds only runs.
-        root: See `find_run`.
+    Returns:
+        A handle. That of an ended turn reads its result, state and timeline from disk, and can
+        resume and rewind it. `Run.where` is "" for a run of this process.
 
     Raises:
         UnknownRunError: There is no such run or turn.

@@ -29,7 +29,7 @@ from nb_agents.disk.names import as_on_disk
 from nb_agents.disk.private import make_folder, private_lock
 from nb_agents.errors import UserError, as_storage_error
 from nb_agents.launch import api
-from nb_agents.launch.finding import find_known
+from nb_agents.launch.finding import find_run
 from nb_agents.launch.run import Run, begin
 from nb_agents.launch.start import StartRequest
 from nb_agents.launch.trust import is_yours
@@ -204,7 +204,7 @@ def _earlier(turn: TurnPaths | None) -> CachedRun | None:
     wait_until_saved(turn.path.parent)
     if not turn.is_live() and load_turn(turn).view.status != "completed":
         return None
-    return CachedRun(find_known(str(turn.path)), True)
+    return CachedRun(find_run(str(turn.path)), True)
 
 
 def _start(request: StartRequest, turn: TurnPaths | None) -> CachedRun:

@@ -140,10 +140,13 @@ def how_to_answer(gate: GateView, view: RunView, run: str, entry_point: EntryPoi
 
 def decide_gate(run: Run, approved: bool, message: str, gate: str = "") -> str:
     """Approve or deny an open gate with `Run.decide`, and return its new state as a sentence."""
-    prompts = {each.address: f"“{clip(each.prompt, 200)}”" for each in run.view.gates.values()}
+    # Nothing is read before the decision is sent: a long journal takes seconds.
     gate = run.decide(approved, message, gate=gate)
-    view, prompt = run.view, prompts.get(gate, gate_title(gate))
+    view = run.view
+    decided = [each.prompt for each in view.approvals if each.address == gate]
+    prompt = f"“{clip(decided[-1], 200)}”" if decided and decided[-1] else gate_title(gate)
     if gate in view.gates:
+        prompt = f"“{clip(view.gates[gate].prompt, 200)}”"
         return f"{prompt} of run {run.id} is not decided yet: it waits for more approvals."
     effect = ""
     if gate in view.steps:

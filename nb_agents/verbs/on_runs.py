@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nb_agents.errors import UnknownRunError, UserError
-from nb_agents.launch.finding import find_known
+from nb_agents.launch.finding import find_run
 from nb_agents.launch.group_lookup import find_group, open_group
 from nb_agents.presentation.asking import decide_gate
 from nb_agents.presentation.text import REQUESTED_BY
@@ -20,7 +20,7 @@ def find_work(name: str, caller: Caller, agent: str | None = None) -> Work:
     """Find a run or group by name.
 
     Args:
-        name: As for `find_run` and `find_group`. "" means the current run, or its group if it is
+        name: As for `find_live` and `find_group`. "" means the current run, or its group if it is
             in one.
         caller: The user interface that makes the request.
         agent: The agent to act on. If given, only runs match.
@@ -33,7 +33,7 @@ def find_work(name: str, caller: Caller, agent: str | None = None) -> Work:
     if group is not None and not group.is_over:
         return group
     try:
-        run = find_known(name, caller.root)
+        run = find_run(name, caller.root)
     except UnknownRunError:
         if group is None:
             raise

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from nb_agents.errors import UnknownRunError, UnknownSessionError
-from nb_agents.launch.finding import find_known, handle_of
+from nb_agents.launch.finding import find_run, handle_of
 from nb_agents.launch.run import Run
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_bundle
@@ -30,14 +30,14 @@ def find_turn_handle(name: str, caller: Caller) -> Run:
     """Find a run by name or, if there is none, a turn on disk. Returns a handle.
 
     Args:
-        name: As for `find_known` and `find_turn`. "" means the current run, or else the last turn.
+        name: As for `find_run` and `find_turn`. "" means the current run, or else the last turn.
         caller: The user interface that makes the request.
 
     Raises:
         UserError: Nothing matches, or several do.
     """
     try:
-        return find_known(name, caller.root)
+        return find_run(name, caller.root)
     except UnknownRunError as unknown:
         try:
             paths = find_turn(session_root(caller.root), name)

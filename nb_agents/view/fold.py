@@ -29,6 +29,7 @@ from nb_agents.view.run_view import (
     call_so_far,
 )
 from nb_agents.view.steps import (
+    MAX_PROMPT,
     MAX_TAIL,
     ApprovalView,
     apply_gate,
@@ -593,7 +594,8 @@ def _approval_asked(view: RunView, e: ev.ApprovalAsked) -> RunView:
 @VIEW.on(ev.ApprovalGiven)
 def _approval_given(view: RunView, e: ev.ApprovalGiven) -> RunView:
     gate, gates = view.gates.get(e.step), apply_gate(view.gates, e)
-    approval = ApprovalView(e.step, e.approved, e.message, e.by, e.at)
+    prompt = "" if gate is None else gate.prompt[:MAX_PROMPT]
+    approval = ApprovalView(e.step, e.approved, e.message, e.by, e.at, prompt)
     is_input = gate is not None and gate.wants == "input"
     approvals = view.approvals if is_input else (*view.approvals, approval)
     status: RunStatus = "awaiting" if gates or view.is_paused else "in-progress"

@@ -19,6 +19,8 @@ StepStatus = Literal["running", "retrying", "ok", "failed", "skipped", "cut", "s
 _AT_THE_END: Mapping[StepStatus, StepStatus] = {"running": "cut", "retrying": "stopped"}
 _NUMBERED = re.compile(r"(.*) #\d+", re.DOTALL)
 _QUESTIONS = {"input": "the question", "approval": "the question", "budget": "the budget"}
+MAX_PROMPT = 300
+"""Maximum number of characters that a view keeps of a decided gate's prompt."""
 MAX_TAIL = 4_000
 """Maximum number of characters shown of a running command's output. The journal has all of it."""
 
@@ -106,6 +108,7 @@ class ApprovalView:
         message: The message of the decision, or "".
         by: Who decided.
         at: When it was decided, in Unix seconds.
+        prompt: The beginning of what the gate asked, at most `MAX_PROMPT` characters, or "".
     """
 
     address: str
@@ -113,6 +116,7 @@ class ApprovalView:
     message: str
     by: str
     at: float
+    prompt: str = ""
 
 
 StepEvent = ev.StepStarted | ev.OutputStreamed | ev.StepFailed | ev.StepFinished

@@ -12,7 +12,7 @@ from nb_agents import events as ev
 from nb_agents.errors import RunFailed
 from tests.acp.test_acp_runner import agent, asked, events, start, team
 from tests.kit.programs import call_error
-from tests.kit.runs import find_known, live_turns, resume_due_turns
+from tests.kit.runs import find_run, live_turns, resume_due_turns
 from tests.model_server import wait_until
 from tests.team_kit import finish, kill_writers
 
@@ -78,7 +78,7 @@ def test_killed_wait_is_resumed_in_the_same_session_when_it_is_over(tmp_path: Pa
     wait_until(lambda: not live_turns(root=root))
     assert [turn.resumed for turn in resume_due_turns(root, wait.until - 1)] == [""]
     assert [turn.resumed for turn in resume_due_turns(root, wait.until)] == ["waits/2"]
-    again = find_known("waits/2", root)
+    again = find_run("waits/2", root)
     again.wait(200)
     assert (again.status, again.result) == ("completed", "done")
     assert len(set(asked(again, "ada", "session"))) == 1

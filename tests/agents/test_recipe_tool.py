@@ -11,7 +11,7 @@ from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from tests.kit.models import Backend
-from tests.kit.runs import Run, find_run
+from tests.kit.runs import Run, find_live
 from tests.kit.sessions import SessionStore
 from tests.kit.teams import TeamSpec
 from tests.model_server import wait_until
@@ -172,8 +172,8 @@ def test_a_stop_of_the_run_stops_the_recipe_and_a_resume_continues_it(recipe: Pa
     inner = inner_of(run)
     wait_held(inner, "one")
     assert nb_agents.runs()[-1].path == inner.path
-    assert find_run().id == run.id
-    find_run().stop(now=True)
+    assert find_live().id == run.id
+    find_live().stop(now=True)
     finish(run)
     assert (inner.state, inner.receipt.source) == ("stopped", "parent")
     assert commands_alive(run.path.parent) == []

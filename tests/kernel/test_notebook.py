@@ -235,6 +235,16 @@ def test_show_of_a_finished_run_and_of_a_turn_on_disk_is_the_card(notebook: Note
             )
 
 
+def test_run_is_found_again_from_a_new_kernel(notebook: Notebook) -> None:
+    turn = notebook.start("--session kept")
+    notebook.kernel.run(f"%agents wait {turn.run}")
+    with Kernel() as other:
+        other.run(f"import nb_agents; run = nb_agents.find_run('kept', {str(notebook.root)!r})")
+        result = other.run("print(run.state, run.result, len(run.to_frame()) > 0)")
+        assert result.stdout.startswith("complete ")
+        assert result.stdout.strip().endswith("True")
+
+
 def test_show_while_the_run_ends_is_the_card(notebook: Notebook) -> None:
     """The loop thread freezes the panel while a cell shows it: one must wait for the other."""
     turn = notebook.start_held()

@@ -94,7 +94,7 @@ def test_stopped_run_does_not_wait_for_approval(notebook: Notebook) -> None:
 def test_line_denies_a_text_question(notebook: Notebook) -> None:
     run = begin(notebook)
     said(notebook, ASK)
-    assert "Denied “Which city?” of run" in said(notebook, f"%agents deny {run} No idea.")
+    assert "Denied the question of run" in said(notebook, f"%agents deny {run} No idea.")
     assert "[]" in said(notebook, "thread.join(); print(box)")
     said(notebook, STOP)
 

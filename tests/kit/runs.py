@@ -18,7 +18,7 @@ from nb_agents.cancel import (
 from nb_agents.launch import detach, finding, here, quota_waits
 from nb_agents.launch import start as start_module
 from nb_agents.launch.api import resume, start
-from nb_agents.launch.finding import attach, find_known, find_run, handle_of, runs
+from nb_agents.launch.finding import attach, find_live, find_run, handle_of, runs
 from nb_agents.launch.here import Loaded
 from nb_agents.launch.quota_waits import WAITS_LOCK, ResumedTurn, resume_due_turns
 from nb_agents.launch.resume import ResumeRequest
@@ -127,8 +127,8 @@ __all__ = [
     "drivers",
     "ensure_loop",
     "failure_of",
-    "find_known",
     "find_run",
+    "find_live",
     "finding",
     "handle_of",
     "here",

@@ -15,7 +15,7 @@ import nb_agents
 from nb_agents import Recipe, RunOptions, TeamSpec
 from nb_agents.options import Retry
 from tests.agents.programs.frameworks import pydantic_agent
-from tests.kit.runs import Run, find_known
+from tests.kit.runs import Run, find_run
 from tests.kit.sessions import read_journal
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 
@@ -341,7 +341,7 @@ def swept(arena: Arena) -> Run:
     options, team = RunOptions(session_root=arena.root), arena.team(2)
     nb_agents.map(rows, "Price {{x}}.", team, name=name, tools=[price], options=options).wait()
     turns = sorted((arena.root / name).glob("*-*/turn_1"))
-    return find_known(str(arena.random.choice(turns)))
+    return find_run(str(arena.random.choice(turns)))
 
 
 KINDS: dict[str, Callable[[Arena], Run]] = {

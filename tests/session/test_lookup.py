@@ -28,7 +28,7 @@ from nb_agents.session.lookup import (
 )
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.kit.cards import TERMINAL
-from tests.kit.runs import find_known, find_run
+from tests.kit.runs import find_live, find_run
 from tests.kit.sessions import SessionList, TurnPaths, load_turn, turns_of
 from tests.kit.verbs import Caller, find_work
 from tests.team_kit import WAIT_S, finish
@@ -37,8 +37,8 @@ NO_NAMES = ["a\0b", "\0", "a/\0", "/a\0/turn_1", "\ud800", "x" * 300, "/x\ud800/
 LOOKUPS: list[Callable[[str, Path], object]] = [
     lambda name, root: find_session(root, name),
     lambda name, root: find_turn(root, name),
+    find_live,
     find_run,
-    find_known,
     lambda name, root: find_work(name, Caller("api", TERMINAL, root)),
     lambda name, root: nb_agents.resume(name, None, options=RunOptions(session_root=root)),
 ]

@@ -13,7 +13,7 @@ from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.options import Retry
 from tests.kit.models import batching
-from tests.kit.runs import find_known, live_turns, resume_due_turns
+from tests.kit.runs import find_run, live_turns, resume_due_turns
 from tests.kit.teams import prices_of
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.processes import ROOT
@@ -300,7 +300,7 @@ def test_killed_process_takes_up_its_batch_soon_and_pays_once(
     wait_until(lambda: not live_turns(root=tmp_path))
     assert [turn.resumed for turn in resume_due_turns(tmp_path, look_at - 1)] == [""]
     assert [turn.resumed for turn in resume_due_turns(tmp_path, look_at)] == ["b/2"]
-    resumed = find_known("b/2", tmp_path)
+    resumed = find_run("b/2", tmp_path)
     wait_until(lambda: resumed.view.wait, WAIT_S)
     assert resume_due_turns(tmp_path, look_at) == []  # it waits in its own process
     server.batches.are_held = False

@@ -27,7 +27,7 @@ from nb_agents.options import CancelPolicy, Cluster, Retry, RunOptions
 from tests import canaries, processes
 from tests.dask_cluster import Dask, dask
 from tests.kit.clusters import Ticket
-from tests.kit.runs import Run, attach, find_run, live_turns
+from tests.kit.runs import Run, attach, find_live, live_turns
 from tests.kit.sessions import read_json
 from tests.kit.sweeps import LiveRow, fold_notes
 from tests.kit.teams import TeamSpec
@@ -88,7 +88,7 @@ def test_run_on_a_worker_is_known_to_all_entry_points(
     [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
     assert (turn.pid, turn.place) == (two.pids[place_of(run)], run.where)
     has_said(run, "that")
-    assert find_run(run.session).stop(True, reason="seen enough").changed
+    assert find_live(run.session).stop(True, reason="seen enough").changed
     run.wait(WAIT_S, raise_on_stop=False)
     assert (run.status, run.view.stop and run.view.stop.reason) == ("cancelled", "seen enough")
     assert run.view.agents["a"].unsubmitted.strip().startswith("words that")
@@ -590,7 +590,7 @@ def test_many_runs_survive_stops_and_deaths_of_worker_kernel_and_scheduler(
             path = Path(read_line(kernel).strip())
             kernel.kill()
         done, going = runs[: len(early)], runs[len(early) :]
-        going.append(find_run(path.parent.name, path.parents[1]))
+        going.append(find_live(path.parent.name, path.parents[1]))
         assert {run.wait(WAIT_S) for run in done} == {f"So: {number}." for number in early}
         for run in going:
             has_said(run, "So")

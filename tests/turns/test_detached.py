@@ -16,7 +16,7 @@ from nb_agents.errors import UserError
 from nb_agents.options import CancelPolicy, Retry, RunOptions, Timeout
 from nb_agents.testing import ScriptedModel, scripted_team
 from tests import canaries
-from tests.kit.runs import Loaded, Run, StartRequest, detach, find_run, live_turns, runs
+from tests.kit.runs import Loaded, Run, StartRequest, detach, find_live, live_turns, runs
 from tests.kit.sessions import new_mark
 from tests.kit.teams import TeamSpec
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
@@ -129,15 +129,15 @@ def test_starting_process_lists_the_run_after_its_end(
 ) -> None:
     server.script("m", Reply("words", hang_after=1))
     run = begin(team, root)
-    assert find_run(run.session) is run  # with what only this process knows of it
+    assert find_live(run.session) is run  # with what only this process knows of it
     run.stop(True)
     run.wait(200, raise_on_stop=False)
-    assert find_run() is run and find_run(run.id) is run and run in runs()
+    assert find_live() is run and find_live(run.id) is run and run in runs()
     again = run.resume()
-    assert find_run(again.id) is again
+    assert find_live(again.id) is again
     again.stop(True)
     again.wait(200, raise_on_stop=False)
-    assert find_run() is again
+    assert find_live() is again
 
 
 KILLED = """
@@ -156,7 +156,7 @@ def test_detached_run_outlives_its_starter_and_can_be_stopped_later(
     with script(KILLED.replace("sys.argv[1]", repr(str(team))), tmp_path) as process:
         path = Path(read_line(process).strip())
         process.kill()
-    run = find_run(path.parent.name, path.parents[1])
+    run = find_live(path.parent.name, path.parents[1])
     wait_until(lambda: "come" in run.view.agents["a"].partial)
     assert run.stop(True).changed
     run.wait(200, raise_on_stop=False)

@@ -12,7 +12,7 @@ import nb_agents
 from nb_agents import events as ev
 from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.options import RunOptions
-from tests.kit.runs import Run, find_run, live_turns, reader
+from tests.kit.runs import Run, find_live, live_turns, reader
 from tests.kit.sessions import TurnPaths, read_journal
 from tests.model_server import wait_until
 from tests.processes import suspend
@@ -67,7 +67,7 @@ def test_run_of_another_process_shows_its_state_and_process(run: Run, writer: Po
     assert f"script.py (pid {writer.pid})" in run.where
     # Sessions are named by the second: one of a test before may have the name, in another root.
     root = run.path.parents[1]
-    assert find_run(run.session, root) is find_run(f"{run.session}/1", root) is run
+    assert find_live(run.session, root) is find_live(f"{run.session}/1", root) is run
     assert run in nb_agents.runs()
 
 

@@ -14,7 +14,7 @@ import pytest
 import nb_agents
 from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.launch import finding
-from nb_agents.launch.finding import attach, default_runs_elsewhere, find_known, find_run
+from nb_agents.launch.finding import attach, default_runs_elsewhere, find_live, find_run
 from nb_agents.options import RunOptions
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.kit.cells import handle_page_request
@@ -137,7 +137,7 @@ def test_command_to_a_run_of_this_process_opens_no_other_files(own: Run, others:
                 elif verb == "stop at once" and name == str(own.path):
                     handle_page_request("stop", {"run": name, "immediate": True})
                 elif verb in ("pause", "unpause", "say") and own.view.stop is None:
-                    do(find_run(name))
+                    do(find_live(name))
             assert of_others(paths, others) == [], verb
             assert not any(path.endswith("owner.lock") for path in paths)
 
@@ -167,11 +167,11 @@ def test_command_to_a_run_in_another_process_reads_no_journal(
     for root in (elsewhere.root, None):
         for name in (elsewhere.session, f"{elsewhere.session}/1"):
             with opened() as paths:
-                find_run(name, root)
+                find_live(name, root)
             assert of_others(paths, others) == []
     for verb, do in VERBS.items():
         with opened() as paths:
-            do(find_run(elsewhere.session, elsewhere.root))
+            do(find_live(elsewhere.session, elsewhere.root))
         assert of_others(paths, others) == [], verb
     assert read == ["Pause", "Continue", "Say", "StopRequest", "StopRequest", "StopRequest"]
 
@@ -234,21 +234,21 @@ def test_runs_of_the_same_name_are_distinguished_by_root(
     turns = [live_turn(root, "same") for root in roots]
     try:
         for root, (paths, _) in zip(roots, turns, strict=True):
-            assert find_run("same", root).path == find_run("same/1", root).path == paths.path
-            assert find_run("", root).path == paths.path
+            assert find_live("same", root).path == find_live("same/1", root).path == paths.path
+            assert find_live("", root).path == paths.path
             assert [run.path for run in nb_agents.runs(root)] == [paths.path]
             monkeypatch.setenv("NB_AGENTS_SESSIONS", str(root))  # the default root is preferred
-            assert find_run("same").path == paths.path
-            run = find_run("same", root)
+            assert find_live("same").path == paths.path
+            run = find_live("same", root)
             assert run.address == str(paths.path)  # what a page's buttons name
-            assert find_run(run.address) is run
+            assert find_live(run.address) is run
         monkeypatch.setenv("NB_AGENTS_SESSIONS", str(tmp_path / "c"))
         with pytest.raises(UserError, match=r"several runs: same/1 in .*/a, same/1 in .*/b\. Add"):
-            find_run("same")
+            find_live("same")
         with pytest.raises(UnknownRunError):
-            find_run("same", tmp_path / "c")
+            find_live("same", tmp_path / "c")
         with pytest.raises(UnknownRunError):
-            find_run()  # neither is in the default root
+            find_live()  # neither is in the default root
     finally:
         for _, end in turns:
             end()
@@ -258,15 +258,15 @@ def test_runs_of_the_same_name_in_several_roots(tmp_path: Path, gate: Gate) -> N
     roots = [tmp_path / "a", tmp_path / "b"]
     mine = [held(root, gate) for root in roots]
     with pytest.raises(UserError, match=rf"{mine[0].id} in .*/a, {mine[1].id} in .*/b"):
-        find_run("mine")
+        find_live("mine")
     for root, run in zip(roots, mine, strict=True):
-        assert find_run("mine", root) is find_run("", root) is find_run(run.id, root) is run
+        assert find_live("mine", root) is find_live("", root) is find_live(run.id, root) is run
     with pytest.raises(UnknownRunError):
-        find_run(mine[0].id, roots[1])
+        find_live(mine[0].id, roots[1])
     gate.open()
     for run in mine:
         run.wait(WAIT_S)
-    assert find_known("mine", roots[0]) is mine[0]
+    assert find_run("mine", roots[0]) is mine[0]
 
 
 @pytest.mark.usefixtures("fresh")
@@ -279,11 +279,11 @@ def test_default_runs_of_a_terminal_and_of_a_notebook(
     try:
         assert [run.path for run in default_runs_elsewhere()] == [paths.path]
         with with_origin("notebook:a.ipynb"):
-            assert find_run().path == paths.path
+            assert find_live().path == paths.path
         with with_origin("notebook:b.ipynb"):
             with pytest.raises(UnknownRunError):
-                find_run()
-            assert find_run("talk").path == find_run("", tmp_path).path == paths.path
+                find_live()
+            assert find_live("talk").path == find_live("", tmp_path).path == paths.path
     finally:
         end()
 
@@ -292,15 +292,15 @@ def test_linked_root_equals_its_target(tmp_path: Path) -> None:
     paths, end = live_turn(tmp_path / "real", "talk")
     (tmp_path / "link").symlink_to("real")
     try:
-        assert find_run("", tmp_path / "link").path == paths.path
-        assert find_run("talk", tmp_path / "link").session == "talk"
+        assert find_live("", tmp_path / "link").path == paths.path
+        assert find_live("talk", tmp_path / "link").session == "talk"
     finally:
         end()
 
 
 def test_lookup_during_the_end_of_a_run_reports_the_end(elsewhere: TurnPaths) -> None:
-    run = find_run(elsewhere.session, elsewhere.root)
+    run = find_live(elsewhere.session, elsewhere.root)
     run.stop(True)
     wait_until(lambda: run.is_over)
     assert run.status == "cancelled"
-    assert find_known(elsewhere.session, elsewhere.root).status == "cancelled"
+    assert find_run(elsewhere.session, elsewhere.root).status == "cancelled"

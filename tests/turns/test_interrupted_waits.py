@@ -17,7 +17,7 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents.errors import UserError
 from tests.cli.calls import call, call_here, told_here
-from tests.kit.runs import ResumedTurn, find_known, live_turns, quota_waits, resume_due_turns
+from tests.kit.runs import ResumedTurn, find_run, live_turns, quota_waits, resume_due_turns
 from tests.kit.terminal import FAILED, quota_waiting
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import kill_writers
@@ -32,7 +32,7 @@ def _terminate(root: Path) -> None:
 
 
 def _stop(root: Path) -> None:
-    find_known("waits/1", root).stop()
+    find_run("waits/1", root).stop()
 
 
 def _wait_then(
@@ -67,7 +67,7 @@ def test_interrupted_turn_is_resumed_after_its_wait(
     until = _wait_then(end, tmp_path, root, server)
     assert resume_due_turns(root, until - 1) == [ResumedTurn("waits/1", until)]
     assert resume_due_turns(root, until) == [ResumedTurn("waits/1", until, "waits/2")]
-    run = find_known("waits/2", root)
+    run = find_run("waits/2", root)
     run.wait(200)
     assert run.status == "completed"
     assert server.count() == 3
@@ -121,7 +121,7 @@ def test_killed_wait_ends_at_the_time_that_the_provider_gave(
     assert not live_turns(root=root)
     assert server.count() == 2  # nothing was sent earlier
     assert resume_due_turns(root, until) == [waiting._replace(resumed="waits/2")]
-    run = find_known("waits/2", root)
+    run = find_run("waits/2", root)
     run.wait(200)
     assert (run.status, server.count()) == ("completed", 3)
     assert "written once" in str(server.requests[2].body)  # the finished call is not repeated
@@ -153,7 +153,7 @@ def test_only_one_of_two_processes_resumes_a_turn(
     outputs = "".join(process.communicate(timeout=200)[0] for process in both)
     assert outputs.count("waits/2") == 1
     assert "waits/3" not in outputs
-    find_known("waits/2", root).wait(200)
+    find_run("waits/2", root).wait(200)
     assert server.count() == 3
 
 

@@ -33,7 +33,7 @@ from tests.kit.runs import (
     StopResult,
     StopSource,
     call,
-    find_run,
+    find_live,
     finding,
     here,
     live_runs,
@@ -64,12 +64,12 @@ def test_runs_are_listed_oldest_first_and_found_by_any_of_their_names(
     assert nb_agents.runs()[-2:] == (first, second)
     assert live_runs()[-2:] == (first, second)
     for run, names in ((first, (first.id, first.session)), (second, ("mine", "mine/1"))):
-        assert [find_run(name) for name in names] == [run] * 2
-    assert find_run() is second
+        assert [find_live(name) for name in names] == [run] * 2
+    assert find_live() is second
     gate.open()
     finish(first), finish(second)
     assert first not in live_runs()
-    assert find_run() is nb_agents.runs()[-1]
+    assert find_live() is nb_agents.runs()[-1]
 
 
 def test_concurrent_listings_share_one_handle_per_run(
@@ -97,16 +97,16 @@ def test_concurrent_listings_share_one_handle_per_run(
 def test_unknown_run_error_names_the_known_runs(tmp_path: Path, gate: Gate) -> None:
     run = _hold(tmp_path, gate)
     with pytest.raises(UnknownRunError, match=rf"No run named 'nope'\. Known runs: .*{run.id}"):
-        find_run("nope")
+        find_live("nope")
     gate.open()
     finish(run)
-    assert find_run(run.id).stop().status == "finished"
+    assert find_live(run.id).stop().status == "finished"
 
 
 def test_stop_records_its_entry_point(tmp_path: Path, gate: Gate) -> None:
     run = _hold(tmp_path, gate)
     gate.wait_reached()
-    stopped = find_run(run.session).stop(True, reason="from afar", source="rest")
+    stopped = find_live(run.session).stop(True, reason="from afar", source="rest")
     assert stopped.status == "stopping-now"
     finish(run)
     assert (run.receipt.source, run.receipt.reason) == ("rest", "from afar")

@@ -71,8 +71,8 @@ print(view.status, view.completed, view.failed, flush=True)
 
 WATCH = """
 import sys
-from nb_agents.launch.finding import find_known
-run = find_known("s/1", sys.argv[1])
+from nb_agents.launch.finding import find_run
+run = find_run("s/1", sys.argv[1])
 run.subscribe(lambda view: print(view.status, view.agents["a"].partial, flush=True))
 run.wait(raise_on_stop=False)
 """

@@ -25,7 +25,7 @@ from nb_agents.config.mcp_servers import TEAM
 from nb_agents.config.team import TeamSpec, team_from_options
 from nb_agents.errors import NbAgentsError, UserError
 from nb_agents.launch.api import resume, start_verbatim
-from nb_agents.launch.finding import find_run
+from nb_agents.launch.finding import find_live
 from nb_agents.launch.run import Run
 from nb_agents.nouns import count
 from nb_agents.options import RunOptions
@@ -196,7 +196,7 @@ class TeamServer:
             run: Id of its session. Defaults to the live session.
         """
         try:
-            return _result_text(await to_thread.run_sync(find_run, run, self._root))
+            return _result_text(await to_thread.run_sync(find_live, run, self._root))
         except NbAgentsError as exc:
             return str(exc)
 

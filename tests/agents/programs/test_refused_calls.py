@@ -18,7 +18,7 @@ from tests.agents.programs.frameworks import FRAMEWORKS
 from tests.agents.programs.members import MODEL_URL
 from tests.kit.agents import TEXT_PLACE, replay
 from tests.kit.programs import refusal_in
-from tests.kit.runs import Run, find_known, live_turns, resume_due_turns
+from tests.kit.runs import Run, find_run, live_turns, resume_due_turns
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.team_kit import events, finish, kill_writers
 
@@ -135,7 +135,7 @@ def test_killed_wait_is_resumed_when_it_is_over(
     provider.accepts.set()
     assert [turn.resumed for turn in resume_due_turns(tmp_path, wait.until - 1)] == [""]
     assert [turn.resumed for turn in resume_due_turns(tmp_path, wait.until)] == ["waits/2"]
-    resumed = find_known("waits/2", tmp_path)
+    resumed = find_run("waits/2", tmp_path)
     resumed.wait(200)
     assert (resumed.status, resumed.result) == ("completed", "Two files.")
     assert provider.calls == [1, 1, refused + 1]
