@@ -267,7 +267,7 @@ def test_sweep_is_one_entry_with_one_notification(
     server.release()
     expect(sweep.locator("> summary .state")).to_have_text("complete")
     expect(toast(story)).to_have_count(1)
-    expect(toast(story)).to_contain_text("Complete, 4 of 4 rows: {{value}}")
+    expect(toast(story)).to_contain_text("Complete, 4 of 4 rows: Each value")
     toast(story).get_by_role("button", name="Show").click()
     expect(page.locator(".jp-NotebookPanel")).to_be_visible()
     expect(sweep.locator(".session .state").first).to_be_visible()

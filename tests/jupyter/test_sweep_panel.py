@@ -28,6 +28,7 @@ from tests.kit.sweeps import (
     MAX_FAILURES,
     MAX_LIVE,
     MAX_TABLE,
+    SWEEP_FILE,
     EndedRow,
     InterimScore,
     LiveRow,
@@ -40,6 +41,7 @@ from tests.kit.sweeps import (
     sweep_bundle,
     sweep_state,
     sweep_text,
+    sweep_title,
 )
 from tests.kit.views import RunView
 from tests.model_server import wait_until
@@ -388,6 +390,22 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[Outputs]:
 
     monkeypatch.setattr(panel, "LiveOutputs", make)
     return made
+
+
+@pytest.mark.parametrize(
+    "task, title",
+    [
+        ("{{question}}", "Each question"),
+        (" {{ a.b }}\n", "Each a.b"),
+        ("{{a}} {{b}}", "{{a}} {{b}}"),
+        ("{{q}}?", "{{q}}?"),
+    ],
+)
+def test_task_that_is_only_a_column_has_a_title_in_words(
+    tmp_path: Path, task: str, title: str
+) -> None:
+    (tmp_path / SWEEP_FILE).write_text(json.dumps({"task": task}))
+    assert sweep_title(tmp_path) == title
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ The number of listed rows is limited. Further rows are only counted.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,7 @@ The same as the manifest's `FIRST_ROWS`, which is not imported here.
 MAX_ANSWER = 200
 """Maximum length of an answer in the table, in characters."""
 
+_ONLY_COLUMN = re.compile(r"\s*\{\{\s*([\w.]+)\s*\}\}\s*")
 _TONES: dict[str, Tone] = {
     "complete": "ok",
     "failed": "err",
@@ -156,9 +158,14 @@ def sweep_state(
 
 
 def sweep_title(path: Path) -> str:
-    """Return a sweep's task or, if it has none, its recipe's file name or its own name."""
+    """Return a sweep's task or, if it has none, its recipe's file name or its own name.
+
+    A task that is only a column, such as "{{question}}", is shown as "Each question".
+    """
     about = read_json(path / SWEEP_FILE)
     task, recipe = str(about.get("task") or ""), str(about.get("recipe") or "")
+    if column := _ONLY_COLUMN.fullmatch(task):
+        return f"Each {column[1]}"
     return task or (Path(recipe).name if "/" in recipe else path.name)
 
 
