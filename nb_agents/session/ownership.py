@@ -274,6 +274,11 @@ def new_mark() -> OwnerMark:
     return _received_mark.get() or user_mark(secrets.token_urlsafe(_NAME_BYTES))
 
 
+def nobodys_mark() -> OwnerMark:
+    """Return a mark whose sessions count as another user's, as soon as this process forgets it."""
+    return OwnerMark(secrets.token_urlsafe(_NAME_BYTES), secrets.token_bytes(_KEY_BYTES))
+
+
 def user_mark(name: str) -> OwnerMark:
     """Return the mark of this user that has a name."""
     mark = _received_mark.get()

@@ -42,6 +42,7 @@ NOTEBOOK_ALONE = {
     ("run", "--out"): "a variable of the notebook",
     ("run", "--wait"): "a command waits unless it is told to --detach",
     ("resume", "--wait"): "a command waits unless it is told to --detach",
+    ("run", "--replay"): "the command `replay`",
     **{
         ("run", option): "sweeps are begun in a notebook, and looked after from anywhere"
         for option in (

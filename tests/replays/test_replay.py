@@ -10,6 +10,7 @@ import pytest
 
 import nb_agents
 from nb_agents import Recipe, ReplayError, RunOptions, TeamSpec
+from nb_agents.errors import NotYoursError
 from tests.cli.calls import call_here
 from tests.kit.replays import DEFAULT_RULES, first_difference, replayed_run, script_of
 from tests.kit.runs import Run
@@ -88,6 +89,19 @@ def test_replay_does_the_same_without_requests_and_tools(
     assert tree_of(again) == tree_of(run)
     assert path.stat().st_size <= 30_000
     assert [*again.path.glob("**/note.md")]
+
+
+def test_session_of_a_replay_needs_trust_to_run_on(tmp_path: Path, server: ModelServer) -> None:
+    """A stranger's recording names programs and tools. A replay must not make them the user's."""
+    _, path = recorded(tmp_path, server, agents=1)
+    options = RunOptions(session_root=tmp_path / "replays")
+    again = nb_agents.replay(path, options=options)
+    again.wait()
+    team, name = team_of(server, "openai"), again.session
+    with pytest.raises(NotYoursError):
+        nb_agents.start("And coffee?", team, session=name, continue_=True, options=options)
+    with pytest.raises(NotYoursError):
+        nb_agents.rewind(again.path, "the start", team, options=options)
 
 
 def test_recording_contains_no_key(

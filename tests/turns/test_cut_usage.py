@@ -12,6 +12,7 @@ from tests.kit.cards import panel_state, text
 from tests.kit.models import UsageMeter
 from tests.kit.runs import Run
 from tests.kit.sessions import load_session
+from tests.kit.texts import token_count
 from tests.kit.views import AgentView
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import events, finish
@@ -68,7 +69,7 @@ def test_stopped_stream_counts_what_was_reported_and_received(
     assert used(agent) == (cut.usage.input_tokens, cut.usage.output_tokens, cut.usage.estimated)
     assert run.receipt.tokens == run.receipt.agents["a"].tokens == run.view.tokens == total
     assert run.receipt.is_estimated is cut.usage.estimated
-    shown = text.tokens(total, cut.usage.estimated)
+    shown = token_count(total, cut.usage.estimated)
     assert shown.startswith("~") is cut.usage.estimated
     assert text.spent(run.view).startswith(shown)
     assert panel_state(run.view, "r", 0)["agents"][0]["numbers"].startswith(shown)

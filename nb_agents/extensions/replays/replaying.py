@@ -31,7 +31,7 @@ from nb_agents.launch.work_kind import StoresSource
 from nb_agents.options import ApprovalConfig, RunOptions
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths, new_session, session_root
-from nb_agents.session.ownership import new_mark
+from nb_agents.session.ownership import OwnerMark, nobodys_mark, using_mark
 from nb_agents.turns.stand_in import standing_in
 from nb_agents.view.fold import fold
 
@@ -81,7 +81,8 @@ def replay(
         options: The run's options, such as the session root.
 
     Returns:
-        The running run, in a new session.
+        The running run, in a new session. Like a session of another user, it can be resumed or
+        continued only with `RunOptions.trust`.
 
     Raises:
         ReplayError: The recording can't be read, or contains no team.
@@ -106,19 +107,25 @@ def start_replay(
     team = load_team(config) if isinstance(config, str | os.PathLike) else config
     team = team or _recorded_team(recording.started)
     options = _options(options or RunOptions(), recording.started, team)
-    with standing_in(stage):
+    # A recording can come from anyone. What it names must not run when its session is resumed.
+    mark = nobodys_mark()
+    with standing_in(stage), using_mark(mark):
         work = _work(recording.events, task, recipe, context)
-        run = _start(recording, work, _stand_ins(team, recording.started), options)
+        run = _start(recording, work, _stand_ins(team, recording.started), options, mark)
     return Replay(run, stage)
 
 
 def _start(
-    recording: Recording, work: Mapping[str, Any], team: TeamSpec, options: RunOptions
+    recording: Recording,
+    work: Mapping[str, Any],
+    team: TeamSpec,
+    options: RunOptions,
+    mark: OwnerMark,
 ) -> Run:
     started, own = recording.started, recording.events
     if len(recording.turns) == 1:
         return start_verbatim(**work, config=team, options=options)
-    session = _write_turns(recording, session_root(options.session_root))
+    session = _write_turns(recording, session_root(options.session_root), mark)
     options = replace(options, session_root=session.parent)
     again = started.again[0] if started.again else ""
     if started.point:
@@ -163,9 +170,9 @@ def _work(
     return {"recipe": source, "context": started.context if context is None else context}
 
 
-def _write_turns(recording: Recording, root: Path) -> Path:
+def _write_turns(recording: Recording, root: Path, mark: OwnerMark) -> Path:
     """Write the turns before the recorded one as a new session, and return its path."""
-    session, mark = new_session(root, datetime.now()), new_mark()
+    session = new_session(root, datetime.now())
     for number, events in enumerate(recording.turns[:-1], 1):
         paths = TurnPaths(session / f"turn_{number}")
         make_folder(paths.path)
