@@ -25,17 +25,16 @@ interface Words {
 function wordsOf(asked: Asked): Words {
   const approve = { label: trans.__("Approve"), sent: trans.__("Approving…") };
   const deny = { label: trans.__("Deny"), sent: trans.__("Denying…") };
-  const title = (name: string): string => trans.__("Approve “%1”?", name);
   const words: Record<Asked, Words> = {
     stage: {
-      title,
+      title: (name) => trans.__("Approve “%1”?", name),
       input: trans.__("Message for the next steps"),
       placeholder: trans.__("Message for the next steps (optional)"),
       approve: { ...approve, title: trans.__("The recipe continues.") },
       deny: { ...deny, title: trans.__("The recipe stops. A resume asks again.") },
     },
     approval: {
-      title,
+      title: (name) => trans.__("Approve %1?", name),
       input: trans.__("Why"),
       placeholder: trans.__("Why (optional)"),
       approve: { ...approve, title: trans.__("The call runs.") },

@@ -119,7 +119,7 @@ describe("the labels match the kind of question", () => {
 
   test.each([
     ["stage", "Approve “gather”?", "Message for the next steps", "Approve", "Deny", /The recipe stops/],
-    ["approval", "Approve “gather”?", "Why", "Approve", "Deny", /does not run/],
+    ["approval", "Approve gather?", "Why", "Approve", "Deny", /does not run/],
     ["text", "A question for you", "Your answer", "Answer", "Refuse", /no answer/],
     ["budget", "Raise the budget?", "Another amount", "Raise", "Stop", /The run stops/],
   ] as const)("%s", (asks, title, label, yes, no, refusal) => {

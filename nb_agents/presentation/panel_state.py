@@ -18,7 +18,7 @@ from nb_agents.presentation.rows import MAX_SAYS, name_of, question_kind, summar
 from nb_agents.presentation.work_display import display_of
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
-from nb_agents.view.steps import gate_title, is_stage_gate
+from nb_agents.view.steps import THE_QUESTION, gate_title, is_stage_gate
 
 MIN_SUMMARIZED = 4
 """Minimum size of a team whose panel has a summary line."""
@@ -89,7 +89,10 @@ def _gates(view: RunView, now: float) -> list[GateQuestion]:
 
 
 def _gate_name(address: str) -> str:
-    return name_of(address) if is_stage_gate(address) else gate_title(address)
+    if is_stage_gate(address):
+        return name_of(address)
+    title = gate_title(address)
+    return "this" if title == THE_QUESTION else title  # "Approve this?"
 
 
 def _button(view: RunView, now: float) -> StopButton | None:

@@ -18,7 +18,8 @@ StepStatus = Literal["running", "retrying", "ok", "failed", "skipped", "cut", "s
 """At the end of a turn, "running" becomes "cut", and "retrying" becomes "stopped"."""
 _AT_THE_END: Mapping[StepStatus, StepStatus] = {"running": "cut", "retrying": "stopped"}
 _NUMBERED = re.compile(r"(.*) #\d+", re.DOTALL)
-_QUESTIONS = {"input": "the question", "approval": "the question", "budget": "the budget"}
+THE_QUESTION = "the question"
+_QUESTIONS = {"input": THE_QUESTION, "approval": THE_QUESTION, "budget": "the budget"}
 MAX_PROMPT = 300
 """Maximum number of characters that a view keeps of a decided gate's prompt."""
 MAX_TAIL = 4_000
