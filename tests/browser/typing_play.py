@@ -326,6 +326,10 @@ class Play:
         people: The users. The first one has started the run.
         agents: The agents.
         random: What the users do.
+
+    Attributes:
+        proposals: All proposals by number, once the rounds are over.
+        copies: The texts that "Insert as a new cell" copied, by cell, once the rounds are over.
     """
 
     def __init__(self, people: Sequence[Person], agents: Iterable[Agent], random: Random) -> None:
@@ -333,6 +337,8 @@ class Play:
         self.story = self.people[0].story
         self.concurrent = set[str]()
         self.decided: list[ChangeDecided] = []
+        self.proposals: dict[int, dict[str, Any]] = {}
+        self.copies: dict[str, str] = {}
 
     def rounds(self) -> None:
         """Play all rounds, stop the run, and wait until everything is recorded."""
@@ -348,10 +354,12 @@ class Play:
         wait(lambda: not self._open_numbers(), what="all decisions")
         wait(lambda: self._reported() == self.applied(), what="the reports", seen=self._reported)
         wait(self._is_same, what="the same notebook on all pages")
+        self.proposals = self._read_proposals()
+        self.copies = self._copies()
 
     def check(self) -> None:
         """Check each transaction, each typed word and each accepted change."""
-        self.records = [Record.of(each, self.proposals()) for each in self.people]
+        self.records = [Record.of(each, self.proposals) for each in self.people]
         applied = [number for record in self.records for number in record.applied]
         assert len(applied) == len({*applied}), "a change was applied twice"
         removed = set[str]()
@@ -401,7 +409,7 @@ class Play:
     def _check_marks(self, removed: set[str], last: dict[str, str]) -> None:
         """Each accepted change is present once, unless a user undid it or deleted its cell."""
         expected = set[str]()
-        for number, change in self.proposals().items():
+        for number, change in self.proposals.items():
             if not any(number in record.applied for record in self.records):
                 continue
             for mark in marks(change["source"]) - marks(change["base_source"] or ""):
@@ -417,16 +425,16 @@ class Play:
         """Count a text, except where "Insert as a new cell" has copied it from another cell."""
         person = next((each for each in self.people if text[0] in each.letters), None)
         keep = person.letters if person and text[0] != "#" else ""
-        copies = self.copies()
+        copies = self.copies
         return sum(
             (only(source, keep) if keep else source).count(text)
             for cell, source in cells.items()
             if (only(copies.get(cell, ""), keep) if keep else copies.get(cell, "")).count(text) == 0
         )
 
-    def copies(self) -> dict[str, str]:
+    def _copies(self) -> dict[str, str]:
         """Return the texts that were copied into new cells, by cell."""
-        proposals, found = self.proposals(), dict[str, str]()
+        proposals, found = self.proposals, dict[str, str]()
         for each in self.decided:
             if each.how == "inserted":
                 found[each.cell] = proposals[each.number]["base_source"]
@@ -434,7 +442,7 @@ class Play:
 
     # Decisions
 
-    def proposals(self) -> dict[int, dict[str, Any]]:
+    def _read_proposals(self) -> dict[int, dict[str, Any]]:
         """Return the proposals of the first turn by number."""
         return {each["number"]: each for each in self.story.events("change_proposed")}
 
@@ -450,7 +458,7 @@ class Play:
         return {each.number for each in self.decided if each.how in ("accepted", "inserted")}
 
     def _open_numbers(self) -> set[int]:
-        return self.proposals().keys() - {each.number for each in self._read_decisions()}
+        return self._read_proposals().keys() - {each.number for each in self._read_decisions()}
 
     def _reported(self) -> set[int]:
         pages = [each.story.page.page for each in self.people]
@@ -498,7 +506,7 @@ class Play:
 
     def _rewind(self, turn: int, point: int, after: set[int]) -> set[int]:
         """Rewind to a checkpoint and check the cells. Returns the changes that were taken back."""
-        record = Record.of(self.people[0], self.proposals())
+        record = Record.of(self.people[0], self.proposals)
         name = self.story.sessions()[0].name
         self.story.run(f"%agents rewind {name}/1 --to {point}", wait=False)
         [event] = self._wait_event("changes_reverted" if after else "turn_started", turn)
@@ -544,7 +552,7 @@ class Play:
 
     def _changes(self, numbers: set[int]) -> dict[str, list[tuple[int, str | None, str | None]]]:
         """Return the number, source before and source after of changes, oldest first, by cell."""
-        proposals, found = self.proposals(), dict[str, list[tuple[int, str | None, str | None]]]()
+        proposals, found = self.proposals, dict[str, list[tuple[int, str | None, str | None]]]()
         for each in sorted(self.decided, key=lambda event: event.at):
             if each.number not in numbers or each.how not in ("accepted", "inserted"):
                 continue
