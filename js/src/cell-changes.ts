@@ -306,3 +306,22 @@ function indexAfter(notebook: YNotebook, id: string): number {
   const index = notebook.cells.findIndex((cell) => cell.id === id);
   return index < 0 ? -1 : index + 1;
 }
+
+/** A part of a change of a notebook's list of cells. */
+export interface CellsDelta {
+  readonly delete?: number;
+  readonly insert?: readonly unknown[];
+}
+
+/**
+ * Return whether all cells of a notebook were replaced, as "Revert" does.
+ *
+ * @param cellsChange What was retained, deleted and inserted. The cells after the last change are left out.
+ * @param count The number of cells afterwards.
+ */
+export function isReload(cellsChange: readonly CellsDelta[], count: number): boolean {
+  const sum = (sizes: readonly number[]): number => sizes.reduce((a, b) => a + b, 0);
+  const deleted = sum(cellsChange.map((each) => each.delete ?? 0));
+  const inserted = sum(cellsChange.map((each) => each.insert?.length ?? 0));
+  return deleted > 0 && inserted > 0 && count === inserted;
+}

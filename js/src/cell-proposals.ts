@@ -18,6 +18,7 @@ import {
   applyRevert,
   fitOf,
   insertAsNew,
+  isReload,
   readCells,
   replacesEditor,
 } from "./cell-changes";
@@ -196,7 +197,7 @@ class TurnProposals {
     });
     place.panel.content.modelContentChanged.connect(() => this.drawSoon());
     this.notebook.changed.connect((_, { cellsChange }) => {
-      if (cellsChange && isReload(cellsChange)) void this.reload(this.savedAt());
+      if (cellsChange && isReload(cellsChange, this.notebook.cells.length)) void this.reload(this.savedAt());
     });
   }
 
@@ -521,11 +522,6 @@ class TurnProposals {
 /** Return whether a change was accepted after the time for which proposals were listed. */
 function isNewlyAccepted({ how, cell_type }: Change): boolean {
   return how === "accepted" && cell_type !== undefined;
-}
-
-/** Return whether all cells of a notebook were replaced, as "Revert" does. */
-function isReload(cellsChange: readonly { readonly retain?: number; readonly delete?: number }[]): boolean {
-  return cellsChange.some((each) => each.delete) && !cellsChange.some((each) => each.retain);
 }
 
 /** Say why a cell with a cursor in it was not changed. */

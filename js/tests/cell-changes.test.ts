@@ -1,6 +1,6 @@
 import { YNotebook } from "@jupyter/ydoc";
 import { describe, expect, it } from "vitest";
-import { type Change, type RevertStep, applyChange, applyRevert, fitOf, insertAsNew, readCells } from "../src/cell-changes";
+import { type Change, type RevertStep, applyChange, applyRevert, fitOf, insertAsNew, isReload, readCells } from "../src/cell-changes";
 import { imagesOf } from "../src/cell-outputs";
 import { outputText } from "../src/cell-outputs";
 import { apply, diffLines, editsOf } from "../src/cell-diff";
@@ -343,4 +343,31 @@ it("a deletion is not taken as done in a notebook whose cells get new ids", () =
   expect(fitOf(made, deletion)).toBe("done");
   made.nbformat_minor = 4;
   expect(fitOf(made, deletion)).toBe("missing");
+});
+
+describe("a notebook that is read from its file again", () => {
+  const isReloadAfter = (act: (made: YNotebook) => void): boolean[] => {
+    const made = notebook("a", "b", "c");
+    const found: boolean[] = [];
+    made.changed.connect((_, { cellsChange }) => {
+      if (cellsChange) found.push(isReload(cellsChange, made.cells.length));
+    });
+    act(made);
+    return found;
+  };
+  const json = { cells: [{ id: "c0", cell_type: "code", source: "a", metadata: {} }], metadata: {}, nbformat: 4, nbformat_minor: 5 };
+
+  it("has new cells only", () => {
+    expect(isReloadAfter((made) => made.fromJSON(json as never))).toContain(true);
+  });
+
+  it.each<[string, (made: YNotebook) => void]>([
+    ["deletes the first cell", (made) => made.deleteCell(0)],
+    ["deletes all cells but the last", (made) => made.deleteCellRange(0, 2)],
+    ["moves the first cell", (made) => made.moveCell(0, 2)],
+    ["inserts a cell at the top", (made) => made.insertCell(0, { cell_type: "code", source: "" })],
+    ["edits a cell", (made) => made.getCell(0).setSource("z")],
+  ])("is not one whose user %s", (_, act) => {
+    expect(isReloadAfter(act)).not.toContain(true);
+  });
 });
