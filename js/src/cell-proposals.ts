@@ -166,6 +166,8 @@ class TurnProposals {
   private loaded: string | undefined;
   private isDrawPending = false;
   private isReverting = false;
+  /** The number of requests for the proposals. Only the reply to the last one counts. */
+  private asked = 0;
   private isLive = true;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private readonly cellId: string;
@@ -207,13 +209,16 @@ class TurnProposals {
    * @param savedAt When this page last saved the notebook, in Unix seconds.
    */
   private async reload(savedAt: number): Promise<void> {
+    const asked = ++this.asked;
+    let changes: readonly Change[];
     try {
-      this.changes = await this.api.proposals(this.turn, savedAt);
+      changes = await this.api.proposals(this.turn, savedAt);
     } catch (error) {
       this.report(error instanceof Error ? error.message : String(error));
       return;
     }
-    this.unsaved = this.changes.filter(isNewlyAccepted);
+    if (asked === this.asked) this.changes = changes;
+    this.unsaved = changes.filter(isNewlyAccepted);
     for (const { number } of this.unsaved) this.decided.delete(number);
     this.draw();
   }
@@ -276,8 +281,12 @@ class TurnProposals {
   async load(open: readonly number[], isLive: boolean): Promise<void> {
     const numbers = open.join();
     this.isLive = isLive;
-    if (numbers === this.loaded) return;
+    if (numbers === this.loaded) {
+      this.refreshLater();
+      return;
+    }
     this.loaded = numbers;
+    const asked = ++this.asked;
     let changes: readonly Change[] = [];
     try {
       if (!this.unsaved) {
@@ -288,7 +297,7 @@ class TurnProposals {
       this.loaded = undefined; // the server can't be reached; the next state tries again
       return;
     }
-    if (this.loaded !== numbers) return;
+    if (asked !== this.asked) return;
     this.changes = changes;
     this.draw();
     const isOld = changes.some(({ number, how }) => how !== "" && open.includes(number));
@@ -309,10 +318,14 @@ class TurnProposals {
   /** Take the decisions of other pages, and of this one. */
   private async refresh(): Promise<void> {
     const before = this.open.length;
+    const asked = ++this.asked;
     try {
-      this.changes = await this.api.proposals(this.turn);
+      const changes = await this.api.proposals(this.turn);
+      if (asked !== this.asked) return;
+      this.changes = changes;
     } catch {
-      this.refreshLater(); // the server can't be reached
+      this.loaded = undefined; // the server can't be reached; the next state tries again
+      this.refreshLater();
       return;
     }
     this.draw();
