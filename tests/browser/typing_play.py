@@ -208,7 +208,9 @@ class Person:
             return ""
         if chance < 0.35:
             [command] = random.choices([*COMMANDS], [*COMMANDS.values()])
-            is_free = self.own in cells[chosen] and (not self.name or "undo" not in command)
+            # The lower half of a split cell would not be marked as the user's own.
+            is_shared = any(each in command for each in ("undo", "split"))
+            is_free = self.own in cells[chosen] and not (self.name and is_shared)
             if not is_free or not (new := page.evaluate(COMMAND, [path, command, self.own])):
                 return ""
             if "insert" not in command or not page.evaluate(EDIT, [path, new, 0]):
