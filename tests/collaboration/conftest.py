@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from tests.browser.lab import Lab, chromium, start_lab
+from tests.browser.lab import Lab, NotebookPage, chromium, start_lab
+from tests.browser.story import Story
+from tests.model_server import ModelServer
 
 collect_ignore_glob = [] if find_spec("jupyter_server_ydoc") else ["test_*.py"]
 
@@ -34,7 +36,26 @@ def contexts(lab: Lab) -> Iterator[list[BrowserContext]]:
         yield made
 
 
-def keep_waiting(page: Page) -> None:
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as server:
+        yield server
+
+
+@pytest.fixture
+def stories(
+    lab: Lab, contexts: list[BrowserContext], server: ModelServer
+) -> Iterator[tuple[Story, Story]]:
+    """A page of each user, in one directory."""
+    folder = lab.root / "shared"
+    folder.mkdir()
+    with NotebookPage(lab, contexts[0]) as page, NotebookPage(lab, contexts[1]) as other_page:
+        for each in (page, other_page):
+            _keep_waiting(each.page)
+        yield Story(page, folder), Story(other_page, folder)
+
+
+def _keep_waiting(page: Page) -> None:
     """Answer JupyterLab's question whether to wait longer for a document, on a busy machine."""
     dialog = page.locator(".jp-Dialog", has_text="is taking some time to load")
     page.add_locator_handler(dialog, lambda shown: shown.get_by_text("Continue waiting").click())

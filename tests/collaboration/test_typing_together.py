@@ -5,13 +5,12 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import expect
 
-from tests.browser.lab import Lab, NotebookPage
 from tests.browser.story import Story
 from tests.browser.test_proposals import boxes
 from tests.browser.typing_play import FIRST, OWN, Person, Play, agents_of, append_line
-from tests.collaboration.conftest import PEOPLE, artifact, keep_waiting
+from tests.collaboration.conftest import PEOPLE, artifact
 from tests.model_server import ModelServer
 from tests.samples import some_or_all
 
@@ -24,31 +23,22 @@ expect.set_options(timeout=60_000)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(PLAYS))
 def test_neither_loses_a_keystroke_and_each_decision_takes_effect_once(
-    lab: Lab, contexts: list[BrowserContext], seed: int
+    stories: tuple[Story, Story], server: ModelServer, seed: int
 ) -> None:
-    folder = lab.root / "shared"
-    folder.mkdir()
-    with (
-        ModelServer() as server,
-        NotebookPage(lab, contexts[0]) as page,
-        NotebookPage(lab, contexts[1]) as other_page,
-    ):
-        for tab in (page.page, other_page.page):
-            keep_waiting(tab)
-        ada, kim = Story(page, folder), Story(other_page, folder)
-        agents, team = agents_of(server, seed)
-        own = [f"{OWN}{name}\nown = {n}" for name in PEOPLE for n in range(2)]
-        ada.open(*FIRST, *own)
-        ada.start("Improve the cells", f"--notebook propose {ada.team(team)}")
-        kim.page.open_notebook(page.notebook)
-        names = zip((ada, kim), LETTERS, PEOPLE, PEOPLE[::-1], strict=True)
-        people = [Person(story, letters, name, (other,)) for story, letters, name, other in names]
-        for person in people:
-            person.start_recording()
-            expect(boxes(person.story).first).to_be_visible()
-        play = Play(people, agents, Random(seed))
-        play.rounds()
-        play.check()
-        rewound = play.rewinds()
-        report = f"seed {seed}: {play.report()}, rewinds to {rewound}"
-        append_line(artifact("typing-together.txt"), report)
+    ada, kim = stories
+    agents, team = agents_of(server, seed)
+    own = [f"{OWN}{name}\nown = {n}" for name in PEOPLE for n in range(2)]
+    ada.open(*FIRST, *own)
+    ada.start("Improve the cells", f"--notebook propose {ada.team(team)}")
+    kim.page.open_notebook(ada.page.notebook)
+    names = zip((ada, kim), LETTERS, PEOPLE, PEOPLE[::-1], strict=True)
+    people = [Person(story, letters, name, (other,)) for story, letters, name, other in names]
+    for person in people:
+        person.start_recording()
+        expect(boxes(person.story).first).to_be_visible()
+    play = Play(people, agents, Random(seed))
+    play.rounds()
+    play.check()
+    rewound = play.rewinds()
+    report = f"seed {seed}: {play.report()}, rewinds to {rewound}"
+    append_line(artifact("typing-together.txt"), report)
