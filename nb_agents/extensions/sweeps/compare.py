@@ -31,11 +31,11 @@ from nb_agents.extensions.sweeps.comparison_file import (
     identity_at,
 )
 from nb_agents.extensions.sweeps.mapping import (
+    begin_row,
     check_columns,
     check_owner,
     checked_name,
     derived_name,
-    start_row,
     with_timeout,
     withdraw_rows,
 )
@@ -45,7 +45,6 @@ from nb_agents.extensions.sweeps.sweep import Score, Sweep, SweepSpec
 from nb_agents.extensions.sweeps.sweep_file import ESTIMATE
 from nb_agents.extensions.sweeps.sweep_fold import SweepFold, fold_notes
 from nb_agents.extensions.sweeps.sweep_request import SweepRequest
-from nb_agents.launch.api import resume
 from nb_agents.launch.estimate import start_lines
 from nb_agents.launch.past_runs import estimate_of
 from nb_agents.launch.run import Run
@@ -53,7 +52,7 @@ from nb_agents.launch.start import StartRequest, team_for
 from nb_agents.masking import safe_errors
 from nb_agents.nouns import count
 from nb_agents.options import RunOptions
-from nb_agents.session.layout import session_root, turns_of
+from nb_agents.session.layout import session_root
 from nb_agents.signatures import takes
 from nb_agents.turns.budget import Budget
 from nb_agents.turns.turn_spec import checked_functions
@@ -258,12 +257,9 @@ def _begin(request: CompareRequest) -> TeamComparison:
     values = {arm_name(row.name, arm): row.values for row in rows for arm in _ARMS}
 
     def begin(row: Row, timeout: float | None) -> Run:
-        own = options if timeout is None else with_timeout(options, timeout)
-        team = teams[row.name[-1]]
-        if any(turn.has_begun for turn in turns_of(path / row.name)):
-            return resume(row.name, team, tools=functions, options=own)
-        text = render(task, values[row.name])
-        return start_row(StartRequest(text, team, row.name, tools=functions, options=own))
+        text, own = render(task, values[row.name]), with_timeout(options, timeout)
+        start = StartRequest(text, teams[row.name[-1]], row.name, tools=functions, options=own)
+        return begin_row(start, path)
 
     return TeamComparison(
         SweepSpec(

@@ -134,9 +134,7 @@ def _start(request: ForkRequest) -> Sweep:
 
 
 def with_limit(request: ForkRequest, timeout: float | None) -> ForkRequest:
-    """Return the request with another time limit in seconds, or unchanged for None."""
-    if timeout is None:
-        return request
+    """Return the request with another time limit in seconds, or the same limit for None."""
     return request.changed(options=with_timeout(request.options, timeout))
 
 

@@ -147,20 +147,12 @@ def _begin(request: MapRequest) -> Sweep:
     )
 
     def begin(row: Row, timeout: float | None) -> Run:
-        own = options if timeout is None else with_timeout(options, timeout)
         context = None if loaded is None else {**row.values, FENCED: [*row.values]}
-        if any(turn.has_begun for turn in turns_of(path / row.name)):
-            return resume(row.name, team, tools=functions, options=own)
+        text, own = render(task, row.values), with_timeout(options, timeout)
         start = StartRequest(
-            render(task, row.values),
-            team,
-            row.name,
-            recipe=loaded,
-            context=context,
-            tools=functions,
-            options=own,
+            text, team, row.name, recipe=loaded, context=context, tools=functions, options=own
         )
-        return start_row(start)
+        return begin_row(start, path)
 
     return Sweep(
         SweepSpec(
@@ -197,12 +189,27 @@ def models_of_rows(recipe: Recipe | None, team: TeamSpec) -> Callable[[Row], fro
     return models_of
 
 
-def with_timeout(options: RunOptions, seconds: float) -> RunOptions:
-    """Return options with another time limit, but the same action at the limit."""
+def with_timeout(options: RunOptions, seconds: float | None) -> RunOptions:
+    """Return options with another time limit, if any, but the same action at the limit."""
+    if seconds is None:
+        return options
     timeout: Timeout | float = seconds
     if isinstance(options.timeout, Timeout):
         timeout = replace(options.timeout, seconds=seconds, ms=None)
     return replace(options, timeout=timeout)
+
+
+def begin_row(request: StartRequest, path: Path) -> Run:
+    """Start a row's run, or resume it if it has begun.
+
+    Args:
+        request: The request that starts the row. Its session is the row's name.
+        path: The sweep's directory.
+    """
+    name = str(request.session)
+    if any(turn.has_begun for turn in turns_of(path / name)):
+        return resume(name, request.config, tools=request.tools, options=request.options)
+    return start_row(request)
 
 
 @safe_errors
