@@ -59,7 +59,7 @@ def test_question_outlives_the_kernel(open_notebook: Open, server: ModelServer, 
     assert "%agents resume lab --max-tokens" in card.data["text/plain"]
     again = second.turn_of(second.kernel.send("%agents resume lab"))
     prompt = wait_asked(again)["prompt"]
-    assert re.match(r"\d+ tokens used\. Raise the budget to \d+ tokens\?", prompt)
+    assert re.match(r"[\d,]+ tokens used\. Raise the budget to [\d,]+ tokens\?", prompt)
     gates = lambda: second.panel(again).state["state"]["gates"]  # noqa: E731
     second.kernel.wait_until(gates, 60, "the question in the panel", gates)
     [gate] = gates()

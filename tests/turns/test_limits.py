@@ -243,7 +243,7 @@ def test_spent_budget_stops_the_run_gracefully_without_new_calls(tmp_path: Path)
     a = ScriptedModel(READ, Answer("A's"))
     run = finish(start_by_rules(tmp_path, {"a": a}, max_tokens=1))
     assert (run.status, len(a.requests), run.receipt.source) == ("cancelled", 1, "budget")
-    assert re.fullmatch(r"\d+ of 1 token used", run.receipt.reason)
+    assert re.fullmatch(r"[\d,]+ of 1 token used", run.receipt.reason)
     assert text.stopped_by(run.view).startswith("Stopped by the budget")
 
 
