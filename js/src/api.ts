@@ -2,7 +2,7 @@
 
 import { ServerConnection } from "@jupyterlab/services";
 import type { Change } from "./cell-changes";
-import type { Claim, RevertPlan } from "./cell-proposals";
+import type { Claim, RevertPlan } from "./cells-api";
 import type { WantedRun } from "./cell-runs";
 import type { Status, Transcript } from "./panel-types";
 import { trans } from "./text";

@@ -7,13 +7,9 @@
 import type { YNotebook } from "@jupyter/ydoc";
 import type { Cell, CodeCell } from "@jupyterlab/cells";
 import type { INotebookCellExecutor, NotebookPanel } from "@jupyterlab/notebook";
-import type { Answer } from "./api";
 import {
   type Applied,
   type Change,
-  type Fit,
-  type LeftCell,
-  type RevertStep,
   applyChange,
   applyRevert,
   fitOf,
@@ -22,72 +18,16 @@ import {
   readCells,
   replacesEditor,
 } from "./cell-changes";
-import { diffLines } from "./cell-diff";
 import { imagesOf, listOutputs } from "./cell-outputs";
-import { CellRuns, type RunPart, type WantedRun } from "./cell-runs";
+import { CellRuns } from "./cell-runs";
 import { type Place, modelOf } from "./cells";
+import { type CellsApi, type CellsRequest, type RevertPlan, cellsPart } from "./cells-api";
 import { type CursorOwner, cursorIn } from "./cursors";
-import { make, setAttr, setHidden, setText } from "./dom";
+import { setText } from "./dom";
 import { pageName } from "./page-name";
-import { listen } from "./press";
+import { type Bar, type Box, makeBar, makeBox } from "./proposal-box";
+import { RevertReport } from "./revert-report";
 import { trans } from "./text";
-
-/** What a turn's state says about cells, as in `nb_agents/extensions/notebook_cells/cell_views.py`. */
-interface CellsPart {
-  readonly requests: readonly CellsRequest[];
-  readonly open: readonly number[];
-  /** Whether the changes after the checkpoint of a rewind are still to be taken back. */
-  readonly revert?: boolean;
-  /** The open requests to run a cell. */
-  readonly runs?: readonly RunPart[];
-}
-
-interface CellsRequest {
-  readonly request: number;
-  readonly ids: readonly string[];
-  readonly outputs?: boolean;
-  /** Whether the user has allowed to read a notebook that is not trusted. */
-  readonly untrusted?: boolean;
-  /** Whether the agent also gets the images in the outputs. */
-  readonly images?: boolean;
-  /** For an outline, the number of cells to skip. */
-  readonly start?: number;
-}
-
-/** How a page takes back changes, or who does. */
-export interface RevertPlan {
-  readonly open: boolean;
-  readonly mine: boolean;
-  readonly steps?: readonly RevertStep[];
-  readonly kept?: readonly { readonly cell: string; readonly agent: string; readonly why: string; readonly diff: string }[];
-  readonly done?: readonly string[];
-}
-
-/** Whether a proposal is still open, and whether this page may decide it. */
-export interface Claim {
-  readonly open: boolean;
-  readonly mine: boolean;
-}
-
-export interface CellsApi {
-  /** Claim a proposal before it is decided. Of several pages, one gets it. */
-  claim(turn: string, body: object): Promise<Claim>;
-  /** List the proposals of a turn. Accepted ones have texts only if they are newer than `since`. */
-  proposals(turn: string, since?: number): Promise<readonly Change[]>;
-  /** Ask how to take back the changes of a rewind. One page gets the plan. */
-  revertPlan(turn: string, body: object): Promise<RevertPlan>;
-  /** List a turn's open requests to run a cell. */
-  cellRuns(turn: string): Promise<readonly WantedRun[]>;
-  tryPost(turn: string, verb: string, body: object): Promise<Answer>;
-  /** Send a verb. Resolves to whether it had an effect. */
-  hasChanged(turn: string, verb: string, body: object): Promise<boolean>;
-}
-
-/** Return what a turn's state says about cells. Undefined if its agents have not used the notebook. */
-export function cellsPart(parts: unknown): CellsPart | undefined {
-  const part = (parts as { readonly cells?: Partial<CellsPart> } | undefined)?.cells;
-  return part && Array.isArray(part.open) && Array.isArray(part.requests) ? (part as CellsPart) : undefined;
-}
 
 /** All turns that open notebooks show. */
 export class CellProposals {
@@ -127,29 +67,6 @@ const REPORT_MS = 10_000;
 const RETRY_MS = [500, 1000, 2000, 5000];
 /** Interval at which a page looks for decisions of other pages after the turn's end. */
 const REFRESH_MS = 3000;
-
-function titleOf({ op, agent }: Change): string {
-  const titles: Readonly<Record<Change["op"], string>> = {
-    insert: trans.__("%1 proposes a new cell here", agent),
-    replace: trans.__("%1 proposes to change this cell", agent),
-    delete: trans.__("%1 proposes to delete this cell", agent),
-    move: trans.__("%1 proposes to move this cell", agent),
-  };
-  return titles[op];
-}
-
-/** Say why a proposal can't be applied, or "". */
-function problemOf(fit: Fit | "lost"): string {
-  const problems: Readonly<Record<Fit | "lost", string>> = {
-    lost: trans.__("This change was accepted, but the notebook was closed or reverted before it was saved."),
-    fits: "",
-    done: "",
-    changed: trans.__("The cell has changed since the agent read it, so the proposal can't be applied. Compare your changes with the agent's."),
-    locked: trans.__("The metadata of the cell says that agents must not edit it, so the proposal can't be applied."),
-    missing: trans.__("The cell is no longer in the notebook, so the proposal can't be applied."),
-  };
-  return problems[fit];
-}
 
 /** The proposals of a turn in one notebook. */
 class TurnProposals {
@@ -557,215 +474,4 @@ function hasUntrustedOutput(panel: NotebookPanel): boolean {
     const model = modelOf(cell) as (Cell["model"] & Partial<CodeCell["model"]>) | null;
     return Boolean(model?.outputs?.length) && !model?.trusted;
   });
-}
-
-interface Box {
-  readonly el: HTMLElement;
-  draw(fit: Fit | "lost", current: string): void;
-  /** Show whether another page decides the proposal. */
-  setClaimed(isClaimed: boolean): void;
-  focus(): void;
-  remove(): void;
-}
-
-interface BoxActions {
-  accept(): Promise<void>;
-  asNew(): Promise<void>;
-  reject(): Promise<void>;
-  force(): Promise<void>;
-}
-
-const life = new AbortController().signal;
-
-function makeBox(change: Change, actions: BoxActions): Box {
-  const accept = button(trans.__("Accept"), () => void actions.accept());
-  const asNew = button(trans.__("Insert as a new cell"), () => void actions.asNew());
-  const reject = button(trans.__("Reject"), () => void actions.reject());
-  const force = button(trans.__("Decide here"), () => void actions.force());
-  const title = make("strong");
-  title.textContent = titleOf(change);
-  const why = text("p", "why", change.why ?? "");
-  const problem = text("p", "problem", "");
-  const head = make("header", "", title, make("span", "buttons", accept, asNew, reject, force));
-  const claimed = text("p", "problem", "");
-  setHidden(force, true);
-  const proposed = makeDiff(change.base ?? "", change.source ?? "");
-  const theirs = make("div", "side", caption(trans.__("%1's changes", change.agent)), proposed);
-  const mine = make("div", "side");
-  const el = make("section", "nba-change", head, why, problem, claimed, change.op === "move" ? make("p", "where") : make("div", "sides", mine, theirs));
-  let shown: string | undefined;
-  el.setAttribute("aria-label", trans.__("Proposed change %1", change.number));
-  keepKeys(el);
-  return {
-    el,
-    draw(fit, current) {
-      setText(problem, problemOf(fit));
-      setHidden(problem, fit === "fits");
-      setHidden(accept, fit !== "fits" && fit !== "lost");
-      setHidden(asNew, fit === "fits" || fit === "lost" || change.op === "delete" || change.op === "move");
-      setAttr(el, "data-fit", fit);
-      setHidden(mine, fit !== "changed");
-      if (fit === "changed" && current !== shown)
-        mine.replaceChildren(caption(trans.__("Your changes")), makeDiff(change.base ?? "", (shown = current)));
-    },
-    setClaimed(isClaimed) {
-      setText(claimed, isClaimed ? trans.__("Another page decides this proposal.") : "");
-      setHidden(claimed, !isClaimed);
-      setHidden(force, !isClaimed);
-    },
-    focus() {
-      el.scrollIntoView({ block: "nearest" });
-      (accept.hidden ? reject : accept).focus({ preventScroll: true });
-    },
-    remove: () => el.remove(),
-  };
-}
-
-function caption(label: string): HTMLElement {
-  return text("p", "caption", label);
-}
-
-/** Says which changes were taken back after a rewind, and which cells stay. */
-class RevertReport {
-  private readonly title = make("strong");
-  private readonly force: HTMLButtonElement;
-  private readonly details = make("div");
-  private readonly el: HTMLElement;
-
-  constructor(
-    private readonly panel: NotebookPanel,
-    private readonly host: HTMLElement,
-    again: () => void,
-  ) {
-    this.force = button(trans.__("Take back here"), () => {
-      this.el.remove();
-      again();
-    });
-    this.force.hidden = true;
-    const close = button(trans.__("Close"), () => this.el.remove());
-    const head = make("header", "", this.title, make("span", "buttons", this.force, close));
-    this.el = make("section", "nba-change nba-reverted", head, this.details);
-    this.el.setAttribute("role", "status");
-    keepKeys(this.el);
-  }
-
-  showOther(): void {
-    setText(this.title, trans.__("Another page is taking back the changes after the checkpoint."));
-    setHidden(this.force, false);
-    this.host.append(this.el);
-  }
-
-  /**
-   * @param count The number of cells whose changes were taken back.
-   * @param kept The cells that the user had edited since.
-   * @param left The cells that could not be changed at the last moment.
-   */
-  show(count: number, kept: NonNullable<RevertPlan["kept"]>, left: readonly LeftCell[]): void {
-    if (!count && !kept.length && !left.length) return;
-    setText(this.title, trans._n("The rewind took back the changes of %1 cell.", "The rewind took back the changes of %1 cells.", count));
-    for (const { cell, agent, why, diff } of kept) {
-      const index = this.panel.content.widgets.findIndex(({ model }) => model.id === cell);
-      this.details.append(text("p", "", keptText(index, why === "gone", agent)));
-      if (diff) this.details.append(makeLines(diff.split("\n").filter((line) => !line.startsWith("@@"))));
-    }
-    for (const { cell, cursor } of left) {
-      const index = this.panel.content.widgets.findIndex(({ model }) => model.id === cell);
-      this.details.append(text("p", "", leftText(index, cursor)));
-    }
-    this.host.append(this.el);
-  }
-}
-
-/** Say why a change was not taken back. The index of a cell that is no longer there is -1. */
-function keptText(index: number, isGone: boolean, agent: string): string {
-  if (index < 0)
-    return isGone
-      ? trans.__("A cell is no longer there, so its change by %1 was not taken back.", agent)
-      : trans.__("A cell stays, because you have edited it since. The change by %1 was not taken back.", agent);
-  return isGone
-    ? trans.__("Cell %1 is no longer there, so its change by %2 was not taken back.", index + 1, agent)
-    : trans.__("Cell %1 stays, because you have edited it since. The change by %2 was not taken back.", index + 1, agent);
-}
-
-/** Say why a change was not taken back at the last moment. The index of a cell that is no longer there is -1. */
-function leftText(index: number, cursor: CursorOwner | undefined): string {
-  if (index < 0) return trans.__("A cell is no longer there, so its change was not taken back.");
-  if (!cursor) return trans.__("Cell %1 stays, because it has just changed. Its change was not taken back.", index + 1);
-  return cursor.name
-    ? trans.__("Cell %1 stays, because the cursor of %2 is in it. Its change was not taken back.", index + 1, cursor.name)
-    : trans.__("Cell %1 stays, because your cursor is in it. Its change was not taken back.", index + 1);
-}
-
-/** Show the lines of a unified diff. */
-function makeLines(diff: readonly string[]): HTMLElement {
-  const kinds: Readonly<Record<string, string>> = { "+": "added", "-": "removed" };
-  const lines = diff.map((line) => {
-    const row = text("span", kinds[line[0] ?? ""] ?? "same", line.slice(1));
-    row.dataset.sign = line[0] ?? " ";
-    return row;
-  });
-  const el = make("pre", "diff", ...lines);
-  el.tabIndex = 0; // it scrolls
-  return el;
-}
-
-function makeDiff(before: string, after: string): HTMLElement {
-  const lines = diffLines(before, after).map(({ kind, text: line }) => {
-    const row = text("span", kind, line);
-    row.dataset.sign = { same: " ", removed: "-", added: "+" }[kind];
-    return row;
-  });
-  const diff = make("pre", "diff", ...lines);
-  diff.tabIndex = 0; // it scrolls
-  return diff;
-}
-
-interface Bar {
-  draw(count: number, host: HTMLElement): void;
-}
-
-interface BarActions {
-  next(): void;
-  acceptAll(): Promise<void>;
-  rejectAll(): Promise<void>;
-}
-
-/** The line below the run's cell that counts its open proposals. */
-function makeBar(panel: NotebookPanel, actions: BarActions): Bar {
-  const count = make("span");
-  count.setAttribute("role", "status");
-  const next = button(trans.__("Next"), actions.next);
-  const accept = button(trans.__("Accept all"), () => void actions.acceptAll());
-  const reject = button(trans.__("Reject all"), () => void actions.rejectAll());
-  const el = make("div", "nba-strip nba-changes", count, next, accept, reject);
-  keepKeys(el);
-  return {
-    draw(number, host) {
-      setText(count, trans._n("%1 proposed change", "%1 proposed changes", number));
-      if (number === 0 || panel.isDisposed) el.remove();
-      else if (el.parentElement !== host) host.append(el);
-    },
-  };
-}
-
-function button(label: string, press: () => void): HTMLButtonElement {
-  const element = make("button");
-  element.type = "button";
-  element.textContent = label;
-  listen(element, life, press);
-  return element;
-}
-
-function text(tag: "p" | "span", className: string, content: string): HTMLElement {
-  const element = make(tag, className);
-  element.dir = "auto";
-  element.textContent = content;
-  element.hidden = content === "" && tag === "p";
-  return element;
-}
-
-/** Keep clicks and keys from the notebook, which would select or edit the cell. */
-function keepKeys(el: HTMLElement): void {
-  el.setAttribute("data-lm-suppress-shortcuts", "true");
-  for (const kind of ["keydown", "mousedown", "dblclick"]) el.addEventListener(kind, (event) => event.stopPropagation());
 }
