@@ -1,7 +1,7 @@
 # make setup             installs all that the others need
 # make demo              JupyterLab on the quick start
 # make demo HEADLESS=1   the quick start in a terminal, without a browser
-# make test              everything that CI checks; single parts: lint types js-test py-test nb-test docs
+# make test              everything that CI checks; single parts: lint types js-test py-test docs
 # make docs              the documentation as a site, in build/docs
 # make proof             a stop, a kill and a resume, beside other libraries
 # make collaboration     two browsers with jupyter-collaboration on one notebook
@@ -45,7 +45,7 @@ BEGAN := $(shell date +%s)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo docs proof acp coverage compat release binder marimo test lint format types js js-types js-test golden readers py-test unit-test kernel-test \
-	browser-test nb-test beside collaboration bench chromium clean hub-proxy
+	browser-test beside collaboration bench chromium clean hub-proxy
 
 help:
 	@sed -n 's/^# \{0,1\}//p; /^$$/q' Makefile
@@ -72,10 +72,10 @@ test:
 	@rm -f build/times
 	$(MAKE) --jobs=2 lint js-test readers hub-proxy
 	$(MAKE) --jobs=2 --output-sync=target unit-test types demo docs $(BESIDE) $(COLLABORATION) HEADLESS=1
-	$(MAKE) $(SIDE_BY_SIDE) nb-test beside collaboration
+	$(MAKE) $(SIDE_BY_SIDE) beside collaboration
 	@echo '=== how long each part took' && cat build/times
 
-# It executes the notebooks too: minutes, the first time.
+# It executes the notebooks too, and fails at a cell that fails: minutes, the first time.
 docs: .venv/.docs $(PANEL)
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky -b html docs build/docs
 	@echo 'The site: build/docs/index.html'
@@ -140,14 +140,6 @@ kernel-test: .venv/.test $(PANEL)
 browser-test: .venv/.test $(PANEL) $(HUB_PROXY)
 	@$(MAKE) --no-print-directory chromium
 	$(BIN)/python -m pytest tests/browser --numprocesses=2 --dist=loadfile --durations=10 $(RERUNS)
-	$(took)
-
-# tests.conftest takes the developer's keys out of the kernels' environment; tests.notebooks keeps
-# apart the sessions of notebooks that run at once. The longest comes first here too.
-nb-test: LONGEST := notebooks/sweeps.ipynb
-nb-test: .venv/.test $(PANEL)
-	$(BIN)/python -m pytest -p nbval.plugin -p tests.conftest -p tests.notebooks --nbval-lax --timeout=300 \
-		--numprocesses=4 --dist=loadfile $(LONGEST) $(filter-out $(LONGEST),$(wildcard notebooks/*.ipynb))
 	$(took)
 
 # One environment with the agents of others, which want mcp 1 and an older library of the Agent Client

@@ -57,7 +57,7 @@ def executed(path: Path) -> str:
     """Execute a notebook in a directory of its own and return it, with outputs, as JSON.
 
     Args:
-        path: The notebook. A cell that fails raises its error.
+        path: The notebook. A cell that fails, or uses a magic wrongly, raises an error.
     """
     notebook = nbformat.read(path, as_version=4)
     # Without the lexer, the site would report magics as syntax errors.
