@@ -52,6 +52,17 @@ class StandIn(Protocol):
         """Return the error to raise to those who wait for the turn, or None."""
         ...
 
+    def recipe(self, address: str) -> Event | None:
+        """Return the event with the recipe that a step calls, or None to read its file.
+
+        Args:
+            address: The step's address.
+
+        Raises:
+            UserError: The step called no recipe.
+        """
+        ...
+
     async def command(self, address: str, attempt: int, write: Callable[[str], None]) -> Finished:
         """Return the result of a step's command.
 

@@ -62,6 +62,32 @@ def price(item: str) -> str:
     return f"{item} costs {random.random():.4f} EUR. Key: {KEY}"
 
 
+SHARED = """\
+name: shared
+description: d
+version: 1.0.0
+steps:
+- {id: see, type: bash, command: "echo {{topic}} $RANDOM", output: seen}
+- {id: think, agent: a0, prompt: "In {{session.project}}, think of {{seen}}.", output: thought}
+"""
+CALLER = """\
+name: caller
+description: d
+version: 1.0.0
+context: {items: [tea, milk], file: shared}
+steps:
+- {id: first, type: recipe, recipe: "lib/shared.yaml", context: {topic: coffee}, output: one}
+- id: each
+  foreach: "{{items}}"
+  parallel: 2
+  steps:
+  - {id: call, type: recipe, recipe: "lib/{{file}}.yaml", context: {topic: "{{item}}"}}
+- {id: never, type: recipe, recipe: "lib/shared.yaml", condition: "{{file}} == 'other'"}
+- {id: end, agent: a1, prompt: "End with {{one}}."}
+"""
+"""A recipe that calls another one: by its name, by a template, and not at all."""
+
+
 class RandomModel:
     """Replies at random: tool calls, answers, votes, failures, and calls of a sub-agent.
 
@@ -121,6 +147,7 @@ class Arena:
         server: The model server.
         root: The session root.
         seed: The seed.
+        files: A directory for recipe files. It is removed before the replay.
     """
 
     server: ModelServer
@@ -129,7 +156,7 @@ class Arena:
 
     def __post_init__(self) -> None:
         """Start with a model without failures."""
-        self.random = random.Random(self.seed)
+        self.random, self.files = random.Random(self.seed), self.root / f"files-{self.seed}"
         self.server.default = RandomModel(self.seed)
         self.options = RunOptions(session_root=self.root, retry=Retry(delay=0.01))
 
@@ -284,13 +311,27 @@ def recipe_resumed(arena: Arena) -> Run:
     return run
 
 
-def _recipe(arena: Arena) -> Run:
+def recipe_with_recipes(arena: Arena) -> Run:
+    """A recipe that calls another one, whose file is missing in the replay."""
+    (arena.files / "lib").mkdir(parents=True)
+    (arena.files / "lib" / "shared.yaml").write_text(SHARED)
+    (arena.files / "caller.yaml").write_text(CALLER)
+    run = _recipe(arena, Recipe.from_file(arena.files / "caller.yaml"))
+    if arena.random.random() < 0.5:
+        return run
+    arena.after_some_events(run, 40)
+    run.stop(now=arena.random.random() < 0.5)
+    run.wait(raise_on_stop=False)
+    return run if run.status == "completed" else run.resume()
+
+
+def _recipe(arena: Arena, recipe: Recipe | None = None) -> Run:
     backend = arena.server.backend(FORMATS[arena.seed % len(FORMATS)], model="m1")
     team = {"agents": [{"id": f"a{n}", "backend": backend} for n in range(2)]}
     return nb_agents.start(
         "",
         TeamSpec.model_validate(team),
-        recipe=Recipe.from_text(RECIPE, "shop.yaml"),
+        recipe=recipe or Recipe.from_text(RECIPE, "shop.yaml"),
         options=arena.options,
     )
 
@@ -359,6 +400,7 @@ KINDS: dict[str, Callable[[Arena], Run]] = {
     "MCP and commands": with_tools,
     "recipe": recipe,
     "recipe resumed": recipe_resumed,
+    "recipe with recipes": recipe_with_recipes,
     "external agents": external,
     "frameworks": framework,
     "row of a sweep": swept,

@@ -8,10 +8,12 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import shutil
 import statistics
 import sys
 import tempfile
 import time
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +65,12 @@ TIMES = {"at", "seq", "seconds", "thread", "retry_in_s", "retry_at", "waited_s",
 
 def tree_of(run: Run) -> list[Any]:
     """Return what each agent did and received, without times, in the order of each agent."""
-    found = []
+    found, [started, *_] = [], events(run, ev.TurnStarted)
+    directory = str(started.context.get("_project", ""))
     for event in events(run, *TREE):
         fields = ev.EVENT.dump_python(event, mode="json")
         timeless = {k: v for k, v in fields.items() if k not in TIMES}
-        text = str(timeless)
+        text = str(timeless).replace(directory, "<directory>") if directory else str(timeless)
         for rule in DEFAULT_RULES:
             text = re.sub(rule.pattern, rule.replacement, text)
         found.append((timeless.get("agent") or timeless.get("step", ""), text))
@@ -75,14 +78,18 @@ def tree_of(run: Run) -> list[Any]:
 
 
 def play(server: ModelServer, root: Path, kind: str, seed: int) -> dict[str, Any]:
-    """Record a turn, replay it, and return the figures."""
-    run = KINDS[kind](Arena(server, root / "recorded", seed))
+    """Record a turn, replay it in another directory, and return the figures."""
+    arena = Arena(server, root / "recorded", seed)
+    run = KINDS[kind](arena)
     run.wait(raise_on_stop=False)
     path = root / f"{kind.replace(' ', '-')}-{seed}.nbar"
     call_here("record", str(run.path), "-o", str(path))
+    shutil.rmtree(arena.files, ignore_errors=True)
     count, began = server.count(), time.monotonic()
-    replayed = start_replay(path, options=RunOptions(session_root=root / "replays"))
-    replayed.run.wait(raise_on_stop=False)
+    (root / "replays").mkdir(exist_ok=True)
+    with chdir(root / "replays"):
+        replayed = start_replay(path, options=RunOptions(session_root=root / "replays"))
+        replayed.run.wait(raise_on_stop=False)
     took = time.monotonic() - began
     trees = tree_of(run), tree_of(replayed.run)
     return {

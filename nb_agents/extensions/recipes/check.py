@@ -23,7 +23,7 @@ from nb_agents.disk.names import as_on_disk
 from nb_agents.errors import ConfigError, RecipeError
 from nb_agents.extensions.recipes.agents import resolve_agent, unknown_names
 from nb_agents.extensions.recipes.diagram import Outline, one_line
-from nb_agents.extensions.recipes.recipe import LocatedStage, Recipe
+from nb_agents.extensions.recipes.recipe import LocatedStage, Recipe, is_kept
 from nb_agents.extensions.recipes.recipe_step import Stage, Step
 from nb_agents.extensions.recipes.recipe_values import is_template
 from nb_agents.extensions.recipes.shell_values import misplaced
@@ -361,9 +361,9 @@ class _Checker:
     def _call(self, step: Step, path: Keys) -> None:
         """Check the recipe that a step calls, unless its name is a template.
 
-        Each file is checked once.
+        Each file is checked once. A recipe from a journal has been checked with those it calls.
         """
-        if is_template(step.recipe):
+        if is_template(step.recipe) or is_kept(self.recipe):
             return
         try:
             file = find_recipe(

@@ -502,6 +502,10 @@ class Executor:
     # Sub-recipes and gates -------------------------------------------------------------------
 
     async def _load(self, work: LoadWork) -> None:
+        stand_in = self._models.stand_in
+        if stand_in is not None and (loaded := stand_in.recipe(work.address)) is not None:
+            self._emit(loaded)
+            return
         recipe = await to_thread.run_sync(
             _read_recipe, work.path, work.caller_path, self._models.team.bundles
         )

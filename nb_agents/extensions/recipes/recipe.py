@@ -145,6 +145,7 @@ class Recipe(Spec):
     _text: str = PrivateAttr(default="")
     _path: Path | None = PrivateAttr(default=None)
     _required: tuple[str, ...] = PrivateAttr(default=())
+    _is_kept: bool = PrivateAttr(default=False)
 
     @property
     def text(self) -> str:
@@ -244,9 +245,15 @@ class Recipe(Spec):
             only = Stage.model_construct(name="", steps=recipe.steps)
             recipe = recipe.model_copy(update={"stages": (only,)})
         recipe._document, recipe._text, recipe._path = document, text, path
+        recipe._is_kept = is_kept
         declared = data.get("context") or {}
         recipe._required = tuple(str(name) for name, v in declared.items() if _is_required(v))
         return recipe
+
+
+def is_kept(recipe: Recipe) -> bool:
+    """Return whether a recipe comes from a journal, so the recipes that it calls are checked."""
+    return recipe._is_kept
 
 
 def is_recipe(path: str | os.PathLike[str]) -> bool:

@@ -103,7 +103,7 @@ def start_replay(
 ) -> Replay:
     """Start a recorded turn again; see `replay`."""
     recording = read_recording(Path(path).expanduser())
-    stage = ReplayStage(recording, _runner)
+    stage = ReplayStage(recording, _runner, has_recipes=recipe is None)
     team = load_team(config) if isinstance(config, str | os.PathLike) else config
     team = team or _recorded_team(recording.started)
     options = _options(options or RunOptions(), recording.started, team)

@@ -83,6 +83,7 @@ class ReplayScript:
         commands: The commands that users sent, by step.
         verbatim: The events that are recorded again unchanged, by step.
         outputs: The end of each attempt at a step's command, by address and attempt.
+        recipes: The events with the recipes that steps called, by address.
         models: The names of the models of agent steps.
         folds: The folds of each agent's conversations, in order.
         summaries: The requests for summaries, by agent and call.
@@ -103,6 +104,7 @@ class ReplayScript:
     commands: dict[ReplayStep, Command] = field(default_factory=dict)
     verbatim: dict[ReplayStep, ev.Event] = field(default_factory=dict)
     outputs: dict[tuple[str, int], ev.StepFinished | ev.StepFailed] = field(default_factory=dict)
+    recipes: dict[str, ev.RecipeLoaded] = field(default_factory=dict)
     models: set[str] = field(default_factory=set)
     folds: dict[str, list[ev.ContextFolded]] = field(default_factory=dict)
     summaries: set[tuple[str, int]] = field(default_factory=set)
@@ -433,6 +435,12 @@ def _turn_ended(script: ReplayScript, e: ev.TurnEnded) -> ReplayScript:
 # The steps of recipes --------------------------------------------------------------------------
 
 
+@RECORDING.on(ev.RecipeLoaded)
+def _recipe_loaded(script: ReplayScript, e: ev.RecipeLoaded) -> ReplayScript:
+    script.recipes[e.step] = e
+    return script
+
+
 @RECORDING.on(ev.StepStarted)
 def _step_started(script: ReplayScript, e: ev.StepStarted) -> ReplayScript:
     script._steps[e.step] = e.attempt
@@ -616,6 +624,5 @@ RECORDING.ignore(
     ev.OrchestrationRestarted,
     ev.ContextChanged,
     ev.OutputStreamed,
-    ev.RecipeLoaded,
 )
 RECORDING.check()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import anyio.lowlevel
 
 from nb_agents import events as ev
 from nb_agents.cancel import checkpoint
+from nb_agents.config.spec import start_directory
 from nb_agents.config.team import AgentSpec
 from nb_agents.errors import UserError
 from nb_agents.events.turn_events import Command
@@ -51,6 +53,7 @@ class ReplayStage:
     Args:
         recording: The recording.
         runner: Returns the runner of an agent.
+        has_recipes: Whether the recipes that steps call come from the recording.
 
     Attributes:
         script: The recorded requests, replies and results.
@@ -59,14 +62,17 @@ class ReplayStage:
     """
 
     def __init__(
-        self, recording: Recording, runner: Callable[[ReplayStage, AgentSpec], AgentRunner]
+        self,
+        recording: Recording,
+        runner: Callable[[ReplayStage, AgentSpec], AgentRunner],
+        has_recipes: bool = True,
     ) -> None:
         self.script = script_of(recording.events, recording.past)
         self.requests = 0
         self.failure = ""
         self._failed = ""
-        self._runner = runner
-        self._rules: tuple[Replacement, ...] = recording.rules
+        self._runner, self._has_recipes = runner, has_recipes
+        self._rules = (*recording.rules, *_directories(recording))
         self._positions = {step: number for number, step in enumerate(self.script.order)}
         sent = self.script.commands.keys() | self.script.verbatim.keys()
         self._next = _next_of_same_agent([s for s in self.script.order if s not in sent])
@@ -112,6 +118,14 @@ class ReplayStage:
     def error(self) -> ReplayError | None:
         """Return the difference from the recording as an error, or None."""
         return ReplayError(self.failure) if self.failure else None
+
+    def recipe(self, address: str) -> ev.Event | None:
+        """Return the recorded recipe that a step calls; see `StandIn`."""
+        if not self._has_recipes:
+            return None
+        if (loaded := self.script.recipes.get(address)) is None:
+            raise UserError("The recording does not contain the recipe that this step calls.")
+        return replace(loaded, seq=0, at=0.0)
 
     async def command(self, address: str, attempt: int, write: Callable[[str], None]) -> Finished:
         """Return the recorded result of a step's command; see `StandIn`."""
@@ -289,6 +303,13 @@ class ReplayStage:
         if self._changed is not None:
             self._changed.set()
             self._changed = None
+
+
+def _directories(recording: Recording) -> Iterator[Replacement]:
+    """Yield rules for the directories in which a recipe was started then and now."""
+    recorded = recording.started.context.get("_project")
+    for path in (recorded, str(start_directory())) if isinstance(recorded, str) else ():
+        yield Replacement(rf"{re.escape(path)}(?![\w-])", "<project>")
 
 
 def _next_of_same_agent(order: Sequence[ReplayStep]) -> dict[ReplayStep, ReplayStep]:
