@@ -7,6 +7,7 @@
 import type { YNotebook } from "@jupyter/ydoc";
 import type { Cell, CodeCell } from "@jupyterlab/cells";
 import type { INotebookCellExecutor, NotebookPanel } from "@jupyterlab/notebook";
+import { keepActiveCell } from "./active-cell";
 import {
   type Applied,
   type Change,
@@ -49,8 +50,11 @@ export class CellProposals {
   take(turn: string, parts: unknown, place: Place | undefined, isLive: boolean): void {
     const part = cellsPart(parts);
     if (!part || !place) return;
-    const turns = this.shown.get(place.panel) ?? new Map<string, TurnProposals>();
-    this.shown.set(place.panel, turns);
+    let turns = this.shown.get(place.panel);
+    if (!turns) {
+      this.shown.set(place.panel, (turns = new Map()));
+      keepActiveCell(place.panel);
+    }
     const { api, report, executor, redrawCard } = this;
     const proposals = turns.get(turn) ?? new TurnProposals(turn, place, api, report, executor, redrawCard);
     turns.set(turn, proposals);

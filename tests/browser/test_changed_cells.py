@@ -151,6 +151,23 @@ def test_cell_is_neither_moved_nor_deleted_while_the_cursor_is_in_it(
     story.page.command("nb-agents:stop-all-now")
 
 
+def test_cursor_stays_in_its_cell_when_another_cell_is_moved(
+    story: Story, server: ModelServer
+) -> None:
+    start(story, server, proposing(moves), "print(total)", "# mine")
+    expect(boxes(story)).to_have_count(1)
+    before = sources(story)
+    story.page.cell(4).locator(".cm-content").first.click()
+    story.page.page.keyboard.press("Control+End")
+    accept = boxes(story).get_by_role("button", name="Accept")
+    accept.evaluate("button => button.click()")  # a mouse would take the cursor away
+    expect(boxes(story)).to_have_count(0)
+    story.page.page.keyboard.type("!")
+    rest = [each for each in before if each != LOOP]
+    assert sources(story) == [LOOP] + [f"{each}!" if each == "# mine" else each for each in rest]
+    story.page.command("nb-agents:stop-all-now")
+
+
 def test_notebook_without_ids_is_changed_moved_back_and_saved(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:

@@ -354,7 +354,8 @@ class Play:
             expect(boxes(person.story)).to_have_count(0)
         wait = self.story.page.wait_until
         wait(lambda: not self._open_numbers(), what="all decisions")
-        wait(lambda: self._reported() == self.applied(), what="the reports", seen=self._reported)
+        seen = lambda: (self._reported(), self._read_decisions())  # noqa: E731
+        wait(lambda: self._reported() == self.applied(), what="the reports", seen=seen)
         wait(self._is_same, what="the same notebook on all pages")
         self.proposals = self._read_proposals()
         self.copies = self._copies()
@@ -546,9 +547,10 @@ class Play:
         if numbers != after or not after:
             return
         index = min(record.applied[each] for each in after)
-        first, users = record.states[index - 1], {*COMMANDS, "undo"}
+        first, others = record.states[index - 1], [how for r in self.records[1:] for how in r.how]
+        by_users = {*record.how[index:], *others} & {*COMMANDS, "undo"}
         is_as_before = all(found.get(cell) == first.get(cell) for cell in changes)
-        if is_as_before and not users & {*record.how[index:]}:
+        if is_as_before and not by_users:
             order = [each for each in first if each in found]
             assert [cell for cell in found if cell in first] == order
 

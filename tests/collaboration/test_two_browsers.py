@@ -94,8 +94,16 @@ def test_cell_with_the_cursor_of_another_user_is_not_deleted(
     expect(ada.page.page.get_by_text(told).first).to_be_visible()
     assert LOOP in sources(ada)
 
-    select(kim, 1)
-    ada.page.wait_until(lambda: cursor_cells(ada) == [1], what="the cursor of kim")
+    # The cursor stays in its cell when the other user moves a cell.
+    select(ada, 1)
+    ada.page.command("notebook:move-cell-up")
+    kim.page.wait_until(lambda: sources(kim)[0].startswith("numbers"), what="the moved cell")
+    kim.page.page.keyboard.type("#")
+    assert sources(kim)[2] == f"#{LOOP}"
+    kim.page.page.keyboard.press("Backspace")
+
+    select(kim, 0)
+    ada.page.wait_until(lambda: cursor_cells(ada) == [0], what="the cursor of kim")
     boxes(ada).get_by_role("button", name="Accept").click()
     for story in (ada, kim):
         expect(boxes(story)).to_have_count(0)

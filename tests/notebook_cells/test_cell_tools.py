@@ -15,6 +15,7 @@ from nbformat.sign import NotebookNotary
 
 import nb_agents
 from nb_agents.extensions.notebook_cells import cell_tools
+from nb_agents.options import CancelPolicy
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from tests.kit.cards import TURN_MIME, card_of_run
 from tests.kit.notebook_cells import (
@@ -260,6 +261,20 @@ def test_stop_withdraws_open_proposals(started: Any) -> None:
     assert [each["how"] for each in events(run, "change_decided")] == ["withdrawn"]
     assert not cells_of(run.view).open
     assert decide(run, 1, "rejected") == {"changed": False}
+
+
+def test_decision_during_the_last_hook_is_kept(started: Any) -> None:
+    gate, kept = Gate(), list[bool]()
+    decide_late = lambda _: kept.append(decide(run, 1, "accepted", "load")["changed"])  # noqa: E731
+    policy = CancelPolicy(after_cancel=decide_late)
+    run = started(READ, propose(REPLACE), Turn("Waiting", gate=gate), cancel=policy)
+    Page(run, LOAD)
+    gate.wait_reached()
+    run.stop(now=True)
+    run.wait(raise_on_stop=False)
+    decided = state_of(run).proposals[1].decided
+    assert kept == [True]
+    assert decided is not None and decided.how == "accepted"
 
 
 @pytest.mark.parametrize("is_over", [False, True])

@@ -232,13 +232,18 @@ def record(run: Run, event: Event) -> bool:
     """
     if run.record_event(event):
         return True
-    return run.is_over and add_late_event(TurnPaths(run.path), run.view, event)
+    return _has_ended(run) and add_late_event(TurnPaths(run.path), run.view, event)
 
 
 def state_of(run: Run) -> CellsState:
     """Return the proposals of a turn, with the decisions that were made after its end."""
     view = run.view
-    return cells_of(with_late_events(TurnPaths(run.path), view) if run.is_over else view)
+    return cells_of(with_late_events(TurnPaths(run.path), view) if _has_ended(run) else view)
+
+
+def _has_ended(run: Run) -> bool:
+    """Return whether the turn has ended, even if its last hooks still run."""
+    return run.is_over or run.view.is_over
 
 
 _HTTP: tuple[Interface, ...] = ("http",)
