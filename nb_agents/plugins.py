@@ -70,6 +70,8 @@ class Extension:
         panels: Functions that return an object's live panel as a widget, by the kind of object.
         work_kinds: Kinds of work by name.
         groups: Kinds of groups of runs by name.
+        group_recorders: `nb_agents.launch.group_record.GroupRecorder` by the name of the group's
+            kind.
         routes: Handlers of the Jupyter server by name.
         public_names: Names of `nb_agents`. Only its own extensions may add some.
     """
@@ -93,6 +95,7 @@ class Extension:
     panels: Mapping[str, str] = _references()
     work_kinds: Mapping[str, str] = _references()
     groups: Mapping[str, str] = _references()
+    group_recorders: Mapping[str, str] = _references()
     routes: Mapping[str, str] = _references()
     public_names: Mapping[str, str] = _references()
 

@@ -117,7 +117,7 @@ MAY_OPEN = {
         "config.external_agent_keys",
         "extensions.notebook_cells.apply_verb",
         "extensions.replays.pytest_plugin",
-        "extensions.replays.recording",
+        "extensions.replays.recording_file",
         "launch.stream_recording",
         "extensions.external_agents.program_types",
         "extensions.recipes.recipe_work:RecipeWork._project",

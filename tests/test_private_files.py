@@ -52,7 +52,7 @@ MAY_CREATE = {
     "cli/printing.py": "the null device",
     "disk/directory.py": "files in workspaces and of the user; private ones on request",
     "disk/private.py": "everything else",
-    "extensions/replays/recording.py": "the user's own recording, which a repository contains",
+    "extensions/replays/recording_file.py": "the user's own recording, which a repository contains",
     "process/command.py": "pipes, and files in memory",
     "process/readonly_devices.py": "the kernel's files",
     "session/archive.py": "entries of a zip file",

@@ -34,8 +34,12 @@ from nb_agents.jupyter.ipython import (
 )
 from nb_agents.jupyter.panel import cells_of, show_turn
 from nb_agents.jupyter.verbs import declared
-from nb_agents.jupyter.waiting import follow_new
-from nb_agents.launch.once import CachedRun
+from nb_agents.jupyter.waiting import (
+    follow,
+    follow_group,
+    follow_new,
+    interrupts_stop_new_runs,
+)
 from nb_agents.launch.run import Run
 from nb_agents.masking import Mask
 from nb_agents.nouns import did_you_mean
@@ -43,7 +47,7 @@ from nb_agents.plugins import ExtensionPoint
 from nb_agents.presentation.arguments import insert_variables, recipe_context
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
-from nb_agents.turns.groups import kind_that_starts
+from nb_agents.turns.groups import Group, kind_that_starts
 from nb_agents.unicode import without_controls
 from nb_agents.verbs.parameters import RUN
 from nb_agents.verbs.resuming import run_options, run_starter
@@ -60,7 +64,7 @@ _WITH_COMPARE = ("max_rows", "score_range", "margin", "seed")
 _WITH_OVER = ("limit", "name", "score", "retry_failed", "compare", *_WITH_COMPARE)
 
 
-_FUNCTIONS = ExtensionPoint[Callable[..., Run]]("public_names")
+_FUNCTIONS = ExtensionPoint[Callable[..., Run | Group]]("public_names")
 
 
 def show_cancelled_as_cards(ip: Any) -> None:
@@ -168,6 +172,14 @@ class AgentsMagics(Magics):
         if name := next((n for n in _WITH_COMPARE if getattr(args, n) is not None), ""):
             if not args.compare:
                 raise TaskError(f"--{name.replace('_', '-')} needs --compare.")
+        if args.over and args.replay:
+            if args.compare:
+                raise TaskError(
+                    "--compare can't be combined with --replay. `%agents replay FILE` replays a "
+                    "comparison."
+                )
+            self._replay(args, mentions(cell).task, None)
+            return
         if args.over:
             cells = cells_of(kind_that_starts("--over"))
             # The budget in dollars is that of the group.
@@ -205,18 +217,23 @@ class AgentsMagics(Magics):
         team = add_object_agents(team, args.agents or "", names)
         work = {"recipe": args.recipe, "context": context} if args.recipe else {"task": task}
         options = run_options(vars(args), names)
+        if args.over:
+            work["source"] = names.get(args.over, args.over)
         replay = partial(_FUNCTIONS["replay"], args.replay, config=team, options=options, **work)
-        runs: list[Run] = []
-
-        def begin() -> CachedRun:
-            runs.append(replay())
-            return CachedRun(runs[0], is_earlier=False)
-
-        follow_new(self.shell, begin, wait=True, out=args.out)
         try:
+            with interrupts_stop_new_runs(self.shell, wait=True):
+                replayed = replay()
+                if args.out:
+                    names[args.out] = replayed
+                if not isinstance(replayed, Run):
+                    follow_group(self.shell, replayed, wait=True)
+                    return
+                follow(self.shell, replayed, wait=True)
             with suppress(RunCancelled, RunFailed):  # as in the recording
-                runs[0].wait()
+                replayed.wait()
         except UserError as exc:
+            if exc.code != "replay":
+                raise
             raise AssertionError(str(exc)) from None
 
     def _guarded(self, action: Callable[[], object]) -> None:

@@ -223,8 +223,8 @@ RUN = (
     _cell_option("out", "assign the run to this variable", metavar="NAME"),
     _cell_option(
         "replay",
-        "answer from this recording instead of calling models and tools, and wait until the run is "
-        "over; see `%agents record`",
+        "answer from this recording instead of calling models and tools, and wait until the run or "
+        "sweep is over; see `%agents record`",
         metavar="FILE",
     ),
     *_OVER,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import nb_agents
-from nb_agents import Recipe, RunOptions, TeamSpec
+from nb_agents import Recipe, RunOptions, Sweep, TeamSpec
 from nb_agents.options import Retry
 from tests.agents.programs.frameworks import pydantic_agent
 from tests.kit.runs import Run, find_run
@@ -376,16 +376,79 @@ def framework(arena: Arena) -> Run:
     return arena.start(TeamSpec.model_validate({"agents": agents}))
 
 
-def swept(arena: Arena) -> Run:
+ROWS = [{"x": "tea " * 50}, {"x": "milk"}, {"x": "rum"}]
+
+
+def row_of_sweep(arena: Arena) -> Run:
     """A row of a sweep."""
-    name, rows = f"sweep-{arena.seed}", [{"x": "tea"}, {"x": "milk"}]
-    options, team = RunOptions(session_root=arena.root), arena.team(2)
-    nb_agents.map(rows, "Price {{x}}.", team, name=name, tools=[price], options=options).wait()
-    turns = sorted((arena.root / name).glob("*-*/turn_1"))
+    sweep = _sweep(arena)
+    sweep.wait()
+    turns = sorted(sweep.path.glob("*-*/turn_1"))
     return find_run(str(arena.random.choice(turns)))
 
 
-KINDS: dict[str, Callable[[Arena], Run]] = {
+def sweep(arena: Arena) -> Sweep:
+    """A sweep. It can be stopped, and resumed."""
+    score = arena.random.choice([None, lambda task, answer: len(answer), "helper"])
+    running = _sweep(arena, score=score)
+    if arena.random.random() < 0.5:
+        return running
+    count = arena.random.randrange(0, 3)
+    wait_until(lambda: running.view.is_over or running.view.completed >= count)
+    running.stop(now=arena.random.random() < 0.5)
+    running.wait()
+    has_begun = [*running.path.glob("*-*/turn_1/events.jsonl")]
+    return running if has_begun and arena.random.random() < 0.5 else _sweep(arena, score=score)
+
+
+def _sweep(arena: Arena, **more: Any) -> Sweep:
+    arena.random.seed(arena.seed)
+    name, options = f"sweep-{arena.seed}", RunOptions(session_root=arena.root)
+    team = arena.team(2)
+    return nb_agents.map(
+        ROWS,
+        "Price {{x}}.",
+        team,
+        name=name,
+        limit=arena.random.choice([1, 8]),
+        tools=[price],
+        options=options,
+        **more,
+    )
+
+
+def comparison(arena: Arena) -> Sweep:
+    """A comparison of two teams, which stops as soon as it is decided."""
+    rows = [{"x": f"tea {n}"} for n in range(30)]
+    teams = [arena.team(1), arena.team(1, system_message="Be brief.")]
+    by_team = [0.0, 1.0]
+
+    def score(task: str, answer: str) -> float:
+        return arena.random.choice(by_team)
+
+    options = RunOptions(session_root=arena.root)
+    judge = arena.random.choice([score, "helper"])
+    return nb_agents.compare(
+        rows[:4] if judge == "helper" else rows,
+        "Price {{x}}.",
+        *teams,
+        score=judge,
+        name=f"comparison-{arena.seed}",
+        tools=[price],
+        options=options,
+    )
+
+
+def forked(arena: Arena) -> Sweep:
+    """Forks of a turn."""
+    run = complete(arena)
+    run.wait(raise_on_stop=False)
+    last = read_journal(run.path / "events.jsonl").events[-4].seq
+    point, options = arena.random.randrange(2, max(last, 3)), RunOptions(session_root=arena.root)
+    return nb_agents.fork(run.path, str(point), times=2, tools=[price], options=options)
+
+
+KINDS: dict[str, Callable[[Arena], Run | Sweep]] = {
     "complete": complete,
     "stopped": stopped,
     "stopped now": stopped_now,
@@ -403,6 +466,9 @@ KINDS: dict[str, Callable[[Arena], Run]] = {
     "recipe with recipes": recipe_with_recipes,
     "external agents": external,
     "frameworks": framework,
-    "row of a sweep": swept,
+    "row of a sweep": row_of_sweep,
+    "whole sweep": sweep,
+    "comparison": comparison,
+    "forks": forked,
 }
 """The kinds by name."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,8 +20,9 @@ import pytest
 from nb_agents import RunOptions
 from tests.cli.calls import call_here
 from tests.kit.replays import replay_stage, script_of, start_replay
-from tests.model_server import ModelServer, wait_until
+from tests.model_server import ModelServer
 from tests.replays.kinds import KINDS, Arena
+from tests.replays.plays import wait_for
 
 __all__ = ["difference_after_change"]
 
@@ -28,21 +30,21 @@ __all__ = ["difference_after_change"]
 def difference_after_change(
     server: ModelServer, root: Path, kind: str, seed: int
 ) -> tuple[str, str]:
-    """Record a turn, change a message of a request, and replay it.
+    """Record a turn or sweep, change a message of a request, and replay it.
 
     Returns:
-        The difference that the replay reports, and how it has to begin. Both are "" if the turn
-        made no request.
+        The difference that the replay reports, without the name of a sweep's row, and how it has to
+        begin. Both are "" if no request was made.
     """
-    run = KINDS[kind](Arena(server, root / "recorded", seed))
-    run.wait(raise_on_stop=False)
+    work = KINDS[kind](Arena(server, root / "recorded", seed))
+    wait_for(work)
     path = root / f"{seed}.nbar"
-    call_here("record", str(run.path), "-o", str(path))
+    call_here("record", str(work.path), "-o", str(path))
     chosen, wanted = random.Random(seed), []
 
     def changed(events: Sequence[Any], past: Sequence[Any] = ()) -> Any:
         script = script_of(events, past)
-        if not script.requests:
+        if not script.requests or wanted:
             return script
         agent, call = place = chosen.choice([*script.requests])
         of_rounds = [each for each in script.rounds if each[0] == agent]
@@ -68,8 +70,8 @@ def difference_after_change(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay_stage, "script_of", changed)
         replayed = start_replay(path, options=RunOptions(session_root=root / "replays"))
-    wait_until(lambda: replayed.run.is_over)
-    return replayed.difference, "".join(wanted)
+        wait_for(replayed.work)
+    return re.sub("^Row [^:]*: ", "", replayed.difference), "".join(wanted)
 
 
 def _change(part: Any) -> None:

@@ -13,20 +13,20 @@ import statistics
 import sys
 import tempfile
 import time
-from contextlib import chdir
+from contextlib import chdir, suppress
 from pathlib import Path
 from typing import Any
 
-from nb_agents import RunOptions
+from nb_agents import ReplayError, RunOptions, Sweep
 from nb_agents import events as ev
 from tests.cli.calls import call_here
 from tests.kit.replays import DEFAULT_RULES, start_replay
-from tests.kit.runs import Run
+from tests.kit.runs import Run, find_run
 from tests.model_server import ModelServer
 from tests.replays.kinds import KEY, KINDS, Arena
 from tests.team_kit import events
 
-__all__ = ["play", "tree_of"]
+__all__ = ["play", "tree_of", "wait_for"]
 
 TREE = (
     ev.RoundStarted,
@@ -60,7 +60,28 @@ TREE = (
     ev.TurnEnded,
 )
 """The kinds of events that a replay repeats."""
+OF_PLACE = {"seconds", "session", "session_a", "session_b"}
+"""The columns of a sweep's table with times and paths."""
 TIMES = {"at", "seq", "seconds", "thread", "retry_in_s", "retry_at", "waited_s", "grace_s"}
+
+
+def trees_of(work: Run | Sweep) -> list[Any]:
+    """Return the tree of a run, or those of a sweep's rows after its verdict and table."""
+    if isinstance(work, Run):
+        return tree_of(work)
+    rows = [row for row in work.table() if row.get("status") != "waiting"]
+    table = [{k: v for k, v in row.items() if k not in OF_PLACE} for row in rows]
+    turns = {turn.parent: turn for turn in sorted(work.path.glob("*/turn_*")) if _began(turn)}
+    runs = [find_run(str(turns[row])) for row in sorted(turns)]
+    first = [
+        ("verdict", repr(getattr(work, "verdict", ""))),
+        *(("row", str(each)) for each in table),
+    ]
+    return first + [each for run in runs for each in tree_of(run)]
+
+
+def _began(turn: Path) -> bool:
+    return (turn / "events.jsonl").exists()
 
 
 def tree_of(run: Run) -> list[Any]:
@@ -77,25 +98,34 @@ def tree_of(run: Run) -> list[Any]:
     return sorted(found, key=lambda each: each[0])
 
 
+def wait_for(work: Any) -> None:
+    """Wait until a run or sweep has ended, in any way."""
+    if isinstance(work, Run):
+        work.wait(raise_on_stop=False)
+    else:
+        with suppress(ReplayError):
+            work.wait()
+
+
 def play(server: ModelServer, root: Path, kind: str, seed: int) -> dict[str, Any]:
     """Record a turn, replay it in another directory, and return the figures."""
     arena = Arena(server, root / "recorded", seed)
-    run = KINDS[kind](arena)
-    run.wait(raise_on_stop=False)
+    work = KINDS[kind](arena)
+    wait_for(work)
     path = root / f"{kind.replace(' ', '-')}-{seed}.nbar"
-    call_here("record", str(run.path), "-o", str(path))
+    call_here("record", str(work.path), "-o", str(path))
     shutil.rmtree(arena.files, ignore_errors=True)
     count, began = server.count(), time.monotonic()
     (root / "replays").mkdir(exist_ok=True)
     with chdir(root / "replays"):
         replayed = start_replay(path, options=RunOptions(session_root=root / "replays"))
-        replayed.run.wait(raise_on_stop=False)
+        wait_for(replayed.work)
     took = time.monotonic() - began
-    trees = tree_of(run), tree_of(replayed.run)
+    trees = trees_of(work), trees_of(replayed.work)
     return {
         "kind": kind,
         "seed": seed,
-        "status": run.status,
+        "status": work.status,
         "events": len(trees[0]),
         "equal": trees[0] == trees[1],
         "first": next(((a, b) for a, b in zip(*trees, strict=False) if a != b), None),

@@ -231,7 +231,7 @@ def test_each_kind_of_turn_replays_with_equal_events(
     assert figures["equal"] and not figures["leaks"]
 
 
-@pytest.mark.parametrize("kind", ["recipe", "external agents"])
+@pytest.mark.parametrize("kind", ["recipe", "external agents", "whole sweep"])
 def test_changed_message_is_reported_in_each_kind_of_turn(
     tmp_path: Path, server: ModelServer, kind: str
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from nb_agents.config.team import TeamSpec
     from nb_agents.launch.run import Run
+    from nb_agents.turns.groups import Group
 
 MODES = ("none", "once", "all")
 
@@ -29,8 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def agents_replay(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Run]:
-    """Return a function that replays a recording and returns the finished run."""
+def agents_replay(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
+    """Return a function that replays a recording and returns the finished run or sweep."""
     mode, folder = request.config.getoption("--agents-record"), request.path.parent
 
     def play(
@@ -38,14 +39,15 @@ def agents_replay(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..
         task: str | None = None,
         config: str | os.PathLike[str] | TeamSpec | None = None,
         **arguments: Any,
-    ) -> Run:
+    ) -> Run | Group:
         """Replay a recording, or run the task and record it if ``--agents-record`` says so.
 
         Args:
             path: The recording. Relative paths are relative to the test's file.
             task: The task. By default, the recorded one.
             config: The team file or team. By default, the recorded team.
-            arguments: More arguments of `nb_agents.start`. A replay uses `recipe` and `context`.
+            arguments: More arguments of `nb_agents.start`. A replay uses `recipe` and `context`. If
+                one of them is `source`, the rows of a sweep, those of `nb_agents.map`.
 
         Raises:
             ReplayError: A request differs from the recorded one.
@@ -53,7 +55,7 @@ def agents_replay(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..
         # Not imported before it is used, because pytest loads the plugin for every project.
         testing = import_module("nb_agents.extensions.replays.replay_fixture")
         recording = folder / path
-        run: Run
+        run: Run | Group
         if mode == "all" or (mode == "once" and not recording.exists()):
             run = testing.record_run(recording, task, config, tmp_path, arguments)
         else:

@@ -1,44 +1,30 @@
-"""A recording: the requests, replies and tool results of one turn, as a small file.
+"""A recording: the requests, replies and tool results of one turn, or of the rows of a sweep.
 
-The file is gzipped JSON lines: a header, then the events of the turn's journal, after those of the
-earlier turns of its session. Streamed text of complete replies is left out, and secrets are masked.
+Streamed text of complete replies is left out, and secrets are masked.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from nb_agents import events as ev
-from nb_agents.disk.directory import read_file
 from nb_agents.errors import UserError
 from nb_agents.events.work_kinds import TEAM
 from nb_agents.extensions.replays.differences import DEFAULT_RULES, Replacement
 from nb_agents.extensions.replays.script import script_of
-from nb_agents.json_text import json_text
+from nb_agents.launch.group_record import RECORDERS, GroupRecord
 from nb_agents.launch.team_kind import kind_named
 from nb_agents.launch.work_kind import StoresSource
 from nb_agents.masking import Mask
 from nb_agents.models.providers import load
-from nb_agents.session.event_lines import read_event
-from nb_agents.session.history import PastTurn
+from nb_agents.session.history import PastTurn, load_turn
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import turns_of
+from nb_agents.turns.groups import kind_at
 from nb_agents.view.prefix import prefix_of
-
-FORMAT = 1
-MAX_BYTES = 16_000_000
-"""Size limit of a recording, in bytes."""
-MAX_CHARS = 256_000_000
-"""Size limit of an uncompressed recording, in bytes."""
 
 _LEFT_OUT = (ev.UsageUpdated, ev.ToolNotice, ev.FilesSaved, ev.UserFilesSaved, ev.OutputStreamed)
 
@@ -86,6 +72,21 @@ class Recording:
                 break
             started = first
         return [event for each in reversed(parts) for event in each]
+
+
+@dataclass(frozen=True)
+class GroupRecording:
+    """A recorded group of runs, such as a sweep.
+
+    Attributes:
+        group: The group, without the turns of its runs.
+        runs: The last turn of each run, by the name of its session.
+        left_out: Why runs that can't be replayed are left out, by the names of their sessions.
+    """
+
+    group: GroupRecord
+    runs: Mapping[str, Recording]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def record_turn(turn: PastTurn, mask: Mask, rules: Sequence[Replacement] = ()) -> Recording:
@@ -146,61 +147,34 @@ def unsupported_reason(recording: Recording) -> str:
     return script_of(recording.events, recording.past).unsupported
 
 
-def write_recording(recording: Recording, path: Path) -> int:
-    """Write a recording to a file, and return its size in bytes.
+def record_group(path: Path, mask: Mask, rules: Sequence[Replacement] = ()) -> GroupRecording:
+    """Return the recording of a group of runs that has ended.
+
+    Args:
+        path: The group's directory.
+        mask, rules: As for `record_turn`.
 
     Raises:
-        UserError: The file can't be written.
+        ReplayError: The group is still running, or no run can be replayed.
     """
-    header = {
-        "format": FORMAT,
-        "rules": [rule._asdict() for rule in recording.rules],
-        "turns": [*map(len, recording.turns)],
-    }
-    lines = [
-        json_text(header, is_compact=True).encode(),
-        *map(ev.EVENT.dump_json, chain.from_iterable(recording.turns)),
-    ]
-    data = gzip.compress(b"\n".join(lines), mtime=0)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    except OSError as exc:
-        raise UserError(f"{path} can't be written: {exc.strerror}.") from None
-    return len(data)
-
-
-def read_recording(path: Path) -> Recording:
-    """Read a recording.
-
-    Raises:
-        ReplayError: The file is missing or not a recording.
-    """
-    try:
-        data = read_file(path, MAX_BYTES)
-    except FileNotFoundError:
+    kind = kind_at(path)
+    recorder = None if kind is None else RECORDERS.all().get(kind.noun)
+    if kind is None or recorder is None:
+        raise ReplayError(f"{path.name} can't be recorded as a whole. Record its single turns.")
+    if kind.is_live(path):
         raise ReplayError(
-            f"Recording {path} does not exist. `nb-agents record SESSION -o FILE` and pytest with "
-            "--agents-record=once write one."
-        ) from None
-    except OSError as exc:
-        raise ReplayError(f"Recording {path} can't be read: {exc.strerror}.") from None
-    try:
-        lines = zlib.decompressobj(31).decompress(data, MAX_CHARS).split(b"\n")
-        header = json.loads(lines[0])
-        rules = tuple(Replacement(**each) for each in header["rules"])
-        if header["format"] != FORMAT:
-            raise ReplayError(
-                f"Recording {path} has format {header['format']!r}; this version of nb_agents "
-                f"reads format {FORMAT}. Record the turn again."
-            )
-        events = map(read_event, lines[1:])
-        turns = tuple(tuple(islice(events, count)) for count in header["turns"])
-        recording = Recording(turns, rules)
-    except (zlib.error, ValueError, KeyError, TypeError, IndexError, ValidationError):
-        raise ReplayError(
-            f"{path} is not a recording. `nb-agents record SESSION -o FILE.nbar` writes one."
-        ) from None
-    if why := unsupported_reason(recording):
-        raise ReplayError(f"Recording {path} can't be replayed: {why}")
-    return recording
+            f"{path.name} is still running. Wait until it ends, or stop it, then record it."
+        )
+    group, runs, left_out = recorder.record(path), dict[str, Recording](), dict[str, str]()
+    for name in group.runs:
+        turn = load_turn([each for each in turns_of(path / name) if each.has_begun][-1])
+        try:
+            if turn.view.ending == "killed":
+                raise ReplayError("Its process died. Start it again, which resumes it.")
+            runs[name] = record_turn(turn, mask, rules)
+        except ReplayError as exc:
+            left_out[name] = str(exc)
+    if not runs:
+        why = next(iter(left_out.values()), "It has no turns.")
+        raise ReplayError(f"{path.name} can't be recorded: {why}")
+    return GroupRecording(mask.value(replace(group, runs=(*runs,))), runs, left_out)

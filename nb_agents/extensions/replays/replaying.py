@@ -1,4 +1,4 @@
-"""Starts the replay of a recorded turn.
+"""Starts the replay of a recorded turn, or of a recorded group of runs such as a sweep.
 
 A replay is a new turn whose `StandIn` answers from the recording. A turn that resumed, continued or
 rewound another one does so again: the earlier turns of its session are written as they were, and
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,43 +20,74 @@ from nb_agents.config.backends import BackendSpec
 from nb_agents.config.spec import Spec, safe_name
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.disk.private import make_folder
+from nb_agents.errors import UserError
 from nb_agents.events.work_kinds import TEAM
-from nb_agents.extensions.replays.recording import Recording, ReplayError, read_recording
+from nb_agents.extensions.replays.recording import (
+    GroupRecording,
+    Recording,
+    ReplayError,
+    unsupported_reason,
+)
+from nb_agents.extensions.replays.recording_file import read_recording
 from nb_agents.extensions.replays.replay_runner import ReplayRunner
 from nb_agents.extensions.replays.stage import ReplayStage
 from nb_agents.launch.api import resume, rewind, start_verbatim
+from nb_agents.launch.group_record import RECORDERS, GroupReplay
 from nb_agents.launch.run import Run
 from nb_agents.launch.team_findings import load_team
 from nb_agents.launch.team_kind import kind_named, stored_team
 from nb_agents.launch.work_kind import StoresSource
 from nb_agents.options import ApprovalConfig, RunOptions
 from nb_agents.session.journal import Journal
-from nb_agents.session.layout import TurnPaths, new_session, session_root
+from nb_agents.session.layout import TurnPaths, new_session, session_root, turns_of
 from nb_agents.session.ownership import OwnerMark, nobodys_mark, using_mark
+from nb_agents.turns.groups import Group
 from nb_agents.turns.stand_in import standing_in
 from nb_agents.view.fold import fold
 
 
+@dataclass
 class Replay:
-    """A started replay.
+    """A replay.
 
     Attributes:
-        run: The run.
+        work: The run, or the group of runs.
+        stages: The state of each run, by its name in the group. "" is a single run.
+        errors: Why runs of the group could not start, by their names.
     """
 
-    def __init__(self, run: Run, stage: ReplayStage) -> None:
-        self.run = run
-        self._stage = stage
+    work: Run | Group | None = None
+    stages: dict[str, ReplayStage] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def run(self) -> Run:
+        """The run of a replayed turn."""
+        assert isinstance(self.work, Run)
+        return self.work
+
+    @property
+    def group(self) -> Group:
+        """The replayed group of runs."""
+        assert self.work is not None and not isinstance(self.work, Run)
+        return self.work
 
     @property
     def difference(self) -> str:
         """How the replay differs from the recording, or "" if it has not differed so far."""
-        return self._stage.failure
+        failures = {name: stage.failure for name, stage in [*self.stages.items()]}
+        found = ((name, each) for name, each in {**failures, **self.errors}.items() if each)
+        name, first = next(found, ("", ""))
+        return f"Row {name}: {first}" if name else first
 
     @property
     def requests(self) -> int:
         """The number of requests that were answered from the recording so far."""
-        return self._stage.requests
+        return sum(stage.requests for stage in [*self.stages.values()])
+
+    def error(self) -> ReplayError | None:
+        """Return the difference from the recording as an error, or None."""
+        return ReplayError(self.difference) if self.difference else None
 
 
 def replay(
@@ -63,11 +95,12 @@ def replay(
     task: str | None = None,
     config: str | os.PathLike[str] | TeamSpec | None = None,
     *,
+    source: Any = None,
     recipe: str | os.PathLike[str] | Spec | None = None,
     context: Mapping[str, Any] | None = None,
     options: RunOptions | None = None,
-) -> Run:
-    """Start a recorded turn again, with its models and tools answering from the recording.
+) -> Run | Group:
+    """Start a recorded turn or sweep again, with its models and tools answering from the recording.
 
     It needs no network and no key. If an agent makes a request that differs from the recorded one,
     the run fails with an error that shows the first difference.
@@ -76,20 +109,24 @@ def replay(
         path: The recording, which ``nb-agents record`` writes.
         task: The task. By default, the recorded one.
         config: A team file or team to compare with the recorded one. By default, the recorded team.
+        source: The rows of a sweep, to compare them with the recorded ones. Needed to compare its
+            task or recipe.
         recipe: A recipe to compare with the recorded one. By default, the recorded recipe.
         context: The recipe's initial values. By default, the recorded ones.
         options: The run's options, such as the session root.
 
     Returns:
-        The running run, in a new session. Like a session of another user, it can be resumed or
-        continued only with `RunOptions.trust`.
+        The running run, in a new session, or the running sweep. Like a session of another user, it
+        can be resumed or continued only with `RunOptions.trust`.
 
     Raises:
-        ReplayError: The recording can't be read, or contains no team.
+        ReplayError: The recording can't be read, contains no team, or does not fit the arguments.
         ConfigError: The team is invalid.
     """
-    replayed = start_replay(path, task, config, recipe=recipe, context=context, options=options)
-    return replayed.run
+    work = {"source": source, "recipe": recipe, "context": context}
+    replayed = start_replay(path, task, config, **work, options=options)
+    assert replayed.work is not None
+    return replayed.work
 
 
 def start_replay(
@@ -97,22 +134,113 @@ def start_replay(
     task: str | None = None,
     config: str | os.PathLike[str] | TeamSpec | None = None,
     *,
+    source: Any = None,
     recipe: str | os.PathLike[str] | Spec | None = None,
     context: Mapping[str, Any] | None = None,
     options: RunOptions | None = None,
 ) -> Replay:
-    """Start a recorded turn again; see `replay`."""
-    recording = read_recording(Path(path).expanduser())
-    stage = ReplayStage(recording, _runner, has_recipes=recipe is None)
+    """Start the replay of a file; see `replay`."""
+    work = {"source": source, "recipe": recipe, "context": context}
+    return start_recorded(
+        read_recording(Path(path).expanduser()), task, config, **work, options=options
+    )
+
+
+def start_recorded(
+    recording: Recording | GroupRecording,
+    task: str | None = None,
+    config: str | os.PathLike[str] | TeamSpec | None = None,
+    *,
+    source: Any = None,
+    recipe: str | os.PathLike[str] | Spec | None = None,
+    context: Mapping[str, Any] | None = None,
+    options: RunOptions | None = None,
+) -> Replay:
+    """Start a recorded turn or group again; see `replay`."""
     team = load_team(config) if isinstance(config, str | os.PathLike) else config
+    options, replayed = options or RunOptions(), Replay()
+    if isinstance(recording, Recording):
+        if source is not None:
+            raise ReplayError("The recording contains a turn, not a sweep. Leave out the rows.")
+        stage = replayed.stages[""] = ReplayStage(recording, _runner, has_recipes=recipe is None)
+        work = {"task": task, "recipe": recipe, "context": context}
+        replayed.work = _begin(recording, stage, work, team, options)
+    else:
+        begin = partial(_begin_row, replayed, recording.runs, team, options)
+        arguments = GroupReplay(
+            recording.group, begin, replayed.error, source, task or "", recipe, options
+        )
+        replayed.work = _begin_group(arguments)
+    return replayed
+
+
+def _begin_group(arguments: GroupReplay) -> Group:
+    """Start a recorded group again.
+
+    Raises:
+        ReplayError: The arguments don't fit the recording.
+    """
+    recorder = RECORDERS.all().get(arguments.record.noun)
+    if recorder is None:
+        noun = arguments.record.noun
+        raise ReplayError(f"The recording contains a {noun!r}. Install the extension for it.")
+    try:
+        return recorder.replay(arguments)
+    except UserError as exc:
+        raise ReplayError(str(exc)) from None
+
+
+def _begin_row(
+    replayed: Replay,
+    recordings: Mapping[str, Recording],
+    team: TeamSpec | None,
+    options: RunOptions,
+    session: Path,
+    work: Mapping[str, Any],
+) -> Run:
+    """Start a run of a recorded group again; see `GroupReplay.begin`."""
+    recording, name = recordings[session.name], session.name
+    try:
+        if turns_of(session):
+            raise ReplayError("It has already been replayed. Start the replay again.")
+        if why := unsupported_reason(recording):
+            raise ReplayError(f"It can't be replayed: {why}")
+        stage = ReplayStage(recording, _runner, has_recipes="recipe" not in work)
+        replayed.stages[name] = stage
+        return _begin(recording, stage, work, team, options, session)
+    except UserError as exc:
+        replayed.errors[name] = str(exc)
+        raise
+
+
+def _begin(
+    recording: Recording,
+    stage: ReplayStage,
+    work: Mapping[str, Any],
+    team: TeamSpec | None,
+    options: RunOptions,
+    session: Path | None = None,
+) -> Run:
+    """Start a recorded turn again.
+
+    Args:
+        recording: The recording.
+        stage: The state of the replay.
+        work: The arguments of `replay` that describe the work.
+        team: The team, or None for the recorded one.
+        options: The options.
+        session: The path of the new session. None means a new name in the session root.
+    """
+    if session is not None:
+        options = replace(options, session_root=session.parent)
     team = team or _recorded_team(recording.started)
-    options = _options(options or RunOptions(), recording.started, team)
+    options = _options(options, recording.started, team)
     # A recording can come from anyone. What it names must not run when its session is resumed.
     mark = nobodys_mark()
     with standing_in(stage), using_mark(mark):
-        work = _work(recording.events, task, recipe, context)
-        run = _start(recording, work, _stand_ins(team, recording.started), options, mark)
-    return Replay(run, stage)
+        given = _work(recording.events, **work)
+        team = _stand_ins(team, recording.started)
+        return _start(recording, given, team, options, mark, session)
 
 
 def _start(
@@ -121,11 +249,14 @@ def _start(
     team: TeamSpec,
     options: RunOptions,
     mark: OwnerMark,
+    session: Path | None,
 ) -> Run:
     started, own = recording.started, recording.events
     if len(recording.turns) == 1:
-        return start_verbatim(**work, config=team, options=options)
-    session = _write_turns(recording, session_root(options.session_root), mark)
+        name = session and session.name
+        return start_verbatim(**work, config=team, session=name, options=options)
+    session = session or new_session(session_root(options.session_root), datetime.now())
+    _write_turns(recording, session, mark)
     options = replace(options, session_root=session.parent)
     again = started.again[0] if started.again else ""
     if started.point:
@@ -147,9 +278,9 @@ def _start(
 
 def _work(
     events: tuple[ev.Event, ...],
-    task: str | None,
-    recipe: str | os.PathLike[str] | Spec | None,
-    context: Mapping[str, Any] | None,
+    task: str | None = None,
+    recipe: str | os.PathLike[str] | Spec | None = None,
+    context: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the task, or other work and its values, as arguments of `nb_agents.start`.
 
@@ -170,9 +301,8 @@ def _work(
     return {"recipe": source, "context": started.context if context is None else context}
 
 
-def _write_turns(recording: Recording, root: Path, mark: OwnerMark) -> Path:
-    """Write the turns before the recorded one as a new session, and return its path."""
-    session = new_session(root, datetime.now())
+def _write_turns(recording: Recording, session: Path, mark: OwnerMark) -> None:
+    """Write the turns before the recorded one in a new session."""
     for number, events in enumerate(recording.turns[:-1], 1):
         paths = TurnPaths(session / f"turn_{number}")
         make_folder(paths.path)
@@ -185,7 +315,6 @@ def _write_turns(recording: Recording, root: Path, mark: OwnerMark) -> Path:
                     event = replace(event, session=session.name)
                 journal.append(event)
         journal.close()
-    return session
 
 
 def _recorded_team(started: ev.TurnStarted) -> TeamSpec:

@@ -205,7 +205,7 @@ class ReplayStage:
         if recorded is None:
             self.fail(
                 f"Agent {agent} makes request {call}, which the recording does not contain. "
-                "Record the turn again if this is intended.",
+                "Record it again if this is intended.",
                 agent,
             )
             return
@@ -324,5 +324,5 @@ def _next_of_same_agent(order: Sequence[ReplayStep]) -> dict[ReplayStep, ReplayS
 def _describe(what: str, count: int, difference: Difference) -> str:
     return (
         f"{what} differs from the recording in message {difference.message} of {count}. "
-        f"Record the turn again if this is intended.\n{difference.text}"
+        f"Record it again if this is intended.\n{difference.text}"
     )

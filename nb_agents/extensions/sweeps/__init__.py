@@ -7,6 +7,7 @@ from nb_agents.plugins import Extension
 EXTENSION = Extension(
     name="sweeps",
     groups={"sweep": f"{__name__}.sweep_kind:SWEEPS"},
+    group_recorders={"sweep": f"{__name__}.sweep_replay:RECORDER"},
     verbs={
         "sweeps": f"{__name__}.sweep_verbs:LIST_SWEEPS",
         "steer": f"{__name__}.sweep_verbs:STEER",

@@ -39,6 +39,7 @@ from nb_agents.extensions.sweeps.mapping import (
     with_timeout,
     withdraw_rows,
 )
+from nb_agents.extensions.sweeps.notes import RowResult
 from nb_agents.extensions.sweeps.pair_judge import ORDERS, PairJudge
 from nb_agents.extensions.sweeps.source import Row, read_rows, source_name
 from nb_agents.extensions.sweeps.sweep import Score, Sweep, SweepSpec
@@ -70,14 +71,30 @@ class TeamComparison(Sweep):
         spec: The configuration of the sweep.
         comparison: What is compared.
         source: The rows of the source, in the order in which they are compared.
+        can_stop: Returns whether it may end now if it is decided, given the results so far. None
+            means at any time.
     """
 
-    def __init__(self, spec: SweepSpec, comparison: ComparisonSpec, source: Sequence[Row]) -> None:
-        self._comparison, self._source = comparison, source
-        super().__init__(replace(spec, end_reason=stop_reason(comparison, spec.retry_failed)))
+    def __init__(
+        self,
+        spec: SweepSpec,
+        comparison: ComparisonSpec,
+        source: Sequence[Row],
+        can_stop: Callable[[Mapping[str, RowResult]], bool] | None = None,
+    ) -> None:
+        self._comparison, self._source, self._can_stop = comparison, source, can_stop
+        reason = stop_reason(comparison, spec.retry_failed)
+
+        def end_reason(results: Mapping[str, RowResult]) -> str:
+            return reason(results) if can_stop is None or can_stop(results) else ""
+
+        super().__init__(replace(spec, end_reason=end_reason))
 
     def __repr__(self) -> str:
         return f"<TeamComparison {self.view}; {self.verdict}>"
+
+    def _source_rows(self) -> Sequence[Row]:
+        return self._source
 
     @property
     def verdict(self) -> ComparisonVerdict:
@@ -122,9 +139,9 @@ class TeamComparison(Sweep):
 
     def _restart(self) -> Callable[[bool], Self]:
         kind, spec = type(self), self._spec
-        comparison, source = self._comparison, self._source
+        comparison, source, can_stop = self._comparison, self._source, self._can_stop
         return lambda retry_failed: kind(
-            replace(spec, retry_failed=retry_failed), comparison, source
+            replace(spec, retry_failed=retry_failed), comparison, source, can_stop
         )
 
 
@@ -249,7 +266,7 @@ def _begin(request: CompareRequest) -> TeamComparison:
     _check_identity(path, identity)
     functions, options = checked_functions(request.tools), replace(options, session_root=path)
     judge = _judge([*teams.values()], score, options) if isinstance(score, str) else None
-    runs = [_row(row, arm, spec) for row in rows for arm in arms_of(row.name, seed)]
+    runs = [row_of_team(row, arm, spec) for row in rows for arm in arms_of(row.name, seed)]
     if not options.trust:
         for arm, team in teams.items():
             names = [run.name for run in runs if run.name.endswith(f"_{arm}")]
@@ -297,7 +314,7 @@ def _labels(a: Config, b: Config) -> tuple[str, str]:
     return (names[0], names[1]) if all(names) and names[0] != names[1] else ("a", "b")
 
 
-def _row(row: Row, arm: Arm, spec: ComparisonSpec) -> Row:
+def row_of_team(row: Row, arm: Arm, spec: ComparisonSpec) -> Row:
     """Return the row of a team in the sweep, with its team next to its first value."""
     (name, first), *others = row.values.items()
     column = "team" if "team" not in row.values else "compared_team"

@@ -143,6 +143,11 @@ def arm_name(row: str, arm: Arm) -> str:
     return f"{row}_{arm}"
 
 
+def arms_of_row(row: str) -> tuple[str, str]:
+    """Return the names of the sessions in which the two teams run a row."""
+    return arm_name(row, "a"), arm_name(row, "b")
+
+
 def partner_of(name: str) -> str:
     """Return the name of the session in which the other team runs the same row."""
     return arm_name(name[:-2], "b" if name.endswith("_a") else "a")

@@ -31,7 +31,7 @@ from nb_agents.cancel import (
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.errors import ClusterLostError, SessionBusyError, UserError, error_message
 from nb_agents.events.turn_events import ChangeGroup, Continue, Pause
-from nb_agents.extensions.sweeps.ended_sweeps import keep_ended
+from nb_agents.extensions.sweeps.ended_sweeps import EndedSweep, keep_ended
 from nb_agents.extensions.sweeps.heap import less_garbage_collection
 from nb_agents.extensions.sweeps.judge import INTERIM, JUDGE_SESSION, AnswerJudge, Judgement
 from nb_agents.extensions.sweeps.manifest import Manifest, over_budget
@@ -117,6 +117,7 @@ class SweepSpec:
         timeout: The time limit of each row in seconds. None means the limit of its team.
         models: Returns the models of a row, as "provider:model" or "provider".
         end_reason: Returns why the sweep needs no more rows, or "", given the results so far.
+        error: Returns the error to raise to those who wait for the sweep, or None.
     """
 
     path: Path
@@ -136,6 +137,7 @@ class SweepSpec:
     timeout: float | None = None
     models: Callable[[Row], Collection[str]] = lambda row: ()
     end_reason: Callable[[Mapping[str, RowResult]], str] = lambda results: ""
+    error: Callable[[], Exception | None] = lambda: None
 
 
 class Sweep(SweepHandle):
@@ -228,6 +230,9 @@ class Sweep(SweepHandle):
     def done(self) -> Future[None]:
         """A future that is resolved when the sweep has ended."""
         return self._done
+
+    def _source_rows(self) -> Sequence[Row]:
+        return self.rows
 
     @property
     def runs(self) -> Mapping[str, Run]:
@@ -339,8 +344,11 @@ class Sweep(SweepHandle):
             ):
                 with ServiceLoop.SWEEPS.item():
                     end()
-            keep_ended(self.path, self._restart())
-            self._done.set_result(None)
+            keep_ended(self.path, EndedSweep(self._restart(), self._source_rows()))
+            if (error := self._spec.error()) is None:
+                self._done.set_result(None)
+            else:
+                self._done.set_exception(error)
 
     def _collect(self) -> None:
         """Start rows and handle their results until the sweep is over."""
