@@ -127,7 +127,7 @@ def _show_group(group: Group, waits: bool, as_json: bool) -> None:
     if as_json:
         say_json(asdict(facts))
     else:
-        table(kind.heads, [kind.row(facts)])
+        print_text(kind.report(group))
     if waits:
         raise typer.Exit(COMPLETE if facts.state == "complete" else INCOMPLETE)
 

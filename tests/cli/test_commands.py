@@ -181,6 +181,8 @@ def test_sweep_is_listed_paused_unpaused_and_waited_for(place: Path) -> None:
     ended = told_here("wait", "ask")
     assert (ended["status"], ended["says"]) == ("complete", "2 of 2 rows")
     assert told_here("sweeps") == [ended]
+    card = call_here("show", "ask")
+    assert "2 complete" in card and "So." in card
 
 
 class Talk:

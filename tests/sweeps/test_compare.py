@@ -259,6 +259,21 @@ def test_judge_compares_both_orders_without_the_names_of_the_teams(options: RunO
     assert sum(each.tokens for each in fold_notes(again.path).results.values()) == paid
 
 
+@pytest.mark.parametrize(
+    ("returned", "why"),
+    [(None, "The score function returned None, which is no number."), (7, "The score is 7.")],
+)
+def test_card_says_why_rows_have_no_score(options: RunOptions, returned: object, why: str) -> None:
+    comparison = compared(options, team(1), team(2), count=3, score=lambda task, answer: returned)
+    comparison.wait(WAIT_S)
+    card = comparison._card()
+    assert "Undecided: no row has a score." in card["text/plain"]
+    assert "3 rows without a score from 0 to 1 are left out." in card["text/plain"]
+    for text in (card["text/plain"], card["text/html"]):
+        assert re.search(rf"[012]: {re.escape(why)}", text)
+    assert repr(comparison) == "<TeamComparison ab: complete, 6 of 6 runs; undecided after 0 rows>"
+
+
 def test_judge_that_prefers_a_position_makes_ties(options: RunOptions) -> None:
     comparison = compared(
         options, *judged_teams(ScriptedModel(Answer("1"))), count=6, score="judge"

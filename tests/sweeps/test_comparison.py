@@ -146,7 +146,7 @@ def test_a_score_that_failed_in_an_earlier_process_is_awaited() -> None:
     reason = stop_reason(replace(SPEC, rows=ROWS[:1]))
     assert reason(failed) == ""
     failed[arm_name(ROWS[0], "a")] = replace(failed[arm_name(ROWS[0], "a")])
-    assert reason(failed) == "undecided: all rows are compared"
+    assert reason(failed) == "undecided: no row has a score"
 
 
 @pytest.mark.parametrize(

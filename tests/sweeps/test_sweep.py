@@ -215,6 +215,26 @@ def test_pause_starts_no_row_and_resume_continues(options: RunOptions) -> None:
     assert sweep.wait(WAIT_S).status == "completed"
 
 
+@pytest.mark.parametrize("returned", [None, "good", float("nan"), float("inf"), 10**400])
+def test_what_is_no_finite_number_is_no_score(options: RunOptions, returned: object) -> None:
+    sweep = nb_agents.map(
+        rows(2), TASK, answering(), score=lambda task, answer: returned, options=options
+    )
+    view = sweep.wait(WAIT_S)
+    assert (view.status, view.score) == ("completed", None)
+    for record in sweep.table():
+        assert record["score"] is None
+        assert re.match("The score function returned .*, which is no number.$", record["error"])
+    assert "which is no number" in sweep._card()["text/plain"]
+
+
+def test_stored_scores_that_are_no_number_are_ignored() -> None:
+    fold = SweepFold(2)
+    fold.apply(RowResult("a", "completed", score=float("nan")))
+    fold.apply(RowResult("b", "completed", score=1.0))
+    assert fold.view("s", [], 0.0, 0.0).score == (1.0, 0.0)
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_answers_are_scored_and_a_failed_score_keeps_the_answer(
     options: RunOptions, is_async: bool

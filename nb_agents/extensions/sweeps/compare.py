@@ -91,7 +91,9 @@ class TeamComparison(Sweep):
         super().__init__(replace(spec, end_reason=end_reason))
 
     def __repr__(self) -> str:
-        return f"<TeamComparison {self.view}; {self.verdict}>"
+        view = self.view
+        ended = f"{view.completed + view.failed:,} of {count(view.total, 'run')}"
+        return f"<TeamComparison {view.name}: {view.state}, {ended}; {self.verdict}>"
 
     def _source_rows(self) -> Sequence[Row]:
         return self._source

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from nb_agents.extensions.sweeps.confidence import (
@@ -19,6 +20,7 @@ from nb_agents.extensions.sweeps.confidence import (
     difference_interval,
 )
 from nb_agents.extensions.sweeps.notes import RowResult
+from nb_agents.nouns import count
 
 Arm = Literal["a", "b"]
 Decision = Literal["a", "b", "equal", "undecided"]
@@ -124,7 +126,7 @@ class ComparisonVerdict:
     different: tuple[tuple[str, float], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.decision if not self.winner else self.winner} after {self.rows_used} rows"
+        return f"{self.winner or self.decision} after {count(self.rows_used, 'row')}"
 
 
 def in_random_order(rows: Sequence[str], seed: int) -> list[str]:
@@ -262,7 +264,7 @@ class ComparisonDecider:
         if self._within and all(each.wins(alpha) for each in self._within):
             self.decision = "equal"
         elif self._next >= len(self.spec.rows):
-            self.reason = "all rows are compared"
+            self.reason = "all rows are compared" if self.pairs else "no row has a score"
         elif len(self.pairs) >= MIN_ROWS and not self._can_decide():
             self.reason = "the remaining rows are unlikely to decide it"
 
@@ -328,15 +330,33 @@ def _history(
     differences: Sequence[float], spec: ComparisonSpec, max_points: int
 ) -> list[EffectPoint]:
     """Return the effect after some of the rows, the last one included."""
-    count, scale = len(differences), spec.high - spec.low
-    steps = min(count, max_points)
-    ends = sorted({math.ceil(count * step / steps) for step in range(1, steps + 1)})
+    total, scale = len(differences), spec.high - spec.low
+    steps = min(total, max_points)
+    ends = sorted({math.ceil(total * step / steps) for step in range(1, steps + 1)})
     points = []
     for end in ends:
         interval: ConfidenceInterval = difference_interval(differences[:end], spec.alpha)
         effect = math.fsum(differences[:end]) / end
         points.append(EffectPoint(end, effect * scale, interval.low * scale, interval.high * scale))
     return points
+
+
+def unscored_reason(spec: ComparisonSpec, results: Mapping[str, RowResult]) -> tuple[str, str]:
+    """Return the first row that is left out, and why it has no score. Two empty texts if none is.
+
+    Args:
+        spec: The comparison.
+        results: The results of both teams' rows, by the names of their sessions.
+    """
+    for row in spec.rows:
+        pair = pair_of(row, results, spec)
+        if pair is None or pair.difference is not None:
+            continue
+        both = [results[arm_name(row, arm)] for arm in ("a", "b")]
+        outside = (f"The score is {each.score:g}." for each in both if each.score is not None)
+        reasons = chain((each.error for each in both), outside)
+        return row, next(filter(None, reasons), "")
+    return "", ""
 
 
 def stop_reason(
@@ -382,4 +402,4 @@ def _end_of(decider: ComparisonDecider) -> str:
         return f"undecided: {decider.reason}"
     winner = names.get(decider.decision)
     what = f"{winner} is better" if winner else "the teams are equal"
-    return f"decided after {len(decider.pairs)} rows: {what}"
+    return f"decided after {count(len(decider.pairs), 'row')}: {what}"

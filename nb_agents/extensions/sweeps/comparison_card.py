@@ -144,7 +144,7 @@ def _card(
         effect,
         what,
         _counts(verdict),
-        _notes(view, verdict, spec),
+        _notes(view, found),
         _plot(verdict.history, scale),
         teams,
         [_different(row, size, found) for row, size in verdict.different],
@@ -176,8 +176,8 @@ def _counts(verdict: ComparisonVerdict) -> list[str]:
     return counts
 
 
-def _notes(view: SweepView, verdict: ComparisonVerdict, spec: ComparisonSpec) -> list[str]:
-    notes = []
+def _notes(view: SweepView, found: ComparisonOnDisk) -> list[str]:
+    verdict, spec, notes = found.verdict, found.spec, []
     if view.failed:
         lowest = "counts as worse" if spec.pairwise else f"gets the score {spec.low:g}"
         notes.append(f"{count(view.failed, 'run')} failed. A failed run {lowest}.")
@@ -187,6 +187,8 @@ def _notes(view: SweepView, verdict: ComparisonVerdict, spec: ComparisonSpec) ->
             f"{spec.low:g} to {spec.high:g} {'is' if verdict.rows_unscored == 1 else 'are'} left "
             "out."
         )
+        row, why = found.unscored
+        notes.append(f"{_title(row, found)}: {text.clip(why, MAX_ANSWER)}")
     if view.is_over and not verdict.is_final and view.reason:
         notes.append(f"Stopped: {text.clip(view.reason, 200)}.")
     return notes
@@ -226,13 +228,16 @@ def _plot(history: Sequence[EffectPoint], scale: float) -> EffectPlot | None:
 
 
 def _different(row: str, size: float, found: ComparisonOnDisk) -> DifferingRow:
+    both = [found.results.get(arm_name(row, arm)) for arm in ("a", "b")]
+    a, b = (_answer(result) for result in both)
+    return DifferingRow(_title(row, found), f"{size:+.3g}", (a, b))
+
+
+def _title(row: str, found: ComparisonOnDisk) -> str:
     values: Mapping[str, str] = found.values.get(row, {})
     shown = {name: value for name, value in values.items() if name not in _TEAM_COLUMNS}
     title, rest = row_title(row, shown)
-    both = [found.results.get(arm_name(row, arm)) for arm in ("a", "b")]
-    a, b = (_answer(result) for result in both)
-    full = f"{title} ({rest})" if rest else title
-    return DifferingRow(text.clip(full, MAX_NAME), f"{size:+.3g}", (a, b))
+    return text.clip(f"{title} ({rest})" if rest else title, MAX_NAME)
 
 
 _TEAM_COLUMNS = {"team", "compared_team"}

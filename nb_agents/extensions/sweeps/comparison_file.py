@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from nb_agents.extensions.sweeps.comparison import ComparisonSpec, ComparisonVerdict, verdict_of
+from nb_agents.extensions.sweeps.comparison import (
+    ComparisonSpec,
+    ComparisonVerdict,
+    unscored_reason,
+    verdict_of,
+)
 from nb_agents.extensions.sweeps.notes import NoteReader, RowBegan, RowResult
 from nb_agents.extensions.sweeps.sweep_file import SWEEP_FILE
 from nb_agents.extensions.sweeps.sweep_fold import fold_notes
@@ -62,13 +67,15 @@ class ComparisonOnDisk(NamedTuple):
         spec: What is compared.
         verdict: The verdict so far.
         results: The results of both teams' rows, by the names of their sessions.
-        values: The values of the verdict's rows that differ most as short text, by the names of
-            their sessions.
+        unscored: The first row that was left out, and why it has no score. Empty texts if none was.
+        values: The values of this row and of the verdict's rows that differ most as short text, by
+            the names of their sessions.
     """
 
     spec: ComparisonSpec
     verdict: ComparisonVerdict
     results: Mapping[str, RowResult]
+    unscored: tuple[str, str]
     values: Mapping[str, Mapping[str, str]]
 
 
@@ -79,8 +86,9 @@ def read_comparison(path: Path) -> ComparisonOnDisk | None:
         return None
     fold = fold_notes(path)
     verdict = verdict_of(spec, fold.results, fold.change.reason)
-    names = {row for row, _ in verdict.different}
-    return ComparisonOnDisk(spec, verdict, fold.results, _values(path, names))
+    unscored = unscored_reason(spec, fold.results) if verdict.rows_unscored else ("", "")
+    names = {unscored[0], *(row for row, _ in verdict.different)}
+    return ComparisonOnDisk(spec, verdict, fold.results, unscored, _values(path, names))
 
 
 def _values(path: Path, rows: set[str]) -> dict[str, Mapping[str, str]]:

@@ -69,6 +69,7 @@ from nb_agents.extensions.sweeps.waiting_rows import WaitingRows
 from nb_agents.launch.run import Run
 from nb_agents.loop import interrupt_source
 from nb_agents.masking import Mask
+from nb_agents.presentation.text import clip
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import has_commands, take_commands
 from nb_agents.session.layout import TurnPaths
@@ -681,7 +682,7 @@ class Sweep(SweepHandle):
         assert self._spec.score is not None
         try:
             value = self._spec.score(self._spec.task(self._by_name[result.row]), result.answer)
-            return float(asyncio.run(_await(value)) if isawaitable(value) else value), ""
+            return _checked_score(asyncio.run(_await(value)) if isawaitable(value) else value)
         except (Exception, AgentStopped, SystemExit, KeyboardInterrupt) as exc:
             return None, f"The score function failed: {error_message(exc, named=True)}"
 
@@ -824,3 +825,14 @@ def _set_paused(run: Run, is_paused: bool) -> None:
 
 async def _await(value: Any) -> Any:
     return await value
+
+
+def _checked_score(value: Any) -> tuple[float | None, str]:
+    """Return what a score function returned as a finite number, or why it is none."""
+    try:
+        score = float(value)
+    except (TypeError, ValueError, OverflowError):
+        score = math.nan
+    if math.isfinite(score):
+        return score, ""
+    return None, f"The score function returned {clip(repr(value), 100)}, which is no number."

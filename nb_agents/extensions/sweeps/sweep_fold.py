@@ -5,6 +5,7 @@ Applying a note, and creating a view, take the same time for any number of rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -392,7 +393,7 @@ class SweepFold:
         self.failures.pop(result.row, None)
         if result.status == "failed":
             self.failures[result.row] = result
-        if result.score is not None:
+        if result.score is not None and math.isfinite(result.score):
             self._scores[result.row] = result.score
 
     def _count(self, result: RowResult, sign: int) -> None:
