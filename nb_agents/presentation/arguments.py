@@ -16,6 +16,8 @@ from nb_agents.errors import TaskError
 from nb_agents.session.layout import session_root, sessions_in
 
 MAX_FILES = 200
+_SUFFIXES = frozenset({".yaml", ".yml", ".json", ".zip", ".nbar"})
+"""Suffixes of the files that commands take: team files, recipes, exports and recordings."""
 _NAME = re.compile(r"(\\?)(\{\{\s*([^\W\d][\w .-]*?)\s*\}\})")
 """Matches ``{{name}}`` where it can refer to a notebook variable."""
 
@@ -26,7 +28,7 @@ def session_names() -> list[str]:
 
 
 def complete_path(word: str) -> list[str]:
-    """Return the directories, team files and recipes whose paths start with a string."""
+    """Return the directories and files for commands whose paths start with a string."""
     head, slash, start = word.rpartition("/")
     folder, start = as_on_disk(Path(f"{head}{slash}").expanduser()), composed(start)
     try:
@@ -37,9 +39,7 @@ def complete_path(word: str) -> list[str]:
         return []
     # Names with spaces can't be completed. Hidden files are offered only after a dot.
     completions = [p for p in matches if " " not in p.name and (start or p.name[0] != ".")]
-    usable = [
-        p for p in completions if p.is_dir() or p.suffix in (".yaml", ".yml", ".json", ".zip")
-    ]
+    usable = [p for p in completions if p.is_dir() or p.suffix in _SUFFIXES]
     return [f"{head}{slash}{p.name}{'/' if p.is_dir() else ''}" for p in usable]
 
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import zip_longest
 
 from nb_agents import events as ev
 from nb_agents.agents.voting import Coordination, apply, begin
@@ -274,9 +275,13 @@ def _waiting_agent(view: RunView) -> Iterator[str]:
 # Time and money -----------------------------------------------------------------------------------
 
 
-def _calls(events: Iterable[ev.Event]) -> list[TimelineEntry]:
-    """Return the model and tool calls of a turn."""
-    timeline = fold_timeline(event for event in events if type(event) in _SPENDING)
+def _calls(events: Sequence[ev.Event]) -> list[TimelineEntry]:
+    """Return the model and tool calls of a turn. A call that was cut ends with the last event."""
+    timeline = fold_timeline(
+        event
+        for event, after in zip_longest(events, events[1:])
+        if type(event) in _SPENDING or after is None or isinstance(after, ev.TurnStarted)
+    )
     return [entry for entry in timeline if entry.kind in ("model", "tool")]
 
 

@@ -6,8 +6,9 @@ import os
 import time
 from typing import Any
 
-from nb_agents.errors import UnknownRunError, UnknownSessionError
+from nb_agents.errors import UnknownRunError, UnknownSessionError, UserError
 from nb_agents.launch.finding import find_run, handle_of
+from nb_agents.launch.group_lookup import find_group
 from nb_agents.launch.run import Run
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_bundle
@@ -17,7 +18,7 @@ from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, session_root
 from nb_agents.session.lookup import find_turn
 from nb_agents.tools.functions import find_functions
-from nb_agents.turns.groups import GroupFacts, facts_at
+from nb_agents.turns.groups import GroupFacts, facts_at, kind_of
 from nb_agents.turns.status import log_lines
 from nb_agents.verbs.facts import TurnFacts, turn_facts
 from nb_agents.verbs.outcome import EventStream, Log, Reply, ShownWork, Table, Work
@@ -42,8 +43,20 @@ def find_turn_handle(name: str, caller: Caller) -> Run:
         try:
             paths = find_turn(session_root(caller.root), name)
         except UnknownSessionError as exc:
+            refuse_group(name, caller)
             raise exc if exc.nearest or not name else unknown from None
         return handle_of(paths)
+
+
+def refuse_group(name: str, caller: Caller) -> None:
+    """Raise `UserError` if a name is that of a group where a turn or session is needed."""
+    group = find_group(name, caller.root) if name else None
+    if group is not None:
+        shown = text.shown_path(group.path)
+        raise UserError(
+            f"{name} is a {kind_of(group).noun}. Each of its rows is a session, in a directory of "
+            f"{shown}. Give the path of one of them: {shown}/ROW."
+        )
 
 
 def runs(root: Any, caller: Caller) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
+from nb_agents.errors import UnknownSessionError
 from nb_agents.plugins import ExtensionPoint
 from nb_agents.presentation.asking import CELL
 from nb_agents.session.layout import LISTED, session_root
@@ -61,7 +62,7 @@ _FIRST = (
     Verb("resume", resuming.resume, "root", parameters.RESUME),
     Verb("rewind", resuming.rewind, "turn", parameters.REWIND, route="rewind"),
     Verb("check", on_files.check, "file", parameters.CHECK),
-    Verb("plan", on_files.plan, "file"),
+    Verb("plan", on_files.plan, "file", target_help="recipe"),
     Verb(
         "sessions",
         on_sessions.sessions,
@@ -102,7 +103,7 @@ _LAST = (
             ),
         ),
     ),
-    Verb("verify", on_sessions.verify, "file"),
+    Verb("verify", on_sessions.verify, "file", target_help="zip file of an exported session"),
     Verb("delete", on_sessions.delete, "session", (parameters.YES,)),
     Verb("prune", on_sessions.prune, "root", parameters.PRUNE),
     Verb("doctor", diagnosing.doctor, "root", parameters.DOCTOR),
@@ -201,7 +202,11 @@ def _target(verb: Verb, caller: Caller, arguments: Mapping[str, Any]) -> Any:
             return on_turns.find_turn_handle(*_locate(arguments["turn"], caller))
         case "session":
             named = parse_session_reference(arguments["session"], caller.root)
-            return find_session(session_root(named.root), named.name)
+            try:
+                return find_session(session_root(named.root), named.name)
+            except UnknownSessionError:
+                on_turns.refuse_group(named.name, caller._replace(root=named.root))
+                raise
         case "file":
             return arguments["file"]
         case "root":

@@ -129,6 +129,7 @@ class Verb(NamedTuple):
         route: The last word of its URL path in the REST API, or "" if it has none.
         interfaces: The interfaces that offer it.
         aliases: Old names, which still work but are not listed.
+        target_help: A phrase that describes the target, if it is not the usual one of its kind.
     """
 
     name: str
@@ -140,6 +141,7 @@ class Verb(NamedTuple):
     route: str = ""
     interfaces: tuple[Interface, ...] = LINES
     aliases: tuple[str, ...] = ()
+    target_help: str = ""
 
     @property
     def help(self) -> str:
@@ -151,6 +153,8 @@ class Verb(NamedTuple):
         first = _ON.get(self.on)
         if first and self.needs_name:
             first = first._replace(help="run, session or session/turn", default=REQUIRED)
+        if first and self.target_help:
+            first = first._replace(help=self.target_help)
         rest = (each for each in self.parameters if interface in each.interfaces)
         return (*((first,) if first else ()), *rest)
 

@@ -12,6 +12,7 @@ from threading import Thread
 import pytest
 
 import nb_agents
+from nb_agents.errors import UserError
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.cli.calls import CLI, answer, call, call_here, told, told_here
 from tests.kit.terminal import COMPLETE, FAILED, GOODBYE, INCOMPLETE, NEXT, USAGE, main
@@ -183,6 +184,9 @@ def test_sweep_is_listed_paused_unpaused_and_waited_for(place: Path) -> None:
     assert told_here("sweeps") == [ended]
     card = call_here("show", "ask")
     assert "2 complete" in card and "So." in card
+    for needs_one_turn in ("why", "log", "export"):
+        with pytest.raises(UserError, match=r"ask is a sweep. Each of its rows is a session"):
+            call_here(needs_one_turn, "ask", code=FAILED)
 
 
 class Talk:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -118,6 +119,23 @@ def test_killed_run_names_the_call_that_was_cut(tmp_path: Path) -> None:
     killed = history.as_killed(fold(events[: cut - 1]))
     [cause, *_] = explain(killed, events[: cut - 1], str(run.path)).causes
     assert cause.startswith("Cut off when the kernel died during model call 1 of")
+
+
+def test_call_that_was_cut_lasted_until_the_last_event(tmp_path: Path) -> None:
+    run = over(started(tmp_path, {"ada": ScriptedModel(Answer("one answer"))}))
+    events = past_events(TurnPaths(run.path))
+    at = next(i for i, event in enumerate(events) if isinstance(event, ev.ModelStarted))
+    later = events[at].at + 60
+    killed = [
+        *events[: at + 1],
+        ev.TextStreamed(agent="ada", call=1, channel="text", text="one", at=later),
+    ]
+    explained = explain(history.as_killed(fold(killed)), killed, str(run.path))
+    assert explained.spending[0].model_s == pytest.approx(60)
+    assert explained.causes[0].endswith("during model call 1 of ada (1 min).")
+    resumed = [*killed, replace(events[0], turn=2, at=later + 600)]
+    [spent] = explain(fold(resumed), resumed, str(run.path)).spending
+    assert spent.model_s == pytest.approx(60), "the time between two turns does not count"
 
 
 @pytest.fixture

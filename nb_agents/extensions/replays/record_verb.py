@@ -84,6 +84,7 @@ REPLAY = Verb(
             flags=("--config", "-c"),
         ),
     ),
+    target_help="recording, which `record` writes",
 )
 
 RECORD = Verb(
