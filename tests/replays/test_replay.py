@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai.messages import ModelRequest, UserPromptPart
 
 import nb_agents
 from nb_agents import Recipe, ReplayError, RunOptions, TeamSpec
@@ -14,6 +15,7 @@ from nb_agents.errors import NotYoursError
 from tests.cli.calls import call_here
 from tests.kit.replays import DEFAULT_RULES, first_difference, replayed_run, script_of
 from tests.kit.runs import Run
+from tests.kit.secrets import Mask, Secret
 from tests.magics import magics
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.replays.kinds import KEY, KINDS
@@ -190,18 +192,19 @@ def test_fixture_replays_what_it_recorded(
     team = pytester.path / "team.json"
     team.write_text(team_of(server, "ollama", agents=1).model_dump_json(exclude_unset=True))
     pytester.makepyfile(
-        f"""
+        """
         def price(item: str) -> str:
             '''Return a price.'''
             return "tea costs 3 EUR"
 
         def test_tea(agents_replay):
-            run = agents_replay("tea.nbar", "Tea?", {str(team)!r}, tools=[price])
+            run = agents_replay("tea.nbar", "Tea?", "team.json", tools=[price])
             assert run.result == "Tea costs 3 EUR."
         """
     )
     plugin = "nb_agents.extensions.replays.pytest_plugin"  # under its module's name only
-    arguments = ("-p", "no:nb_agents", "-p", plugin, "-p", "no:cacheprovider")
+    arguments = ("-p", "no:nb_agents", "-p", plugin, "-p", "no:cacheprovider", str(pytester.path))
+    monkeypatch.chdir(pytester.mkdir("elsewhere"))
     pytester.runpytest_inprocess(*arguments).assert_outcomes(failed=1)
     pytester.runpytest_inprocess(*arguments, "--agents-record=once").assert_outcomes(passed=1)
     count = server.count()
@@ -218,6 +221,7 @@ def test_fixture_replays_what_it_recorded(
     result = pytester.runpytest_inprocess(*arguments, "--agents-record=once")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*-Tea[?]*", "*+Rum[?]*"])
+    assert "replay_fixture.py" not in result.stdout.str(), "the traceback ends in the test"
     assert (recording.read_bytes(), server.count()) == (before, 2 * count)
 
 
@@ -237,6 +241,51 @@ def test_changed_message_is_reported_in_each_kind_of_turn(
 ) -> None:
     difference, wanted = difference_after_change(server, tmp_path, kind, 3)
     assert wanted and difference.startswith(wanted)
+
+
+def requests_with(*texts: str) -> list[list[Any]]:
+    return [[ModelRequest([UserPromptPart(text)])] for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "sent", "is_equal"),
+    [
+        ("Use [key].", "Use sk-1f9Qz7LmX02p.", True),
+        ("[key] and [key]", "sk-1f9Qz7LmX02p and other-secret-1", True),
+        ("[key]", "[key]", True),
+        ("Use [key].", "Use .", False),
+        ("Use [key].", "Use two words.", False),
+        ("Use [key] now.", "Use sk-1f9Qz7LmX02p later.", False),
+        ("[key] and [key]", "sk-1f9Qz7LmX02p and ", False),
+        ("Use sk-1f9Qz7LmX02p.", "Use [key].", False),
+    ],
+)
+def test_masked_key_equals_a_key_in_the_request(recorded: str, sent: str, is_equal: bool) -> None:
+    difference = first_difference(*requests_with(recorded, sent), DEFAULT_RULES)
+    assert (difference is None) is is_equal
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 5000), (2500, 2500), (5000, 0), (150, 150)])
+def test_difference_in_a_long_line_is_shown(before: int, after: int) -> None:
+    recorded, sent = (f"{'a' * before}{word}{'b' * after}" for word in ("[tea]", "[rum]"))
+    difference = first_difference(*requests_with(recorded, sent), DEFAULT_RULES)
+    assert difference is not None
+    lines = difference.text.splitlines()
+    [old, new] = [[line for line in lines[2:] if line[0] == mark] for mark in "-+"]
+    assert "[tea]" in old[0] and "[rum]" in new[0]
+    assert max(map(len, lines)) <= 300
+
+
+def test_difference_shows_no_key() -> None:
+    recorded, sent = requests_with("Use [key].", "Take sk-1f9Qz7LmX02p.")
+    hide = Mask([Secret("sk-1f9Qz7LmX02p", ())]).text
+    difference = first_difference(recorded, sent, DEFAULT_RULES, hide)
+    assert difference is not None and difference.text.endswith("-Use [key].\n+Take [key].")
+
+
+def test_difference_at_the_end_of_a_text_is_shown() -> None:
+    difference = first_difference(*requests_with("one", "one\n"), DEFAULT_RULES)
+    assert difference is not None and difference.text.endswith("\n+")
 
 
 def test_each_changed_message_of_each_request_is_found(tmp_path: Path, server: ModelServer) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import UserError
+from nb_agents.errors import NbAgentsError, UserError
 from nb_agents.extensions.replays.recording import ReplayError, record_group, record_turn
 from nb_agents.extensions.replays.recording_file import write_recording
 from nb_agents.extensions.replays.replaying import start_replay
@@ -23,6 +23,8 @@ from nb_agents.plugins import ExtensionPoint
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
 from nb_agents.turns.groups import Group
+
+__all__ = ["NbAgentsError", "record_run", "replayed_run"]
 
 _START: ExtensionPoint[Callable[..., Group]] = ExtensionPoint("public_names")
 

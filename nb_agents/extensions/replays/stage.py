@@ -13,6 +13,7 @@ import anyio.lowlevel
 
 from nb_agents import events as ev
 from nb_agents.cancel import checkpoint
+from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.spec import start_directory
 from nb_agents.config.team import AgentSpec
 from nb_agents.errors import UserError
@@ -20,6 +21,7 @@ from nb_agents.events.turn_events import Command
 from nb_agents.extensions.replays.differences import Difference, Replacement, first_difference
 from nb_agents.extensions.replays.recording import Recording, ReplayError
 from nb_agents.extensions.replays.script import ReplayStep, StepNumbers, script_of
+from nb_agents.masking import Mask
 from nb_agents.models.backend import BrokenReplyError
 from nb_agents.models.retry import Wait
 from nb_agents.process.command import Finished
@@ -228,7 +230,8 @@ class ReplayStage:
         recorded: Sequence[ModelMessage],
         sent: Sequence[ModelMessage],
     ) -> None:
-        difference = first_difference(recorded, sent, self._rules)
+        hide = Mask(secrets_of_environment()).text
+        difference = first_difference(recorded, sent, self._rules, hide)
         if difference is not None:
             self.fail(_describe(f"{what} of {agent}", len(recorded), difference), agent)
 
