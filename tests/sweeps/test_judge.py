@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents import RunOptions
+from nb_agents import Run, RunOptions
 from nb_agents.errors import NotYoursError, UserError
 from nb_agents.events import ModelFinished
 from nb_agents.extensions.sweeps.judge import score_in
@@ -88,6 +88,12 @@ def test_judges_cost_is_added_to_the_row_and_it_is_asked_once(options: RunOption
     assert len(model.requests) == 1
 
 
+def judges(sweep: Sweep) -> list[Run]:
+    """Return the runs of the judge that this process started."""
+    found = [run for run in registry.started_runs() if run.path.is_relative_to(sweep.path)]
+    return [run for run in found if run.path.parent.name == "judge"]
+
+
 @pytest.mark.parametrize("now", [False, True])
 def test_stop_of_the_sweep_stops_the_judge_and_the_same_call_resumes_it(
     options: RunOptions, now: bool
@@ -98,8 +104,7 @@ def test_stop_of_the_sweep_stops_the_judge_and_the_same_call_resumes_it(
     gate.wait_reached(2)
     sweep.stop(now)
     if not now:
-        judges = sweep._judging  # set a moment after they start
-        wait_until(lambda: [bool(run.view.stop) for run in judges.values()] == [True] * 2, WAIT_S)
+        wait_until(lambda: [bool(run.view.stop) for run in judges(sweep)] == [True] * 2, WAIT_S)
         gate.open()
     assert sweep.wait(WAIT_S).is_over
     gate.open()

@@ -41,8 +41,9 @@ from nb_agents.extensions.sweeps.mapping import (
 )
 from nb_agents.extensions.sweeps.notes import RowResult
 from nb_agents.extensions.sweeps.pair_judge import ORDERS, PairJudge
+from nb_agents.extensions.sweeps.scoring import Score
 from nb_agents.extensions.sweeps.source import Row, read_rows, source_name
-from nb_agents.extensions.sweeps.sweep import Score, Sweep, SweepSpec
+from nb_agents.extensions.sweeps.sweep import Sweep, SweepSpec
 from nb_agents.extensions.sweeps.sweep_file import ESTIMATE
 from nb_agents.extensions.sweeps.sweep_fold import SweepFold, fold_notes
 from nb_agents.extensions.sweeps.sweep_request import SweepRequest

@@ -32,7 +32,7 @@ INTERIM = "interim_"
 
 _SCORE = re.compile(r"(?:score\s*[:=]\s*)?([-+]?[0-9]+(?:\.[0-9]+)?)", re.IGNORECASE)
 _TASK = """\
-AnswerJudge the answer to a task. Use the scale that you were given.
+Judge the answer to a task. Use the scale that you were given.
 
 <task>
 {task}

@@ -17,8 +17,9 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.config.template import FENCED, looks_like_a_name, render, variables
 from nb_agents.errors import NotYoursError, TaskError, UserError
 from nb_agents.extensions.sweeps.judge import JUDGE_SESSION, JudgeAgent
+from nb_agents.extensions.sweeps.scoring import Score
 from nb_agents.extensions.sweeps.source import Row, read_rows, source_name
-from nb_agents.extensions.sweeps.sweep import Score, Sweep, SweepSpec
+from nb_agents.extensions.sweeps.sweep import Sweep, SweepSpec
 from nb_agents.extensions.sweeps.sweep_file import ESTIMATE
 from nb_agents.extensions.sweeps.sweep_fold import fold_notes
 from nb_agents.extensions.sweeps.sweep_request import SweepRequest

@@ -6,34 +6,27 @@ are passed to it as functions. After a crash, a row's state is read from its ses
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import isawaitable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Self
 
-from nb_agents.cancel import (
-    AgentStopped,
-    CancellationStatus,
-    StopRequest,
-    StopResult,
-)
+from nb_agents.cancel import CancellationStatus, StopRequest, StopResult
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.errors import ClusterLostError, SessionBusyError, UserError, error_message
 from nb_agents.events.turn_events import ChangeGroup, Continue, Pause
 from nb_agents.extensions.sweeps.ended_sweeps import EndedSweep, keep_ended
 from nb_agents.extensions.sweeps.heap import less_garbage_collection
-from nb_agents.extensions.sweeps.judge import INTERIM, JUDGE_SESSION, AnswerJudge, Judgement
+from nb_agents.extensions.sweeps.judge import AnswerJudge, Judgement
 from nb_agents.extensions.sweeps.manifest import Manifest, over_budget
 from nb_agents.extensions.sweeps.notes import (
     InterimScore,
@@ -48,6 +41,7 @@ from nb_agents.extensions.sweeps.notes import (
 )
 from nb_agents.extensions.sweeps.row_session import find_row, result_of_turn, text_so_far
 from nb_agents.extensions.sweeps.row_titles import shown_values
+from nb_agents.extensions.sweeps.scoring import Score, Scoring
 from nb_agents.extensions.sweeps.source import Row
 from nb_agents.extensions.sweeps.steering import Steering, position_of_next, uses_paused
 from nb_agents.extensions.sweeps.sweep_fold import (
@@ -69,7 +63,6 @@ from nb_agents.extensions.sweeps.waiting_rows import WaitingRows
 from nb_agents.launch.run import Run
 from nb_agents.loop import interrupt_source
 from nb_agents.masking import Mask
-from nb_agents.presentation.text import clip
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import has_commands, take_commands
 from nb_agents.session.layout import TurnPaths
@@ -79,8 +72,6 @@ from nb_agents.turns.registry import join
 from nb_agents.view.run_view import RunView
 
 logger = logging.getLogger("nb_agents")
-
-Score = Callable[[str, Any], Any]
 
 SHOW_S = 0.2
 """Minimum interval between two views sent to subscribers, in seconds."""
@@ -175,10 +166,14 @@ class Sweep(SweepHandle):
         self._is_paused, self._is_over, self._has_enough = False, False, False
         self._has_begun_one, self._exit_stack = False, ExitStack()
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        has_scores = spec.score is not None or spec.judge is not None
-        self._scorers = ThreadPoolExecutor(spec.limit, "nb_agents score") if has_scores else None
-        self._scoring = 0
-        self._judging: dict[str, Run] = {}
+        self._scoring = Scoring(
+            self.path,
+            lambda name: spec.task(self._by_name[name]),
+            spec.score,
+            spec.judge,
+            spec.limit,
+            self._inbox.put,
+        )
         self._record(self._sweep_began(spec.retry_failed))
         begun = (row for row in self.rows if row.name not in self._possibly_running)
         self._waiting = deque(row for row in begun if not self._fold.is_kept(row.name))
@@ -204,7 +199,7 @@ class Sweep(SweepHandle):
             self._spec.max_cost,
             self._spec.timeout,
             self._models_of_rows(),
-            self._scorers is not None,
+            self._scoring.is_wanted,
         )
 
     def _models_of_rows(self) -> tuple[str, ...]:
@@ -337,7 +332,7 @@ class Sweep(SweepHandle):
             self._is_over = True
             for end in (
                 self._exit_stack.close,
-                self._end_scorers,
+                self._scoring.close,
                 self._record_status,
                 self._unregister,
                 self._manifest.close,
@@ -367,11 +362,6 @@ class Sweep(SweepHandle):
                         self._check_budget(self.view.cost)
                 with ServiceLoop.SWEEPS.item(), suppress(Empty):
                     self._inbox.get(timeout=SHOW_S)()
-
-    def _end_scorers(self) -> None:
-        if self._scorers is not None:
-            # A score function that hangs must not delay a stop.
-            self._scorers.shutdown(wait=False, cancel_futures=True)
 
     def _take_commands(self) -> None:
         """Carry out commands from other processes."""
@@ -409,11 +399,11 @@ class Sweep(SweepHandle):
 
     def _is_finished(self) -> bool:
         # A judge's run is stopped and awaited like a row's run. A score function may hang.
-        is_judging = self._spec.judge is not None and self._scoring
         is_beginning = self._possibly_running or self._beginning
+        is_judging = self._scoring.is_judging
         if self._running or is_beginning or is_judging or not self._inbox.empty():
             return False
-        return self._stop is not None or not (self._waiting or self._scoring)
+        return self._stop is not None or not (self._waiting or self._scoring.count)
 
     def _begin_due(self) -> None:
         if self._stop is None and not self._is_paused:
@@ -622,74 +612,22 @@ class Sweep(SweepHandle):
                 self._score(result)
 
     def _score(self, result: RowResult) -> None:
-        if self._scorers is not None and result.status == "completed":
-            self._scorers.submit(self._judge if self._spec.judge else self._call_score, result)
-            self._scoring += 1
-
-    def _judge(self, result: RowResult) -> None:
-        """Get the judge's score. Runs in a separate thread."""
-        judgement = self._judgement_of(result, JUDGE_SESSION)
-        self._inbox.put(lambda: self._on_judgement(result, judgement))
-
-    def _judgement_of(self, result: RowResult, session: str) -> Judgement | None:
-        """Ask the judge, in a session of the row. Returns None if it is stopped."""
-        assert self._spec.judge is not None
-        key = result.row if session == JUDGE_SESSION else f"{INTERIM}{result.row}"
-        row = self._by_name[result.row]
-        try:
-            if self._stop is None:
-                return self._spec.judge.judge(
-                    self.path / row.name,
-                    self._spec.task(row),
-                    result.answer,
-                    lambda run: self._inbox.put(lambda: self._on_judging(key, run)),
-                    session,
-                )
-        except Exception as exc:  # an error of the judge must not discard the answer
-            if not isinstance(exc, UserError):
-                logger.exception("sweep %s: row %s can't be judged", self.name, row.name)
-            return Judgement(None, f"The judge can't be asked: {error_message(exc)}", 0, 0.0)
-        return None
-
-    def _on_judging(self, key: str, run: Run) -> None:
-        self._judging[key] = run
-        if self._stop is not None:
-            now = self._stop.level >= CancellationStatus.IMMEDIATE
-            run.stop(now, reason=self._stop.reason, source=self._stop.source)
+        if result.status == "completed":
+            self._scoring.score(result.row, result.answer, partial(self._on_judgement, result))
 
     def _on_judgement(self, result: RowResult, judgement: Judgement | None) -> None:
-        self._judging.pop(result.row, None)
         if judgement is None:  # stopped: the judge runs again when the sweep is continued
-            self._scoring -= 1
             return
-        cost = sum_of([result.cost, judgement.cost])
-        spent = replace(
-            result,
-            tokens=result.tokens + judgement.tokens,
-            cost=cost,
-            is_estimated=result.is_estimated or judgement.is_estimated,
-        )
-        self._on_score(spent, judgement.score, judgement.error)
-        self._check_budget(self._fold.spent)
-
-    def _call_score(self, result: RowResult) -> None:
-        """Call the score function. Runs in a separate thread."""
-        score, why = self._score_of(result)
-        self._inbox.put(lambda: self._on_score(result, score, why))
-
-    def _score_of(self, result: RowResult) -> tuple[float | None, str]:
-        """Return the score of an answer, and why there is none."""
-        assert self._spec.score is not None
-        try:
-            value = self._spec.score(self._spec.task(self._by_name[result.row]), result.answer)
-            return _checked_score(asyncio.run(_await(value)) if isawaitable(value) else value)
-        except (Exception, AgentStopped, SystemExit, KeyboardInterrupt) as exc:
-            return None, f"The score function failed: {error_message(exc, named=True)}"
-
-    def _on_score(self, result: RowResult, score: float | None, why: str) -> None:
-        self._scoring -= 1
-        self._record(replace(result, score=score, error=why))
+        if self._spec.judge is not None:
+            result = replace(
+                result,
+                tokens=result.tokens + judgement.tokens,
+                cost=sum_of([result.cost, judgement.cost]),
+                is_estimated=result.is_estimated or judgement.is_estimated,
+            )
+        self._record(replace(result, score=judgement.score, error=judgement.error))
         self._check_end()
+        self._check_budget(self._fold.spent)
 
     def _on_steer(self, note: Steered) -> None:
         """Record a change of the user, and make it."""
@@ -730,24 +668,12 @@ class Sweep(SweepHandle):
             _try(run.set_time_limit, timeout_s)
 
     def _score_so_far(self, row: str, run: Run) -> None:
-        """Score what a running row has written, in a separate thread."""
-        answer = text_so_far(run.view)
-        if answer and self._scorers is not None:
-            self._scorers.submit(self._get_interim_score, row, answer)
-            self._scoring += 1
-
-    def _get_interim_score(self, row: str, answer: str) -> None:
-        result = RowResult(row, "completed", answer)
-        if self._spec.judge is None:
-            score, why = self._score_of(result)
-            judgement: Judgement | None = Judgement(score, why, 0, 0.0)
-        else:
-            judgement = self._judgement_of(result, f"{INTERIM}{time.time_ns()}")
-        self._inbox.put(lambda: self._on_interim_score(row, judgement))
+        """Score what a running row has written."""
+        if answer := text_so_far(run.view):
+            done = partial(self._on_interim_score, row)
+            self._scoring.score(row, answer, done, is_interim=True)
 
     def _on_interim_score(self, row: str, judgement: Judgement | None) -> None:
-        self._judging.pop(f"{INTERIM}{row}", None)
-        self._scoring -= 1
         if judgement is not None:
             score, why, tokens, cost, _ = judgement
             self._record(InterimScore(row, score, why, tokens, cost))
@@ -757,11 +683,12 @@ class Sweep(SweepHandle):
         if self._stop is not None and request.level <= self._stop.level:
             return
         self._stop, self._requested_level = request, max(request.level, self._requested_level)
+        self._scoring.stop(request)
         with (
             ServiceLoop.SWEEPS.item()
         ):  # withdrawn first, because a stopped run would let a waiting one start
             self._spec.withdraw()
-        for run in (*self._running.values(), *self._judging.values()):
+        for run in (*self._running.values(), *self._scoring.runs.values()):
             with ServiceLoop.SWEEPS.item():
                 self._stop_run(run, request)
         self._record_status()
@@ -821,18 +748,3 @@ def _set_paused(run: Run, is_paused: bool) -> None:
             run.pause()
         elif run.view.is_paused:
             run.resume()
-
-
-async def _await(value: Any) -> Any:
-    return await value
-
-
-def _checked_score(value: Any) -> tuple[float | None, str]:
-    """Return what a score function returned as a finite number, or why it is none."""
-    try:
-        score = float(value)
-    except (TypeError, ValueError, OverflowError):
-        score = math.nan
-    if math.isfinite(score):
-        return score, ""
-    return None, f"The score function returned {clip(repr(value), 100)}, which is no number."
