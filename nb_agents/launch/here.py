@@ -302,11 +302,12 @@ def _start(
     paths = spec.paths
     for name in spec.workspaces:
         make_folder(paths.live_workspaces / name)
+    # First, so that a stop finds each turn whose journal has begun.
+    withdraw = announce_here(paths.path, run_id)
+    undo.callback(withdraw)
     turn = TurnWriter(run_id, spec, lock)
     undo.callback(turn.discard)
     run = handle(run_id, turn, paths, spec)
-    withdraw = announce_here(paths.path, run_id)
-    undo.callback(withdraw)
     turn.done.add_done_callback(lambda _: withdraw())
     if spec.options.debug:
         close_log = open_debug_log(paths.path)

@@ -106,7 +106,9 @@ def announce(turn: LiveTurn) -> Callable[[], None]:
 
 
 def live_turns(session: str = "", root: Path | None = None) -> tuple[LiveTurn, ...]:
-    """Return the announced turns that are live, oldest first. Entries of other turns are removed.
+    """Return the announced turns that are live, oldest first. Entries of ended ones are removed.
+
+    A turn is announced before its journal begins, and is returned from then on.
 
     Turns that the arguments exclude are ignored: their locks and entries are left alone.
 
@@ -120,7 +122,8 @@ def live_turns(session: str = "", root: Path | None = None) -> tuple[LiveTurn, .
         if turn is not None and root is not None and not is_below(turn.paths, root):
             continue
         if turn is not None and turn.paths.is_live():
-            turns.append((turn.paths.path.stat().st_ctime, turn))
+            if turn.paths.has_begun:
+                turns.append((turn.paths.path.stat().st_ctime, turn))
         else:  # the entry is damaged, or the turn has ended
             with suppress(OSError):
                 entry.unlink()

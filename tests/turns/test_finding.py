@@ -55,7 +55,7 @@ def live_turn(root: Path, session: str) -> tuple[TurnPaths, Callable[[], None]]:
     """Make a turn that some process seems to run, with a journal that nobody should read."""
     paths = TurnPaths(root / session / "turn_1")
     paths.path.mkdir(parents=True)
-    paths.journal.touch()
+    paths.journal.write_text("?")
     lock = paths.lock()
     lock.acquire()
     withdraw = announce(LiveTurn(str(paths.path), "r1", os.getpid(), "host", "other.ipynb"))

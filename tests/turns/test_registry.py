@@ -408,3 +408,19 @@ def test_interrupt_of_a_group_counts_once_for_its_runs(tmp_path: Path, gate: Gat
     finally:
         leave()
     assert not registry.press()
+
+
+def test_turn_is_announced_when_its_journal_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, writer = list[str](), here.TurnWriter
+
+    def make(*args: Any) -> Any:
+        made = writer(*args)
+        found.extend(turn.path for turn in live_turns(root=tmp_path))
+        return made
+
+    monkeypatch.setattr(here, "TurnWriter", make)
+    team = scripted_team(a=ScriptedModel(Answer("A's")))
+    run = finish(start("the task", team, "mine", options=RunOptions(session_root=tmp_path)))
+    assert found == [str(run.path)]
