@@ -60,6 +60,7 @@ TREE = (
     ev.TurnEnded,
 )
 """The kinds of events that a replay repeats."""
+DECISIONS = (ev.AnswerGiven, ev.VoteCast, ev.VoteIgnored, ev.Abstained)
 OF_PLACE = {"seconds", "session", "session_a", "session_b"}
 """The columns of a sweep's table with times and paths."""
 TIMES = {"at", "seq", "seconds", "thread", "retry_in_s", "retry_at", "waited_s", "grace_s"}
@@ -85,10 +86,22 @@ def _began(turn: Path) -> bool:
 
 
 def tree_of(run: Run) -> list[Any]:
-    """Return what each agent did and received, without times, in the order of each agent."""
+    """Return what each agent did and received, without times, in the order of each agent.
+
+    An agent that is stopped between two rounds ends only if it had begun to prepare the next one,
+    so that end is left out.
+    """
+    decided = set[str]()
     found, [started, *_] = [], events(run, ev.TurnStarted)
     directory = str(started.context.get("_project", ""))
     for event in events(run, *TREE):
+        if isinstance(event, DECISIONS):
+            decided.add(event.agent)
+        elif isinstance(event, ev.RoundStarted):
+            decided.discard(event.agent)
+        elif isinstance(event, ev.AgentEnded) and event.outcome == "stopped":
+            if event.agent in decided:
+                continue
         fields = ev.EVENT.dump_python(event, mode="json")
         timeless = {k: v for k, v in fields.items() if k not in TIMES}
         text = str(timeless).replace(directory, "<directory>") if directory else str(timeless)

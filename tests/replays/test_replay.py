@@ -3,6 +3,7 @@
 import gzip
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,18 @@ import nb_agents
 from nb_agents import Recipe, ReplayError, RunOptions, TeamSpec
 from nb_agents.errors import NotYoursError
 from tests.cli.calls import call_here
-from tests.kit.replays import DEFAULT_RULES, first_difference, replayed_run, script_of
+from tests.kit.replays import (
+    DEFAULT_RULES,
+    first_difference,
+    read_recording,
+    replayed_run,
+    script_of,
+    start_recorded,
+)
 from tests.kit.runs import Run
 from tests.kit.secrets import Mask, Secret
 from tests.magics import magics
-from tests.model_server import ModelServer, Reply, Request, ToolCall
+from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.replays.kinds import KEY, KINDS
 from tests.replays.mutations import difference_after_change
 from tests.replays.plays import play, tree_of
@@ -184,6 +192,32 @@ def test_damaged_file_and_unsupported_turn_are_refused(tmp_path: Path) -> None:
         nb_agents.replay(tmp_path / "bad.nbar")
     with pytest.raises(ReplayError, match="does not exist.*--agents-record=once"):
         replayed_run(tmp_path / "missing.nbar", None, None, tmp_path)
+
+
+def test_file_tool_that_ended_after_a_stop_ends_in_the_replay(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    note = ToolCall("write_file", {"path": "note.md", "content": "tea"})
+    replies = iter([Reply("", (note,)), Reply("Slow. " * 1000, words_per_second=1)])
+    server.default = lambda request: next(replies)
+    options = RunOptions(session_root=tmp_path)
+    run = nb_agents.start("Tea?", team_of(server, "openai", 1), options=options)
+    wait_until(lambda: server.count() == 2)
+    run.stop(now=True)
+    run.wait(raise_on_stop=False)
+    call_here("record", str(run.path), "-o", str(tmp_path / "tea.nbar"))
+    recording = read_recording(tmp_path / "tea.nbar")
+    # As if the stop had come while the tool wrote its file.
+    second = [e for e in recording.events if getattr(e, "call", 0) == 2]
+    kept = [e for e in recording.events if e not in second]
+    [stop] = [e for e in kept if e.kind == "stop_requested"]
+    kept.remove(stop)
+    kept.insert([e.kind for e in kept].index("tool_finished"), stop)
+    again = start_recorded(replace(recording, turns=(tuple(kept),)), options=options)
+    again.run.wait(raise_on_stop=False)
+    [finished] = [e for e in events(again.run) if e.kind == "tool_finished"]
+    assert (finished.outcome, again.difference) == ("ok", "")
+    assert [*again.run.path.glob("**/note.md")]
 
 
 def test_fixture_replays_what_it_recorded(

@@ -12,6 +12,8 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+import anyio
+
 from nb_agents import events as ev
 from nb_agents.agents.context_folding import ContextFolder, Folding, Summarize
 from nb_agents.agents.decisions import Decision
@@ -21,6 +23,7 @@ from nb_agents.agents.replay import PastRound
 from nb_agents.agents.runner import Promise, Round
 from nb_agents.agents.spawning import SPAWNING_TOOLS
 from nb_agents.agents.subagents import CALL_AGENT
+from nb_agents.cancel import CancelToken, bind
 from nb_agents.config.context_keys import ContextSpec
 from nb_agents.errors import ModelCallError
 from nb_agents.extensions.replays.script import (
@@ -60,8 +63,13 @@ class ReplayRunner:
         self._stage = stage
 
     async def before_round(self, agent: str, number: int) -> None:
-        """Wait until the recorded steps before a round have happened."""
-        await self._stage.turn_of(ReplayStep("round", agent, number))
+        """Wait until the recorded steps before a round have happened.
+
+        A round that the recording does not contain waits for the stop that ended its agent.
+        """
+        step = ReplayStep("round", agent, number)
+        await self._stage.until_stop_before(step)
+        await self._stage.turn_of(step)
 
     async def play(self, round: Round, past: PastRound | None) -> Decision:
         """Play a round; see `AgentRunner.play`.
@@ -314,6 +322,8 @@ class _RecordedToolbox(Toolbox):
         if tool is not None and name in _OF_SUBAGENTS:
             result = await tool.call(args)
         elif tool is not None and name in _OF_FILES and not (result.is_error or tool.asks):
-            await tool.call(args)
+            # The recorded call ended by itself, so a recorded stop must not end it.
+            with anyio.CancelScope(shield=True), bind(CancelToken("recorded call")):
+                await tool.call(args)
         await stage.take(end)
         return result

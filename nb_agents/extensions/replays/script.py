@@ -87,6 +87,7 @@ class ReplayScript:
         models: The names of the models of agent steps.
         folds: The folds of each agent's conversations, in order.
         summaries: The requests for summaries, by agent and call.
+        stops_between_rounds: The stops that ended agents between two rounds, by agent.
         order: The steps, in the order of the journal.
         unsupported: Why the turn can't be replayed and what to do, in sentences, or "".
     """
@@ -108,6 +109,7 @@ class ReplayScript:
     models: set[str] = field(default_factory=set)
     folds: dict[str, list[ev.ContextFolded]] = field(default_factory=dict)
     summaries: set[tuple[str, int]] = field(default_factory=set)
+    stops_between_rounds: dict[str, ReplayStep] = field(default_factory=dict)
     order: list[ReplayStep] = field(default_factory=list)
     unsupported: str = ""
     _attempts: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -160,6 +162,11 @@ class ReplayScript:
             self.order.append(step)
             self.verbatim[step] = event
         return self
+
+    def _last_stop(self, agent: str) -> ReplayStep | None:
+        """Return the last stop of the turn or of an agent."""
+        stops = (step for step in reversed(self.order) if step.kind == "stop requested")
+        return next((step for step in stops if step.agent in ("", agent)), None)
 
     def _end_round(self, kind: str, agent: str, decision: Decision | str) -> ReplayStep:
         number = self._rounds.get(agent, 0)
@@ -419,9 +426,15 @@ def _agent_failed(script: ReplayScript, e: ev.AgentFailed) -> ReplayScript:
 
 @RECORDING.on(ev.AgentEnded)
 def _agent_ended(script: ReplayScript, e: ev.AgentEnded) -> ReplayScript:
+    place = e.agent, script._rounds.get(e.agent, 0)
     if e.text:
-        place = e.agent, script._rounds.get(e.agent, 0)
         script.decisions.setdefault(place, Answered(e.text))
+    if e.outcome == "stopped" and place in script.decisions:
+        # Whether the agent had begun to prepare its next round, and so ends, depends on the time.
+        script._numbers.step_of(e)
+        if (stop := script._last_stop(e.agent)) is not None:
+            script.stops_between_rounds[e.agent] = stop
+        return script
     return script._add_seen(e)
 
 

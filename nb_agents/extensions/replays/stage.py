@@ -255,6 +255,19 @@ class ReplayStage:
             checkpoint()
         await self.until_failure()
 
+    async def until_stop_before(self, round: ReplayStep) -> None:
+        """Wait for the stop that ended an agent before a round, if any.
+
+        Raises:
+            AgentStopped: The stop ends the agent.
+        """
+        stop = self.script.stops_between_rounds.get(round.agent)
+        if stop is None or round in self._positions:
+            return
+        while stop not in self._done and not self.failure:
+            await self._wait()
+        checkpoint()
+
     async def turn_of(self, step: ReplayStep) -> bool:
         """Wait until all earlier steps have happened. Return whether it may continue."""
         position = self._positions.get(step, 0)
