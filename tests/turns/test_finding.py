@@ -101,16 +101,16 @@ def own(tmp_path: Path, gate: Gate) -> Iterator[Run]:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[TurnPaths]:
-    """A turn that a separate process runs."""
-    with script(WRITER, tmp_path) as process:
-        yield TurnPaths(Path(read_line(process).strip()))
-
-
-@pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process have begun no run yet."""
     monkeypatch.setattr(finding, "started_runs", tuple)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, fresh: None) -> Iterator[TurnPaths]:
+    """A turn that a separate process runs."""
+    with script(WRITER, tmp_path) as process:
+        yield TurnPaths(Path(read_line(process).strip()))
 
 
 VERBS: dict[str, Callable[[Run], object]] = {
