@@ -593,7 +593,9 @@ def valid_part(text: str, file: str) -> TeamSpec | None:
     data = document.data
     agents = data["agents"] if "agents" in data else [data.get("agent")]
     numbered = enumerate(agents if isinstance(agents, list) else (), 1)
-    valid = [each for n, agent in numbered if _is_valid(each := _with_id(agent, n), context)]
+    known = [each for n, agent in numbered if _is_valid(each := _with_id(agent, n), context)]
+    # Of agents with the same id, which are an error of their own, the first one.
+    valid = [*{str(each["id"]).casefold(): each for each in reversed(known)}.values()][::-1]
     part: TeamSpec | None = None
     valid_data: dict[str, Any] = {"agents": valid}
     for key in (None, "env_file", "keyring", "orchestrator"):

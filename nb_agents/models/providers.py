@@ -219,7 +219,7 @@ def agent_start_errors(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:
             message, remedy = f"Agent {agent.id!r} has no model.", "Add `model:` to its backend."
             path = ("agents", agent.id, "backend")
             yield team.fault(message, *path, code="no-model", remedy=remedy)
-        yield from error_raised_by(_base_url, agent)
+        yield from _address_errors(team, agent)
         yield from _unset_variables(agent)
         for number, upload in enumerate(agent.backend.uploads):
             if upload.fault:
@@ -229,6 +229,21 @@ def agent_start_errors(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:
     if check is not None and (why := check(agent.backend)):
         yield team.fault(f"Agent {agent.id!r}: {why}", "agents", agent.id, "backend")
     yield from error_raised_by(find_key, agent)
+
+
+def _address_errors(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:
+    """Yield the error of an agent's `base_url`, if it has one."""
+    try:
+        url = _base_url(agent)
+    except UserError as exc:
+        yield exc
+        return
+    if url and not url.lower().startswith(("http://", "https://")):
+        shown = url.rpartition("@")[2]  # without a user name and password
+        message = (
+            f"Agent {agent.id!r} has base_url {shown!r}. It must begin with http:// or https://."
+        )
+        yield team.fault(message, "agents", agent.id, "backend", "base_url", code="base-url")
 
 
 def _missing_libraries(team: TeamSpec, agent: AgentSpec) -> Iterator[ConfigError]:

@@ -7,7 +7,7 @@ import pytest
 
 from nb_agents.config.faults import MAX_FAULTS
 from nb_agents.errors import ConfigError
-from tests.kit.teams import TeamSpec
+from tests.kit.teams import TeamSpec, check_file
 
 FAULTY = """\
 agents:
@@ -94,3 +94,14 @@ def test_server_name_is_not_a_misspelled_key(tmp_path: Path) -> None:
     path = tmp_path / "team.yaml"
     path.write_text("agent: {backend: {type: demo, mcp_servers: {commnd: {command: python}}}}\n")
     assert TeamSpec.from_file(path).agents[0].backend.mcp_servers[0].name == "commnd"
+
+
+def test_agents_with_the_same_id_hide_no_other_error(tmp_path: Path) -> None:
+    path = tmp_path / "team.yaml"
+    same = "- {id: ada, backend: {type: demo}}\n"
+    path.write_text(f"agents:\n{same}{same}- {{id: ben, backend: {{type: opnai}}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        check_file(str(path))
+    same_id, unsupported = (caught.value, *caught.value.others)
+    assert "two agents are named 'ada'" in same_id.message
+    assert "backend type 'opnai'" in unsupported.message and unsupported.line == 4

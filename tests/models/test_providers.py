@@ -184,6 +184,14 @@ def test_explicit_provider_address_still_requires_its_key() -> None:
     check_start(_team("zai", base_url="http://localhost:1/v1"))
 
 
+@pytest.mark.parametrize("url", ["not a url", "localhost:8000/v1", "htp://user:secret@x/v1"])
+def test_address_without_http_is_refused_before_the_start(url: str) -> None:
+    with pytest.raises(ConfigError, match="must begin with http:// or https://") as caught:
+        check_start(_team("vllm", base_url=url))
+    assert "secret" not in str(caught.value)
+    check_start(_team("vllm", base_url="HTTPS://x/v1"))
+
+
 def test_unsupported_agents_are_named_with_a_position(tmp_path: Path) -> None:
     path = tmp_path / "team.yaml"
     path.write_text(
