@@ -156,8 +156,8 @@ class GroupTarget(Target):
     def run(self) -> Run:
         """Raise an error, because a group is not a run."""
         raise UserError(
-            f"{self.name} is a {self.noun}, which can only be stopped, paused and unpaused. Give "
-            f"the name of one of its rows instead: each row is a run."
+            f"{self.name} is a {self.noun}, and this needs a single run. Give the name of one of "
+            f"its rows instead: each row is a run."
         )
 
     @property

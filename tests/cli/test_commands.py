@@ -178,6 +178,9 @@ def test_sweep_is_listed_paused_unpaused_and_waited_for(place: Path) -> None:
     steered = "Sweep ask: at most 2 rows at the same time, a time limit of 1,200 s for each row."
     assert steered in call_here("steer", "ask", "--limit", "2", "--timeout", "1200")
     wait_until(lambda: len(sweep.runs) == 2, what="a second row")
+    with pytest.raises(UserError, match="The limit is 0. Use 1 to"):
+        call_here("steer", "ask", "--limit", "0", code=FAILED)
+    assert call_here("show", "ask").count(": running") == 2
     gate.open()
     ended = told_here("wait", "ask")
     assert (ended["status"], ended["says"]) == ("complete", "2 of 2 rows")

@@ -243,8 +243,8 @@ def steer_from(sweep: SweepHandle, request: SteerRequest, source: StopSource) ->
     view = sweep.view
     if view.is_over or sweep.is_over or view.status == "stopping":
         raise UserError(
-            f"Sweep {sweep.name} is {view.state}, so it can't be steered. Resume it with `%agents "
-            f"resume {sweep.name} --retry-failed`, or run its cell again, with new limits."
+            f"Sweep {sweep.name} is {view.state}, so it can't be steered. Run its cell again with "
+            "new limits. In its notebook, *Retry failed* on its card runs failed rows again."
         )
     if request.max_cost is not None and view.cost is None:
         raise UserError(

@@ -109,12 +109,13 @@ class SweepReader(SweepHandle):
         """Return the records of the first rows, like `Sweep.table` without the source's columns."""
         results = self._fold.results
         names = self._fold.began.first or tuple(results)[:FIRST_ROWS]
-        return [self._record(name) for name in names]
-
-    def _record(self, row: str) -> dict[str, Any]:
-        result = self._fold.results.get(row)
         # A row that was running when its process died counts as stopped.
-        status = "stopped" if row in self._fold.running else result.state if result else ""
+        begun = "stopped" if self.is_over else "running"
+        return [self._record(name, begun) for name in names]
+
+    def _record(self, row: str, begun: str) -> dict[str, Any]:
+        result = self._fold.results.get(row)
+        status = begun if row in self._fold.running else result.state if result else ""
         return row_record(row, status or "waiting", result, self.path / row)
 
     # Reading --------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def steer(work: Work, caller: Caller, **changes: Any) -> Reply:
     """
     if not SWEEPS.is_handle(work):
         raise UserError(f"{target_of(work).at_start} is not a sweep, so it can't be steered.")
-    given = {name: each for name, each in changes.items() if each not in (None, "", False)}
+    given = {k: v for k, v in changes.items() if v is not None and v is not False and v != ""}
     request = SteerRequest(work.name, **given)
     steer_from(work, request, caller.source)
     made = ", ".join(map(_described, request.changes.items()))
