@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 USAGE_WIDTH = 88
 """Width of a verb's usage in help, in columns."""
 
+_NOT_WITH_REPLAY = ("session", "continue_", "detach", "cluster")
 _WITH_COMPARE = ("max_rows", "score_range", "margin", "seed")
 _WITH_OVER = ("limit", "name", "score", "retry_failed", "compare", *_WITH_COMPARE)
 
@@ -212,6 +213,11 @@ class AgentsMagics(Magics):
                 pytest plugins for notebooks don't see those.
             UserError: It can't start.
         """
+        if name := next((n for n in _NOT_WITH_REPLAY if getattr(args, n, None)), ""):
+            raise TaskError(
+                f"--{name.strip('_')} can't be combined with --replay, which starts a new session "
+                "here."
+            )
         names = self.shell.user_ns
         team = team_from_options(args.config, args.model, args.bundles, args.backend)
         team = add_object_agents(team, args.agents or "", names)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 
 import nb_agents
@@ -147,6 +148,9 @@ def test_cell_replays_and_fails_at_a_difference(tmp_path: Path, server: ModelSer
     assert (again.status, again.result) == ("completed", run.result)
     with pytest.raises(AssertionError, match=r"-What does tea cost\?\n\+What does rum cost\?"):
         shell.agents(line, "What does rum cost?")
+    for option in ("--session s", "--continue"):
+        with pytest.raises(UsageError, match=f"{option.split()[0]} can't be combined with"):
+            shell.agents(f"{line} {option}", "What does tea cost?")
     assert server.count() == count
 
 
