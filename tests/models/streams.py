@@ -104,12 +104,25 @@ def record(server: ModelServer, wire: str, reply: Reply, path: Path, **keys: Any
 
 
 def cassette_files() -> list[Path]:
-    """Return the cassettes of this repository and of `NB_AGENTS_CASSETTES`."""
+    """Return the cassettes of this repository and of `NB_AGENTS_CASSETTES`.
+
+    Raises:
+        ValueError: The variable names a directory without a stream, such as one that is missing.
+    """
     given = os.environ.get("NB_AGENTS_CASSETTES")
-    folders = [FOLDER, *([Path(given).expanduser()] if given else [])]
+    if not given:
+        return _cassettes_in(FOLDER)
+    if not (found := _cassettes_in(Path(given).expanduser())):
+        raise ValueError(
+            f"NB_AGENTS_CASSETTES={given!r} contains no recorded stream. Set it to the directory "
+            "of your recordings."
+        )
+    return [*_cassettes_in(FOLDER), *found]
+
+
+def _cassettes_in(folder: Path) -> list[Path]:
     return [
         path
-        for folder in folders
         for path in sorted(folder.rglob("*"))
         if path.suffix in (".yaml", ".yml", ".json") and b"text/event-stream" in path.read_bytes()
     ]

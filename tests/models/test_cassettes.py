@@ -46,6 +46,15 @@ def test_recorded_streams_are_read_as_by_pydantic_ai_alone(server: ModelServer, 
         assert ours == plain, recorded.name
 
 
+def test_directory_without_a_recording_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        monkeypatch.setenv("NB_AGENTS_CASSETTES", str(path))
+        with pytest.raises(ValueError, match="contains no recorded stream"):
+            cassette_files()
+
+
 def test_repository_has_a_stream_of_each_wire_format() -> None:
     streams = [each for path in FOLDER.glob("*.yaml") for each in streams_in(path)]
     assert {each.wire for each in streams} == {*WIRES}
