@@ -100,8 +100,9 @@ def _work_elsewhere(root: Path) -> list[str]:
         for run in near
     ]
     if far := len(live) - len(near):
-        verb = "is" if far == 1 else "are"
+        verb, pronoun = ("is", "it") if far == 1 else ("are", "them")
         lines.append(
-            f"{count(far, 'run')} of other directories {verb} running: `%agents runs` lists them."
+            f"{count(far, 'run')} of other directories {verb} running: `%agents runs` lists "
+            f"{pronoun}."
         )
     return lines

@@ -209,9 +209,7 @@ class AgentsMagics(Magics):
         """Replay a recording with the cell's content.
 
         Raises:
-            AssertionError: The replay differs from the recording. Not a usage error, because
-                pytest plugins for notebooks don't see those.
-            UserError: It can't start.
+            UserError: It can't start, or differs from the recording.
         """
         if name := next((n for n in _NOT_WITH_REPLAY if getattr(args, n, None)), ""):
             raise TaskError(
@@ -226,26 +224,23 @@ class AgentsMagics(Magics):
         if args.over:
             work["source"] = names.get(args.over, args.over)
         replay = partial(_FUNCTIONS["replay"], args.replay, config=team, options=options, **work)
-        try:
-            with interrupts_stop_new_runs(self.shell, wait=True):
-                replayed = replay()
-                if args.out:
-                    names[args.out] = replayed
-                if not isinstance(replayed, Run):
-                    follow_group(self.shell, replayed, wait=True)
-                    return
-                follow(self.shell, replayed, wait=True)
-            with suppress(RunCancelled, RunFailed):  # as in the recording
-                replayed.wait()
-        except UserError as exc:
-            if exc.code != "replay":
-                raise
-            raise AssertionError(str(exc)) from None
+        with interrupts_stop_new_runs(self.shell, wait=True):
+            replayed = replay()
+            if args.out:
+                names[args.out] = replayed
+            if not isinstance(replayed, Run):
+                follow_group(self.shell, replayed, wait=True)
+                return
+            follow(self.shell, replayed, wait=True)
+        with suppress(RunCancelled, RunFailed):  # as in the recording
+            replayed.wait()
 
     def _guarded(self, action: Callable[[], object]) -> None:
         try:
             action()
         except UserError as exc:
+            if exc.code == "replay":  # pytest plugins for notebooks don't see usage errors
+                raise
             raise as_usage_error(exc) from None
 
 

@@ -73,7 +73,7 @@ def test_kernel_in_another_directory_only_counts_the_run(
     elsewhere.mkdir()
     other.kernel.run(f"import os; os.environ['NB_AGENTS_SESSIONS'] = {str(elsewhere)!r}")
     told = other.text(other.kernel.run("%load_ext nb_agents"))
-    assert "1 run of other directories is running: `%agents runs` lists them." in told
+    assert "1 run of other directories is running: `%agents runs` lists it." in told
     assert turn.name not in told
 
 

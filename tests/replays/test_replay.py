@@ -146,7 +146,7 @@ def test_cell_replays_and_fails_at_a_difference(tmp_path: Path, server: ModelSer
     shell.agents(line, "What does tea cost?")
     again = shell.shell.user_ns["again"]
     assert (again.status, again.result) == ("completed", run.result)
-    with pytest.raises(AssertionError, match=r"-What does tea cost\?\n\+What does rum cost\?"):
+    with pytest.raises(ReplayError, match=r"-What does tea cost\?\n\+What does rum cost\?"):
         shell.agents(line, "What does rum cost?")
     for option in ("--session s", "--continue"):
         with pytest.raises(UsageError, match=f"{option.split()[0]} can't be combined with"):
