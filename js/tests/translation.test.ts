@@ -222,7 +222,7 @@ describe("in another language", () => {
     for (const id of ["c0", "c1"]) notebook.insertCell(notebook.cells.length, { id, cell_type: "code", source: "sum", metadata: {} });
     const widgets = notebook.cells.map(({ id }) => ({ model: { id }, node: document.body.appendChild(document.createElement("div")) }));
     const content = { widgets, model: { sharedModel: notebook }, modelContentChanged: { connect: vi.fn() } };
-    const panel = { content, isDisposed: false, title: { label: "a.ipynb" }, context: {} };
+    const panel = { content, isDisposed: false, disposed: { connect: vi.fn() }, title: { label: "a.ipynb" }, context: {} };
     const change = { agent: "ada", how: "", cell: "c0", base: "sum", source: "max", cell_type: "code", why: "faster" };
     const changes: Change[] = [
       { ...change, number: 1, op: "insert", after: "c0" },
