@@ -89,7 +89,8 @@ def tree_of(run: Run) -> list[Any]:
     """Return what each agent did and received, without times, in the order of each agent.
 
     An agent that is stopped between two rounds ends only if it had begun to prepare the next one,
-    so that end is left out.
+    and one that was stopped before its first round only if the team had begun. These ends depend on
+    the moment of the stop, so they are left out.
     """
     decided = set[str]()
     found, [started, *_] = [], events(run, ev.TurnStarted)
@@ -99,8 +100,10 @@ def tree_of(run: Run) -> list[Any]:
             decided.add(event.agent)
         elif isinstance(event, ev.RoundStarted):
             decided.discard(event.agent)
-        elif isinstance(event, ev.AgentEnded) and event.outcome == "stopped":
-            if event.agent in decided:
+        elif isinstance(event, ev.AgentEnded):
+            if event.outcome == "never started":
+                continue
+            if event.outcome == "stopped" and event.agent in decided:
                 continue
         fields = ev.EVENT.dump_python(event, mode="json")
         timeless = {k: v for k, v in fields.items() if k not in TIMES}
